@@ -1,0 +1,1 @@
+"""Where bytes are counted: the only room that knows torch or TensorFlow."""

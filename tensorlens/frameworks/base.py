@@ -1,0 +1,95 @@
+"""The protocol every source of figures follows, and the registry that finds the sources.
+
+A framework is used only when the program has already imported it: the registry looks in
+``sys.modules`` and never imports a framework by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+UNKNOWN = -1
+"""What a reader gives for a figure that cannot be had."""
+
+Reader = Callable[[], Sequence[int]]
+"""Gives ``(allocated, peak since the previous read by anyone, reserved)`` in bytes."""
+
+
+class Counter(Protocol):
+    """The memory figures of one device."""
+
+    device: str
+    """torch's spelling: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``."""
+    source: str
+    """What counts, for the report's header."""
+    precision: str
+    """How exact it is, for the report's header."""
+    missing: Mapping[str, str]
+    """``allocated``, ``peak`` or ``reserved`` to the reason it reads :data:`UNKNOWN`."""
+
+    def reader(self) -> Reader:
+        """Return a function that reads this device, for one thread alone.
+
+        A read starts a new peak: the next peak, whoever reads it, is the highest since. It must
+        not initialise the device, raise, or take longer than a few microseconds.
+        """
+        ...
+
+
+class Framework(Protocol):
+    """What ``lines`` asks of a framework that the program has imported."""
+
+    name: str
+
+    def cpu_counter(self) -> Counter | None:
+        """Return the counter of host memory, or None when the framework cannot count it."""
+        ...
+
+    def used_devices(self) -> Sequence[str]:
+        """Return the names of the accelerators in use so far, cheaply, initialising none."""
+        ...
+
+    def device_counter(self, device: str) -> Counter:
+        """Return the counter of an accelerator.
+
+        Raises:
+            DeviceError: no such device here; the text says which ones there are.
+        """
+        ...
+
+    def check_device(self, device: str) -> None:
+        """Raise DeviceError if ``device`` surely does not exist here, initialising nothing."""
+        ...
+
+    def compiled_by(self, function: Any) -> str | None:
+        """Return what compiles ``function`` away (``torch.compile``), or None."""
+        ...
+
+    def forward_of(self, item: Any) -> str | None:
+        """Return the attribute to profile when ``item`` is a module instance, else None."""
+        ...
+
+    def notes(self) -> Sequence[str]:
+        """Return lines for the report: a fallback that is in use, and why."""
+        ...
+
+
+_FRAMEWORKS = {"torch": "tensorlens.frameworks.torch"}
+_loaded: dict[str, Framework] = {}
+
+
+def frameworks() -> list[Framework]:
+    """Return the adapters of the frameworks the program has imported, fully, so far."""
+    for name, adapter in _FRAMEWORKS.items():
+        if name not in _loaded and _is_imported(name):
+            _loaded[name] = importlib.import_module(adapter).Adapter()
+    return list(_loaded.values())
+
+
+def _is_imported(name: str) -> bool:
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)

@@ -1,0 +1,181 @@
+"""Memory per source line: the records behind ``@profile`` and ``LineProfiler``.
+
+Sizes are bytes and times nanoseconds, always exact integers. ``None`` stands for a figure that
+could not be had; the device's ``missing`` says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tensorlens.errors import FileFormatError
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = "tensorlens.lines"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LineMemory:
+    """What one line did to one device, over all its executions.
+
+    An execution runs from its line event to the next line event of the same frame, or to that
+    frame's return, yield or raise; what it calls is included.
+    """
+
+    allocated: int | None
+    """Bytes handed out by the allocator when the line ended; the largest over its hits."""
+    peak: int | None
+    """The most bytes handed out at any instant while the line ran; the largest over its hits."""
+    reserved: int | None
+    """Bytes the allocator held from the driver or the OS; the largest over its hits."""
+    net: int | None
+    """Allocated at the end minus at the start, summed over the hits."""
+    net_max: int | None
+    """The largest ``net`` of a single hit (negative where every hit freed)."""
+    net_first: int | None
+    """The ``net`` of the first hit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One source line of a profiled function."""
+
+    lineno: int
+    source: str
+    hits: int = 0
+    """How often it ran; 0 leaves ``memory`` empty: never run is not the same as zero bytes."""
+    time_ns: int = 0
+    """Wall time over all hits, calls included."""
+    memory: Mapping[str, LineMemory] = field(default_factory=dict)
+    """Device name (``cpu``, ``cuda:0``) to figures."""
+    raised: str | None = None
+    """The exception that left the function from this line, as ``Type: text``; the latest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionLines:
+    """The lines of one profiled function, in source order."""
+
+    name: str
+    qualname: str
+    module: str
+    filename: str
+    first_line: int
+    """Number of the first line of ``lines``: the first decorator, else the ``def``."""
+    calls: int
+    lines: tuple[Line, ...]
+    note: str | None = None
+    """What a reader must know: never called, compiled away, source not found."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSource:
+    """Where a device's figures come from."""
+
+    name: str
+    """torch's spelling: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``."""
+    source: str
+    """What counted, for the header: ``counting allocator``, ``CUDA caching allocator``, ..."""
+    precision: str
+    """How exact it is: ``exact``, ``to 512 B``, ``to the page``, ..."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Field name of :class:`LineMemory` to the reason it is ``None`` on this device."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineReport:
+    """Line tables of one process; prints itself as text and, in a notebook, as HTML."""
+
+    functions: tuple[FunctionLines, ...]
+    devices: tuple[DeviceSource, ...]
+    provenance: str = "measured"
+    process: str | None = None
+    """Set when the report is not of the main process: ``process 4711 (SpawnProcess-1)``."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know about the whole report: a fallback in use, a tracer that cut in."""
+
+    def __str__(self) -> str:
+        from tensorlens.render import text
+
+        return text.TextRenderer().render(self)
+
+    def _repr_html_(self) -> str:
+        from tensorlens.render import html
+
+        return html.fragment(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
+        return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
+
+    def to_json(self) -> str:
+        """Return the report as JSON text; :meth:`from_json` reads it back equal."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_csv(self) -> str:
+        """Return CSV text: one row per function, line and device, sizes in bytes."""
+        from tensorlens.render import table
+
+        return table.CsvRenderer().render(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame: one row per function, line and device, sizes in bytes.
+
+        Raises:
+            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
+        """
+        from tensorlens.render import table
+
+        return table.to_pandas(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> LineReport:
+        """Return the report that :meth:`to_dict` gave.
+
+        Raises:
+            FileFormatError: it is something else, newer than this tensorlens, or damaged.
+        """
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise FileFormatError("not a tensorlens line report")
+        if data.get("version") != VERSION:
+            raise FileFormatError(
+                f"line report of version {data.get('version')!r}; this tensorlens reads {VERSION}"
+            )
+        try:
+            return cls(
+                functions=tuple(_function(item) for item in data["functions"]),
+                devices=tuple(DeviceSource(**item) for item in data["devices"]),
+                provenance=data["provenance"],
+                process=data["process"],
+                notes=tuple(data["notes"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FileFormatError(f"damaged line report: {error}") from None
+
+    @classmethod
+    def from_json(cls, text: str) -> LineReport:
+        """Return the report that :meth:`to_json` wrote.
+
+        Raises:
+            FileFormatError: the text is not such a report.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            raise FileFormatError("not a tensorlens report: it is not JSON") from None
+        return cls.from_dict(data)
+
+
+def _function(data: dict[str, Any]) -> FunctionLines:
+    return FunctionLines(**{**data, "lines": tuple(_line(item) for item in data["lines"])})
+
+
+def _line(data: dict[str, Any]) -> Line:
+    memory = {device: LineMemory(**figures) for device, figures in data["memory"].items()}
+    return Line(**{**data, "memory": memory})

@@ -1,0 +1,44 @@
+"""Bytes to text and back, in IEC units (1 KiB = 1024 B)."""
+
+from __future__ import annotations
+
+import re
+
+from tensorlens.errors import UsageError
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
+
+
+def format_bytes(count: int, *, signed: bool = False) -> str:
+    """Return ``count`` bytes as text: ``"512 B"``, ``"18.31 MiB"``; ``signed`` adds ``+``.
+
+    Below 1 KiB the count is exact; above, two decimals of the largest unit that keeps the
+    number at 1 or more.
+    """
+    sign = "-" if count < 0 else "+" if signed and count > 0 else ""
+    size = abs(count)
+    if size < 1024:
+        return f"{sign}{size} B"
+    # 1023.999 MiB rounds up to the next unit instead of printing 1024.00 MiB
+    power = 1
+    while power < len(_UNITS) - 1 and round(size / 1024**power, 2) >= 1024:
+        power += 1
+    return f"{sign}{size / 1024**power:.2f} {_UNITS[power]}"
+
+
+def parse_bytes(text: str | int) -> int:
+    """Return the bytes that ``"24 GiB"``, ``"512"`` or ``"1.5m"`` stand for.
+
+    Units are powers of 1024 whether or not the ``i`` is written.
+
+    Raises:
+        UsageError: the text is not a size.
+    """
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a size: write for example 512, '64 MiB' or '24 GiB'")
+    number, prefix, _ = match.groups()
+    return round(float(number) * 1024 ** " KMGTP".index(prefix.upper() or " "))
