@@ -41,4 +41,4 @@ def parse_bytes(text: str | int) -> int:
     if match is None:
         raise UsageError(f"{text!r} is not a size: write for example 512, '64 MiB' or '24 GiB'")
     number, prefix, _ = match.groups()
-    return round(float(number) * 1024 ** " KMGTP".index(prefix.upper() or " "))
+    return round(float(number) * float(1024 ** " KMGTP".index(prefix.upper() or " ")))

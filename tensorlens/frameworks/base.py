@@ -48,6 +48,10 @@ class Framework(Protocol):
         """Return the counter of host memory, or None when the framework cannot count it."""
         ...
 
+    def has_accelerators(self) -> bool:
+        """Return whether this build could ever use one; False saves asking at every line."""
+        ...
+
     def used_devices(self) -> Sequence[str]:
         """Return the names of the accelerators in use so far, cheaply, initialising none."""
         ...
@@ -60,8 +64,12 @@ class Framework(Protocol):
         """
         ...
 
-    def check_device(self, device: str) -> None:
-        """Raise DeviceError if ``device`` surely does not exist here, initialising nothing."""
+    def device_name(self, device: Any) -> str:
+        """Return the full spelling of a device, initialising nothing.
+
+        Raises:
+            DeviceError: it surely does not exist here; the text says which ones there are.
+        """
         ...
 
     def compiled_by(self, function: Any) -> str | None:
@@ -76,6 +84,17 @@ class Framework(Protocol):
         """Return lines for the report: a fallback that is in use, and why."""
         ...
 
+
+
+class Compiler:
+    """Tells profiled code that a compiler is reading it rather than running it."""
+
+    def __init__(self) -> None:
+        self.is_tracing: Callable[[], bool] = bool
+        """Answers False until an adapter puts its framework's own answer here."""
+
+
+compiler = Compiler()
 
 _FRAMEWORKS = {"torch": "tensorlens.frameworks.torch"}
 _loaded: dict[str, Framework] = {}

@@ -1,0 +1,97 @@
+"""Reports as people and programs read them: text, HTML, CSV, JSON.
+
+A renderer is a small class with an ``extension`` and ``render(report)``. Importing this package
+is cheap; each renderer is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tensorlens.errors import TensorlensError, UsageError
+
+if TYPE_CHECKING:
+    from tensorlens.records.lines import LineReport
+
+_RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "csv": ("tensorlens.render.table", "CsvRenderer", {}),
+    "html": ("tensorlens.render.html", "HtmlRenderer", {}),
+    "json": ("tensorlens.render.json", "JsonRenderer", {}),
+    # a file is not the terminal this happens to run in
+    "txt": ("tensorlens.render.text", "TextRenderer", {"width": 120, "encoding": "utf-8"}),
+}
+
+
+class Renderer(Protocol):
+    """Turns a report into one file's content; a pure function of the report."""
+
+    @property
+    def extension(self) -> str:
+        """The ending of the files it writes, without the dot."""
+
+    def render(self, report: LineReport) -> str | bytes:
+        """Return the content of the file; text is to be written as UTF-8, newlines as they are."""
+
+
+def renderer_for(path_or_extension: str | os.PathLike[str]) -> Renderer:
+    """Return the renderer for a file by its ending: ``"run.html"``, ``".html"`` or ``"html"``.
+
+    Raises:
+        UsageError: no renderer writes files with that ending.
+    """
+    name = Path(path_or_extension).name
+    extension = name.rpartition(".")[2].lower()
+    if extension not in _RENDERERS:
+        known = ", ".join(f".{each}" for each in sorted(_RENDERERS))
+        raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
+    module, renderer, options = _RENDERERS[extension]
+    made: Renderer = getattr(import_module(module), renderer)(**options)
+    return made
+
+
+def save(report: LineReport, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write ``report`` to ``path`` in the format its ending names, whole or not at all.
+
+    Args:
+        report: what to write.
+        path: where to; its ending names the format.
+        overwrite: replace a file that is already there.
+
+    Returns:
+        The path written.
+
+    Raises:
+        UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+        TensorlensError: the file could not be written; nothing is left behind.
+    """
+    renderer = renderer_for(path)
+    target = Path(path)
+    if not overwrite and os.path.lexists(target):
+        raise UsageError(f"{target} exists: choose another name, or overwrite it with -f")
+    content = renderer.render(report)
+    if isinstance(content, str):
+        # a file name that is no valid text reaches the report as lone surrogates
+        content = content.encode("utf-8", "backslashreplace")
+    try:
+        _replace(target, content)
+    except OSError as error:
+        raise TensorlensError(f"cannot write {target}: {error.strerror or error}") from None
+    return target
+
+
+def _replace(target: Path, content: bytes) -> None:
+    # through a symbolic link, as an ordinary write would go
+    target = target.resolve()
+    if target.is_dir():
+        raise IsADirectoryError(None, "it is a folder")
+    temporary = target.with_name(f".tensorlens-{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    try:
+        # opened by hand so that the file gets the umask's permissions, not mkstemp's 0600
+        with temporary.open("xb") as file:
+            file.write(content)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,58 @@
+"""tensorlens: which line, which tensor, which moment takes the memory.
+
+The public names are loaded on first use; importing tensorlens imports no framework and touches
+no device.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "profile": "tensorlens.lines.profile",
+    "profile_every": "tensorlens.lines.profile",
+    "set_target_gpu": "tensorlens.lines.profile",
+    "clear_global_line_profiler": "tensorlens.lines.profile",
+    "LineProfiler": "tensorlens.lines.profiler",
+    "LineReport": "tensorlens.records.lines",
+    "TensorlensError": "tensorlens.errors",
+    "load_ipython_extension": "tensorlens.integrations.ipython",
+    "unload_ipython_extension": "tensorlens.integrations.ipython",
+}
+
+__all__ = [
+    "LineProfiler",
+    "LineReport",
+    "TensorlensError",
+    "clear_global_line_profiler",
+    "profile",
+    "profile_every",
+    "set_target_gpu",
+]
+
+if TYPE_CHECKING:
+    from tensorlens.errors import TensorlensError
+    from tensorlens.lines.profile import (
+        clear_global_line_profiler,
+        profile,
+        profile_every,
+        set_target_gpu,
+    )
+    from tensorlens.lines.profiler import LineProfiler
+    from tensorlens.records.lines import LineReport
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tensorlens' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

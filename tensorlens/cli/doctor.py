@@ -1,0 +1,188 @@
+"""``tensorlens doctor``: what can be measured here, how exactly, and how to get what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+from tabulate import tabulate
+
+from tensorlens.errors import TensorlensError
+
+_EXTRAS = (
+    ("plotly", "plotly", "html", "charts in HTML reports"),
+    ("pandas", "pandas", "pandas", "report.to_pandas()"),
+    ("IPython", "ipython", "ipython", "%tlrun and tables in Jupyter"),
+)
+_BUILDS = {
+    "cuda": "a CUDA or ROCm build: https://pytorch.org/get-started",
+    "xpu": "an XPU build: https://pytorch.org/get-started",
+    "mps": "a Mac with Apple silicon",
+    "mtia": "a build of Meta's",
+}
+_NAME_WIDTH, _DETAIL_WIDTH = 20, 53
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's table."""
+
+    name: str
+    ok: bool
+    detail: str
+    """What there is, or what is missing and how to get it."""
+    measures: bool = False
+    """Whether memory can be measured by it."""
+    part_of: str = ""
+    """The finding it belongs to: ``torch`` for the sources of torch's figures."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="tell what can be measured on this machine, and how to get what cannot",
+        description="Tell what can be measured on this machine, from which source and how exactly,"
+        " and what is missing and how to get it. No device is initialised.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings; return 0 when memory can be measured at all, else 1."""
+    findings = list(examine())
+    measurable = any(finding.measures for finding in findings)
+    if args.json:
+        text = json.dumps(
+            {"measurable": measurable, "findings": [asdict(finding) for finding in findings]},
+            indent=2,
+        )
+    else:
+        text = _table(findings)
+    print(text)
+    return 0 if measurable else 1
+
+
+def examine() -> Iterator[Finding]:
+    """Yield what is found, first what everything rests on."""
+    yield _python()
+    yield from _torch()
+    yield _tensorflow()
+    for module, package, extra, feature in _EXTRAS:
+        if find_spec(module) is None:
+            remedy = f"for {feature}: pip install 'tensorlens[{extra}]'"
+            yield Finding(module, False, f"not installed; {remedy}")
+        else:
+            yield Finding(_with_version(module, package), True, f"gives {feature}")
+
+
+def _python() -> Finding:
+    if sys.version_info >= (3, 12):
+        tracer = "lines traced by sys.monitoring, which slows nothing else down"
+    else:
+        tracer = "lines traced by sys.settrace; Python 3.12 and later have sys.monitoring"
+    return Finding(f"Python {platform.python_version()}", True, tracer)
+
+
+def _torch() -> Iterator[Finding]:
+    if find_spec("torch") is None:
+        yield Finding("torch", False, "not installed; pip install 'tensorlens[torch]'")
+        yield _process("torch's own figures need torch")
+        return
+    try:
+        inventory = importlib.import_module("tensorlens.frameworks.torch.inventory").take()
+    except Exception as error:  # a broken install can fail in any way, and that is the finding
+        reason = (str(error).strip().splitlines() or [""])[0]
+        detail = f"installed but unusable: {type(error).__name__}: {reason}; reinstall torch"
+        yield Finding("torch", False, detail)
+        yield _process("torch's own figures need a torch that works")
+        return
+    yield Finding(f"torch {inventory.version}", True, "its allocators count the bytes")
+    for source in inventory.sources:
+        yield _source(source)
+        if source.name == "cpu":
+            if inventory.native:
+                detail = f"built, and kept in {inventory.cache}"
+            else:
+                detail = inventory.fallback or "TENSORLENS_COUNTER asks for another"
+            yield Finding("native counter", inventory.native, detail, part_of="torch")
+
+
+def _source(source: Any) -> Finding:
+    if not source.built:
+        detail = f"not in this torch; needs {_BUILDS.get(source.name, 'another build')}"
+        return Finding(source.name, False, detail, part_of="torch")
+    if source.devices == 0:
+        detail = "this process sees no device; check the driver and what hides devices"
+        return Finding(source.name, False, detail, part_of="torch")
+    parts = [] if source.name == "cpu" else [_devices(source.devices)]
+    if source.figures:
+        parts.append(f"{', '.join(source.figures)} from: {source.source}; {source.precision}")
+    parts += [f"no {figure}: {reason}" for figure, reason in source.missing.items()]
+    return Finding(source.name, source.measurable, "; ".join(parts), source.measurable, "torch")
+
+
+def _devices(count: int | None) -> str:
+    if count is None:
+        return "number of devices unknown until it is initialised"
+    return "1 device" if count == 1 else f"{count} devices"
+
+
+def _process(why: str) -> Finding:
+    from tensorlens.frameworks.process import process_counter
+
+    try:
+        counter = process_counter()
+    except TensorlensError as error:
+        return Finding("cpu", False, str(error))
+    detail = f"{counter.source}: {counter.precision}; {why}"
+    return Finding("cpu", True, detail, measures=True)
+
+
+def _tensorflow() -> Finding:
+    if find_spec("tensorflow") is None:
+        return Finding("tensorflow", False, "not installed; pip install 'tensorlens[tensorflow]'")
+    name = _with_version("tensorflow", "tensorflow", "tensorflow-cpu")
+    if find_spec("tensorlens.frameworks.tensorflow") is None:
+        return Finding(name, True, "installed; measured by the process's memory only")
+    return Finding(name, True, "installed; its allocators count the bytes")
+
+
+def _with_version(name: str, *packages: str) -> str:
+    for package in packages:
+        try:
+            return f"{name} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return name
+
+
+def _table(findings: list[Finding]) -> str:
+    yes, no = ("\N{CHECK MARK}", "\N{BALLOT X}") if _can_print("✓✗") else ("ok", "--")
+    rows = [
+        [yes if f.ok else no, f"- {f.name}" if f.part_of else f.name, f.detail] for f in findings
+    ]
+    table = tabulate(
+        rows,
+        tablefmt="plain",
+        disable_numparse=True,
+        maxcolwidths=[None, _NAME_WIDTH, _DETAIL_WIDTH],
+    )
+    return "\n".join(line.rstrip() for line in table.splitlines())
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""Settings: an option in the code, else the environment, else ``[tool.tensorlens]``, else default.
+
+=================  =====================  ==================================================
+in pyproject.toml  in the environment     meaning
+=================  =====================  ==================================================
+``enabled``        ``TENSORLENS``         ``0``, ``false``, ``off``, ``no``: decorators do nothing
+``devices``        ``TENSORLENS_DEVICES`` names to report on, comma-separated or a list
+``stream``         ``TENSORLENS_STREAM``  ``stdout`` (default) or ``stderr``: where tables go
+=================  =====================  ==================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorlens.errors import UsageError
+
+_OFF = frozenset({"0", "false", "off", "no"})
+_STREAMS = ("stdout", "stderr")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings in force, before any option given in the code."""
+
+    enabled: bool = True
+    devices: tuple[str, ...] | None = None
+    stream: str = "stdout"
+
+
+def load(environment: dict[str, str] | None = None, folder: Path | None = None) -> Config:
+    """Return the settings of an environment and of the ``pyproject.toml`` in a folder.
+
+    Raises:
+        UsageError: a setting has a value that cannot be taken; the text says which.
+    """
+    env = os.environ if environment is None else environment
+    table = _table((folder or Path.cwd()) / "pyproject.toml")
+    enabled = env.get("TENSORLENS") or table.get("enabled", True)
+    devices = env.get("TENSORLENS_DEVICES") or table.get("devices")
+    stream = env.get("TENSORLENS_STREAM") or table.get("stream", "stdout")
+    if isinstance(devices, str):
+        devices = [name.strip() for name in devices.split(",") if name.strip()]
+    if devices is not None and not _is_names(devices):
+        raise UsageError(f"devices = {devices!r}: give names such as 'cpu' or 'cuda:0'")
+    if stream not in _STREAMS:
+        raise UsageError(f"stream = {stream!r}: give one of {', '.join(_STREAMS)}")
+    return Config(
+        enabled=str(enabled).strip().lower() not in _OFF,
+        devices=tuple(devices) if devices else None,
+        stream=stream,
+    )
+
+
+def enabled() -> bool:
+    """Return whether decorators measure, asking only the environment and the project file."""
+    return current().enabled
+
+
+@functools.cache
+def current() -> Config:
+    """Return the settings of this process, read once."""
+    return load()
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file).get("tool", {}).get("tensorlens", {})
+    except (OSError, ValueError):  # not ours to complain about
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def _is_names(devices: Any) -> bool:
+    return isinstance(devices, list) and all(isinstance(name, str) for name in devices)

@@ -1,0 +1,137 @@
+"""What ``lines`` asks of torch: counters, modules and compiled functions."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from tensorlens.frameworks.base import Counter, compiler
+
+
+class Adapter:
+    """torch, as :class:`tensorlens.frameworks.base.Framework` describes it."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        compiler.is_tracing = torch.compiler.is_compiling
+
+    def cpu_counter(self) -> Counter:
+        """Return the counter of host memory: torch's CPU allocator, or a fallback.
+
+        Raises:
+            UsageError: ``TENSORLENS_COUNTER`` asks for one that cannot be had.
+        """
+        from tensorlens.frameworks.torch import cpu
+
+        return cpu.cpu_counter()
+
+    def has_accelerators(self) -> bool:
+        """Return whether this torch was built for any accelerator."""
+        from tensorlens.frameworks.torch import accelerators
+
+        return accelerators.has_accelerators()
+
+    def used_devices(self) -> Sequence[str]:
+        """Return the names of the accelerators in use so far, initialising none."""
+        from tensorlens.frameworks.torch import accelerators
+
+        return accelerators.used_devices()
+
+    def device_counter(self, device: str) -> Counter:
+        """Return the counter of an accelerator.
+
+        Raises:
+            DeviceError: no such device here.
+        """
+        from tensorlens.frameworks.torch import accelerators
+
+        return accelerators.device_counter(device)
+
+    def device_name(self, device: Any) -> str:
+        """Return torch's full spelling of a device: ``cuda`` and ``0`` are ``cuda:0``.
+
+        Raises:
+            DeviceError: it surely does not exist here.
+        """
+        from tensorlens.frameworks.torch import accelerators
+
+        accelerators.check_device(device)
+        return accelerators.canonical(device)
+
+    def compiled_by(self, function: Any) -> str | None:
+        """Return ``torch.compile``, ``torch.jit.script`` or ``torch.jit.trace``, or None.
+
+        Looks at ``function`` and at what it wraps, without importing the compilers. A function
+        that was traced is told apart from a scripted one only when it is a module: torch gives
+        both the same type otherwise, and the answer is ``torch.jit.script``.
+        """
+        seen: set[int] = set()
+        while function is not None and id(function) not in seen:
+            seen.add(id(function))
+            compiler = _compiler_of(function)
+            if compiler is not None:
+                return compiler
+            function = _wrapped_by(function)
+        return None
+
+    def forward_of(self, item: Any) -> str | None:
+        """Return ``forward`` when ``item`` is an instance of ``nn.Module``, else None."""
+        from torch.nn import Module
+
+        return "forward" if issubclass(type(item), Module) else None
+
+    def notes(self) -> Sequence[str]:
+        """Return the line that says why host memory is counted by a fallback, if it is."""
+        from tensorlens.frameworks.torch import cpu
+
+        reason = cpu.fallback_reason()
+        return [] if reason is None else [reason]
+
+
+def _compiler_of(function: Any) -> str | None:
+    kind = type(function)
+    if issubclass(kind, _types("torch._dynamo.eval_frame", "OptimizedModule")):
+        return "torch.compile"
+    if issubclass(kind, _types("torch.jit._trace", "TracedModule")):
+        return "torch.jit.trace"
+    if issubclass(kind, _types("torch.jit", "ScriptModule", "ScriptFunction")):
+        return "torch.jit.script"
+    if issubclass(kind, _types("torch._C", "ScriptMethod")):
+        return "torch.jit.script"
+    marks = _attributes(function)
+    # torch.compiler.disable() wraps too, to the opposite effect
+    if "_torchdynamo_orig_callable" in marks and not marks.get("_torchdynamo_disable"):
+        return "torch.compile"
+    # Module.compile() leaves the type as it is
+    return "torch.compile" if marks.get("_compiled_call_impl") is not None else None
+
+
+def _types(module: str, *names: str) -> tuple[type, ...]:
+    """Return those of a module's classes that exist, without importing it."""
+    found = (getattr(sys.modules.get(module), name, None) for name in names)
+    return tuple(item for item in found if isinstance(item, type))
+
+
+def _attributes(item: Any) -> dict[str, Any]:
+    """Return what ``item`` itself holds, without asking its ``__getattr__``."""
+    try:
+        attributes = object.__getattribute__(item, "__dict__")
+    except AttributeError:
+        return {}
+    return attributes if type(attributes) is dict else {}
+
+
+def _wrapped_by(function: Any) -> Any:
+    if isinstance(function, (types.MethodType, staticmethod, classmethod)):
+        return function.__func__
+    if isinstance(function, (functools.partial, functools.partialmethod)):
+        return function.func
+    if isinstance(function, property):
+        return function.fget
+    return _attributes(function).get("__wrapped__")

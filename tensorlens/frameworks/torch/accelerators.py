@@ -1,0 +1,228 @@
+"""The accelerators of torch: which are in use, what counts them, which exist.
+
+Every function here can be asked at any time: none initialises a device, so that a program that
+only forks, or chooses its device later, runs as without the profiler.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch as _torch
+
+from tensorlens.errors import DeviceError
+from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
+from tensorlens.frameworks.torch.backends import KINDS, Backend
+
+_UNREADABLE = (UNKNOWN, UNKNOWN, UNKNOWN)
+_NOTHING_YET = (0, 0, 0)
+_SPELLING = re.compile(r"([a-z]+)(?::(\d+))?")
+_LOOSE = re.compile(r"/?(?:device:)?(?:gpu|cuda|hip|rocm|nvidia)[:_ ]?(\d*)", re.IGNORECASE)
+_NAMES = ("cpu", *(kind.name for kind in KINDS))
+
+
+class DeviceCounter:
+    """The memory figures of one accelerator, as torch's own allocator counts them."""
+
+    def __init__(self, backend: Backend, index: int) -> None:
+        self._backend = backend
+        self._index = index
+        self._gave_up = False
+        self._missing = dict(backend.missing)
+        # each figure that reads UNKNOWN, to the reason; grows when a read fails
+        self.missing: Mapping[str, str] = self._missing
+        self.device = backend.spell(index)
+        self.source, self.precision = backend.describe()
+
+    def reader(self) -> Reader:
+        """Return the function that reads this device; any thread may call it.
+
+        It gives zeros until the program initialises the backend, since nothing has been handed
+        out by then, and UNKNOWN for all three when torch cannot read (a lost context, an
+        allocator without statistics, a child forked after initialisation).
+        """
+        self._backend.install()
+        return self._read
+
+    def _read(self) -> tuple[int, int, int]:
+        backend = self._backend
+        try:
+            if backend.ready():
+                return _UNREADABLE if self._gave_up else backend.read(self._index)
+            if backend.forked():
+                return self._unreadable(f"{backend.name} cannot be used in a forked process")
+            return _NOTHING_YET
+        except Exception as error:  # whatever torch raises is no matter of the user's line
+            lines = str(error).strip().splitlines()
+            reason = lines[0] if lines else type(error).__name__
+            # raising costs tens of microseconds: an allocator without statistics is asked once
+            self._gave_up = "does not yet support" in reason
+            return self._unreadable(reason)
+
+    def _unreadable(self, reason: str) -> tuple[int, int, int]:
+        for figure in ("allocated", "peak", "reserved"):
+            self._missing.setdefault(figure, reason)
+        return _UNREADABLE
+
+
+class Accelerators:
+    """What this process's torch offers beside the CPU.
+
+    Args:
+        torch: the torch module, or what stands in for it in a test.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.backends = {kind.name: kind(torch) for kind in KINDS if kind.is_built(torch)}
+        self._looked_at = tuple(self.backends.values())
+        self._counters: dict[str, DeviceCounter] = {}
+        self.forget_use()
+
+    def forget_use(self) -> None:
+        """Start over with no device in use: what a forked child needs."""
+        self._used: list[str] = []
+        self._unused: dict[str, list[int]] = {}
+        self._lock = threading.Lock()
+
+    def has_accelerators(self) -> bool:
+        """Tell whether this torch was built with any: where not, none can ever be in use."""
+        return bool(self.backends)
+
+    def used_devices(self) -> list[str]:
+        """Return the names of the accelerators in use so far, initialising none.
+
+        It is the same list object, not to be changed, until one more device is in use.
+        """
+        for backend in self._looked_at:
+            unused = self._unused.get(backend.name)
+            if unused is None or unused:
+                self._look_again(backend, unused)
+        return self._used
+
+    def _look_again(self, backend: Backend, unused: list[int] | None) -> None:
+        try:
+            if unused is None:
+                if not backend.ready():
+                    return
+                unused = self._unused[backend.name] = list(range(backend.count()))
+            in_use = backend.in_use
+            found = [index for index in unused if in_use(index)]
+        except Exception:  # a lost context: what was known to be in use stays so
+            return
+        if found:
+            with self._lock:
+                names = [n for index in found if (n := backend.spell(index)) not in self._used]
+                self._used = [*self._used, *names]
+            self._unused[backend.name] = [index for index in unused if index not in found]
+
+    def device_counter(self, name: object) -> Counter:
+        """Return the counter of an accelerator; the same one for every spelling of it.
+
+        Raises:
+            DeviceError: the device surely does not exist here, or is the CPU.
+        """
+        device = self.canonical(name)
+        if device == "cpu":
+            raise DeviceError("cpu is no accelerator: its memory has a counter of its own")
+        self._check(device)
+        counter = self._counters.get(device)
+        if counter is None:
+            kind, index = _split(device)
+            counter = self._counters.setdefault(device, DeviceCounter(self.backends[kind], index))
+        return counter
+
+    def check_device(self, name: object) -> None:
+        """Pass unless the device surely does not exist here; nothing is initialised.
+
+        Raises:
+            DeviceError: one line: no device's name, a backend this torch was not built with,
+                or a number beyond the last device where the count can be known.
+        """
+        self._check(self.canonical(name))
+
+    def _check(self, device: str) -> None:
+        if device == "cpu":
+            return
+        kind, index = _split(device)
+        backend = self.backends.get(kind)
+        if backend is None:
+            raise DeviceError(f"{device}: {self._build()}")
+        try:
+            count = backend.visible()
+        except Exception:  # where torch cannot tell, the device may exist
+            return
+        if count is None or index < count:
+            return
+        if not count:
+            raise DeviceError(f"{device}: no {kind} device is visible to this process")
+        last = backend.spell(count - 1)
+        here = last if count == 1 else f"{backend.spell(0)} to {last}"
+        raise DeviceError(f"{device}: no such device here, there is {here}")
+
+    def _build(self) -> str:
+        version = getattr(self._torch, "__version__", "")
+        if not self.backends:
+            return f"this torch ({version}) is a CPU build"
+        return f"this torch ({version}) was built for {', '.join(self.backends)}"
+
+    def canonical(self, name: object) -> str:
+        """Return torch's full spelling of a device: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``.
+
+        A bare backend is its current device (the first before it is initialised), an int a
+        CUDA index; a ``torch.device`` is taken too.
+
+        Raises:
+            DeviceError: it names no device.
+        """
+        if isinstance(name, int) and not isinstance(name, bool):
+            if name < 0:
+                raise DeviceError(f"{name} is no device: CUDA devices count from 0")
+            return f"cuda:{name}"
+        text = str(name).strip()
+        match = _SPELLING.fullmatch(text)
+        if match is None or match[1] not in _NAMES:
+            raise DeviceError(_no_device(text))
+        kind, index = match.groups()
+        if kind in ("cpu", "mps"):
+            if index not in (None, "0"):
+                raise DeviceError(f"{text}: there is only one {kind} device")
+            return str(kind)
+        if index is None:
+            index = self._current(kind)
+        return f"{kind}:{int(index)}"
+
+    def _current(self, kind: str) -> int:
+        backend = self.backends.get(kind)
+        try:
+            return backend.current() if backend else 0
+        except Exception:  # a lost context; the first device is what torch starts with
+            return 0
+
+
+def _split(device: str) -> tuple[str, int]:
+    kind, _, index = device.partition(":")
+    return kind, int(index or 0)
+
+
+def _no_device(text: str) -> str:
+    loose = _LOOSE.fullmatch(text)
+    if loose is not None:
+        return f"{text} is no device: write cuda:{loose[1] or 0}"
+    return f"{text or repr(text)} is no device: write cpu, cuda:0, xpu:0, mtia:0 or mps"
+
+
+_here = Accelerators(_torch)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_here.forget_use)
+
+has_accelerators = _here.has_accelerators
+used_devices = _here.used_devices
+device_counter = _here.device_counter
+check_device = _here.check_device
+canonical = _here.canonical
+backends = _here.backends

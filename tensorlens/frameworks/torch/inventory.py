@@ -1,0 +1,102 @@
+"""What this torch can measure on this machine, for ``tensorlens doctor``; initialises nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from tensorlens.errors import TensorlensError
+from tensorlens.frameworks.base import Counter
+from tensorlens.frameworks.torch import accelerators, cpu
+from tensorlens.frameworks.torch.backends import KINDS
+from tensorlens.frameworks.torch.native.build import cache_folder
+
+FIGURES = ("allocated", "peak", "reserved")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source of figures: the CPU, or one accelerator backend."""
+
+    name: str
+    """``cpu``, ``cuda``, ``xpu``, ``mtia`` or ``mps``."""
+    built: bool
+    """Whether this torch has it at all."""
+    devices: int | None = None
+    """How many devices this process sees; None where only initialising would tell."""
+    source: str = ""
+    precision: str = ""
+    figures: tuple[str, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+    """Each figure that cannot be had, to the reason."""
+
+    @property
+    def measurable(self) -> bool:
+        """Whether a line's bytes can be counted there."""
+        return self.built and self.devices != 0 and "allocated" in self.figures
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """One torch installation."""
+
+    version: str
+    sources: tuple[Source, ...]
+    native: bool
+    """Whether the native CPU counter is in place."""
+    fallback: str | None
+    """Why the native counter could not be had, and what to do; None when it was not wanted."""
+    cache: str
+    """The folder that keeps the native CPU counter."""
+
+
+def take() -> Inventory:
+    """Look at the imported torch; builds the native CPU counter if it was not yet.
+
+    No accelerator is initialised, and ``torch.cuda.is_initialized()`` stays as it was.
+    """
+    sources = [_host(), *(_accelerator(kind.name) for kind in KINDS)]
+    native = sources[0].source == cpu.CpuCounter.source
+    return Inventory(
+        str(torch.__version__), tuple(sources), native, _fallback(), str(cache_folder())
+    )
+
+
+def _host() -> Source:
+    try:
+        counter = cpu.cpu_counter()
+    except TensorlensError as error:
+        return Source("cpu", built=True, missing=dict.fromkeys(FIGURES, str(error)))
+    return _described("cpu", 1, counter)
+
+
+def _fallback() -> str | None:
+    try:
+        return cpu.fallback_reason()
+    except TensorlensError as error:
+        return str(error)
+
+
+def _accelerator(name: str) -> Source:
+    backend = accelerators.backends.get(name)
+    if backend is None:
+        return Source(name, built=False)
+    try:
+        devices = backend.visible()
+    except Exception:  # torch's own look at the driver failed: it cannot be known
+        devices = None
+    return _described(name, devices, accelerators.DeviceCounter(backend, 0))
+
+
+def _described(name: str, devices: int | None, counter: Counter) -> Source:
+    missing = dict(counter.missing)
+    return Source(
+        name=name,
+        built=True,
+        devices=devices,
+        source=counter.source,
+        precision=counter.precision,
+        figures=tuple(figure for figure in FIGURES if figure not in missing),
+        missing=missing,
+    )

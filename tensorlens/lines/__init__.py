@@ -1,0 +1,1 @@
+"""Which line takes the memory: tracing, accounting, and the ``@profile`` family."""

@@ -1,0 +1,253 @@
+"""What each line did, added up as it runs: constant memory per line, however often it runs.
+
+Figures travel as one flat sequence, three integers a device (allocated, peak since the previous
+read, reserved), in the order of the process's slots; see :mod:`tensorlens.lines.meters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter_ns
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from tensorlens.frameworks.base import UNKNOWN
+
+if TYPE_CHECKING:
+    from tensorlens.lines.threads import ThreadState
+
+_ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
+"""Exceptions that are how an iteration ends, not how a line fails."""
+
+WIDTH = 3
+"""Figures a slot: allocated, peak, reserved."""
+
+
+class Cell:
+    """The running figures of one line on one device, in bytes."""
+
+    __slots__ = ("allocated", "net", "net_first", "net_max", "peak", "reserved", "unread")
+
+    def __init__(self) -> None:
+        self.allocated = UNKNOWN
+        self.peak = UNKNOWN
+        self.reserved = UNKNOWN
+        self.net = 0
+        self.net_max: int | None = None
+        self.net_first: int | None = None
+        self.unread = False
+        """A read failed at a start or an end: the sum of nets is not known."""
+
+
+class LineStats:
+    """The running figures of one line."""
+
+    __slots__ = ("cells", "hits", "raised", "time_ns")
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.time_ns = 0
+        self.cells: list[Cell] = []
+        self.raised: str | None = None
+
+    def widen(self, slots: int) -> None:
+        """Make room for the figures of devices that came into use."""
+        while len(self.cells) < slots:
+            self.cells.append(Cell())
+
+
+class Switch:
+    """Whether a profiler's accounts are to be filled: on while ``count`` is above 0."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Account:
+    """All that was seen of one code object, for one profiler."""
+
+    __slots__ = ("calls", "code", "failure", "lines", "switch")
+
+    def __init__(self, code: CodeType, switch: Switch) -> None:
+        self.code = code
+        self.switch = switch
+        self.calls = 0
+        self.lines: dict[int, LineStats] = {}
+        self.failure: str | None = None
+        """What went wrong inside tensorlens, or who cut in, while it was being filled."""
+
+    def clear(self) -> None:
+        """Start afresh; activations in flight go on into the fresh figures."""
+        self.calls = 0
+        self.lines = {}
+        self.failure = None
+
+    def line(self, lineno: int) -> LineStats:
+        """Return the figures of a line, made on its first use."""
+        stats = self.lines.get(lineno)
+        if stats is None:
+            stats = self.lines.setdefault(lineno, LineStats())
+        return stats
+
+
+class Activation:
+    """One running frame of a profiled function: which line it is on, and since when.
+
+    Recursion, generators and coroutines each have their own. The tracer reports
+    :meth:`enter` at the start, :meth:`line` at every line event, :meth:`finish` at a return, a
+    yield or an exception, and :meth:`resume` after a yield; in between nothing is charged to it.
+    """
+
+    __slots__ = (
+        "accounts", "began", "called", "code", "high", "lineno", "pending", "resumed", "start", "thread",
+    )  # fmt: skip
+
+    def __init__(self, code: CodeType, accounts: tuple[Account, ...], thread: ThreadState) -> None:
+        self.code = code
+        self.accounts = accounts
+        self.thread = thread
+        self.lineno = 0
+        self.start: Sequence[int] | None = None
+        self.began = 0
+        self.resumed = False
+        """The running line was counted as a hit already, before a yield."""
+        self.called = False
+        """Another profiled frame of the thread called it."""
+        self.pending: list[int] = []
+        """Peaks, a slot each, that other reads took away from the running line."""
+        self.high: list[int] = []
+        """The highest peak, a slot each, of the lines so far: the caller's line must know it."""
+        for account in accounts:
+            account.calls += 1
+
+    def enter(self) -> None:
+        """The frame starts, or goes on after a yield: it is the thread's innermost now."""
+        self.thread.push(self)
+
+    def line(self, lineno: int) -> None:
+        """The frame starts to execute ``lineno``: charge what came before to the line before."""
+        now = perf_counter_ns()
+        thread = self.thread
+        figures = thread.read()
+        if self.start is not None:
+            self._charge(figures, now)
+        else:
+            thread.tell_caller(self, figures)
+        if len(thread.busy) > 1:
+            thread.tell_others(figures)
+        self.lineno = lineno
+        self.start = figures
+        self.began = perf_counter_ns()
+
+    def resume(self, lineno: int) -> None:
+        """The frame goes on inside ``lineno``, whose hit was counted before it was suspended."""
+        self.enter()
+        self.line(lineno)
+        self.resumed = True
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """The frame returns, yields, or is left by ``error``: what follows is not its doing."""
+        if self.start is not None:
+            now = perf_counter_ns()
+            thread = self.thread
+            figures = thread.read()
+            self._charge(figures, now)
+            if len(thread.busy) > 1:
+                thread.tell_others(figures)
+            self.start = None
+        self.thread.pop(self)
+        if error is not None and not isinstance(error, _ENDINGS):
+            text = _one_line(error)
+            for account in self.accounts:
+                account.line(self.lineno).raised = text
+
+    def abandon(self) -> None:
+        """Forget the running line: its end was not seen, so its figures would be wrong."""
+        self.start = None
+
+    def fail(self, failure: Exception) -> None:
+        """Give up on the running line because of a failure inside tensorlens, and say so."""
+        self.start = None
+        for account in self.accounts:
+            account.failure = f"a line could not be measured: {_one_line(failure)}"
+
+    def fold(self, peaks: Sequence[int]) -> None:
+        """Note peaks that a read by someone else ended, for the line that is running."""
+        raise_peaks(self.pending, peaks)
+
+    def _charge(self, figures: Sequence[int], now: int) -> None:
+        """Charge the running line with what happened from its start until ``figures``.
+
+        The updates of a cell make no call: CPython switches threads only at calls and at the
+        ends of loops, so that no update by another thread is lost.
+        """
+        start = self.start or figures
+        if self.pending:
+            figures = self._with_pending(figures)
+        if len(figures) != len(start):
+            # a device that was first used during this line held nothing when it began
+            start = (*start, *(0,) * (len(figures) - len(start)))
+        spent = now - self.began
+        lineno = self.lineno
+        for account in self.accounts:
+            stats = account.lines.get(lineno) or account.line(lineno)
+            cells = stats.cells
+            if len(cells) * WIDTH < len(figures):
+                stats.widen(len(figures) // WIDTH)
+            if not self.resumed:
+                stats.hits += 1
+            stats.time_ns += spent
+            at = 0
+            for cell in cells:
+                allocated = figures[at]
+                peak = figures[at + 1]
+                reserved = figures[at + 2]
+                begun = start[at]
+                if allocated > cell.allocated:
+                    cell.allocated = allocated
+                if peak > cell.peak:
+                    cell.peak = peak
+                if reserved > cell.reserved:
+                    cell.reserved = reserved
+                net = allocated - begun
+                if net:
+                    if allocated < 0 or begun < 0:
+                        cell.unread = True
+                    else:
+                        cell.net += net
+                if cell.net_max is None:
+                    cell.net_max = cell.net_first = net
+                elif net > cell.net_max:
+                    cell.net_max = net
+                at += WIDTH
+        self.resumed = False
+        if self.called:
+            raise_peaks(self.high, figures[1::WIDTH])
+
+    def _with_pending(self, figures: Sequence[int]) -> list[int]:
+        pending, self.pending = self.pending, []
+        raised = list(figures)
+        for slot, peak in enumerate(pending):
+            at = slot * WIDTH + 1
+            if peak > raised[at]:
+                raised[at] = peak
+        return raised
+
+
+def raise_peaks(highest: list[int], peaks: Sequence[int]) -> None:
+    """Raise each slot of ``highest`` to that of ``peaks`` where this is higher."""
+    for slot, peak in enumerate(peaks):
+        if slot >= len(highest):
+            highest.append(peak)
+        elif peak > highest[slot]:
+            highest[slot] = peak
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        text = str(error).strip().splitlines()
+    except Exception:  # somebody's __str__
+        text = []
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,68 @@
+"""The report when the process ends: normally, by Ctrl-C, by SIGTERM, in a worker process."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import multiprocessing.util
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+
+class ExitReport:
+    """Runs ``report(process)`` once when this process, or a child that used it, ends.
+
+    ``process`` names a child for the report's header and is None in the process that installed.
+    """
+
+    def __init__(self, report: Callable[[str | None], None]) -> None:
+        self._report = report
+        self._installed_in: int | None = None
+        self._done = False
+
+    def install(self) -> None:
+        """Arrange for the report; later calls do nothing."""
+        if self._installed_in is not None:
+            return
+        self._installed_in = os.getpid()
+        if multiprocessing.parent_process() is not None:
+            self._report_from_worker()
+        atexit.register(self._run)
+        multiprocessing.util.register_after_fork(self, ExitReport._report_from_worker)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        ):
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _forget(self) -> None:
+        self._done = False
+
+    def _report_from_worker(self) -> None:
+        # a worker process ends by os._exit, after multiprocessing's own finalizers
+        multiprocessing.util.Finalize(None, self._run, exitpriority=100)
+
+    def _run(self) -> None:
+        if not self._done:
+            self._done = True
+            self._report(self._process())
+
+    def _process(self) -> str | None:
+        worker = multiprocessing.parent_process() is not None
+        if os.getpid() == self._installed_in and not worker:
+            return None
+        name = f" ({multiprocessing.current_process().name})" if worker else ""
+        return f"process {os.getpid()}{name}"
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._run()
+        finally:
+            # die as without us: by the signal, not by an exit code
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,242 @@
+"""``tensorlens.profile``: decorator, decorator with options, and context manager in one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, TextIO
+
+from tensorlens import config
+from tensorlens.errors import UsageError
+from tensorlens.lines.blocks import Block
+from tensorlens.lines.engine import engine
+from tensorlens.lines.exits import ExitReport
+from tensorlens.lines.functions import ProfiledFunction
+from tensorlens.lines.profiler import LineProfiler, checked_devices
+from tensorlens.lines.results import build_report
+from tensorlens.records.lines import LineReport
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one decorated function is reported."""
+
+    every: int | None = None
+    devices: tuple[str, ...] | None = None
+    stream: TextIO | None = None
+
+
+class DecoratorProfiler(LineProfiler):
+    """The profiler behind the decorators: reports by itself, at exit or every N calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._options: dict[int, Options] = {}
+        self.exit_report = ExitReport(self.report_at_exit)
+
+    def decorate(self, function: Any, options: Options) -> Any:
+        """Return ``function`` wrapped, reported as ``options`` say."""
+        before = len(self._entries)
+        wrapped = self(function)
+        for entry in list(self._entries.values())[before:]:
+            self._options[id(entry)] = options
+        self.exit_report.install()
+        return wrapped
+
+    def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
+        """Print the figures of a function with ``every=N`` after N calls, or when it raises."""
+        options = self._options.get(id(entry))
+        if options is None or options.every is None:
+            return
+        account = entry.account
+        running = any(account in top.accounts for top in engine.threads.current().stack)
+        if not running and (account.calls >= options.every or error is not None):
+            self._print([entry], options)
+            account.clear()
+
+    def report_at_exit(self, process: str | None) -> None:
+        """Print every function that was not printed yet; a child process only what it ran."""
+        groups: dict[Options, list[ProfiledFunction]] = {}
+        for entry in self.functions:
+            options = self._options.get(id(entry), Options())
+            if (options.every or process) and not entry.account.calls:
+                continue
+            groups.setdefault(replace(options, every=None), []).append(entry)
+        for options, entries in groups.items():
+            self._print(entries, options, process)
+
+    def _print(
+        self, entries: Iterable[ProfiledFunction], options: Options, process: str | None = None
+    ) -> None:
+        engine.attach()
+        devices = self.devices if options.devices is None else options.devices
+        report = build_report(entries, engine.meters, devices, process)
+        # a closed pipe, a full disk: the program goes on as if we were not here
+        with suppress(OSError, ValueError, RuntimeError):
+            print(report, file=_stream(options.stream), flush=True)
+
+
+class Profile:
+    """Memory per source line, printed when the program ends.
+
+    ::
+
+        @tensorlens.profile                          # a function or method
+        @tensorlens.profile(every=10)                # print fresh figures each 10 calls
+        @tensorlens.profile(devices=("cuda:0",))     # only these devices
+        model = tensorlens.profile(model)            # an nn.Module instance: its forward
+        with tensorlens.profile:                     # the lines of this block
+
+    With ``TENSORLENS=0`` in the environment it returns the function itself.
+
+    Args:
+        function: what to profile; left out, a decorator with the options is returned.
+        every: print and start afresh after this many calls, and when the function raises.
+        devices: device names to report on; all that are used by default.
+        stream: where to print; ``sys.stdout`` by default.
+        columns: taken for pytorch_memlab's sake and ignored.
+
+    Raises:
+        ProfileError: the object has no Python lines.
+        DeviceError: one of the devices surely does not exist.
+        UsageError: ``every`` is not a positive whole number.
+    """
+
+    def __init__(self) -> None:
+        self._profiler: DecoratorProfiler | None = None
+        self._open = threading.local()
+
+    @property
+    def profiler(self) -> DecoratorProfiler:
+        """The profiler of all decorated functions."""
+        if self._profiler is None:
+            self._profiler = DecoratorProfiler()
+            self._profiler.devices = checked_devices(config.current().devices)
+        return self._profiler
+
+    def __call__(
+        self,
+        function: Any = None,
+        columns: Any = None,
+        *,
+        every: int | None = None,
+        devices: Sequence[Any] | None = None,
+        stream: TextIO | None = None,
+    ) -> Any:
+        """See the class."""
+        if every is not None and (not isinstance(every, int) or every < 1):
+            raise UsageError(f"every={every!r}: give a whole number of calls, 1 or more")
+        if not config.enabled():
+            return _Configured(None) if function is None else function
+        options = Options(every, checked_devices(devices), stream)
+        if function is None:
+            return _Configured(self, options)
+        return self.profiler.decorate(function, options)
+
+    def result(self) -> LineReport:
+        """Return what the decorated functions did so far."""
+        return self.profiler.result()
+
+    def clear(self) -> None:
+        """Forget the figures so far."""
+        self.profiler.clear()
+
+    def __enter__(self) -> Block | None:
+        return self._enter(Options(), sys._getframe(1))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._exit(error, sys._getframe(1))
+
+    def _enter(self, options: Options, frame: Any) -> Block | None:
+        block = Block(engine, frame) if config.enabled() else None
+        self._blocks().append((block, options))
+        return block
+
+    def _exit(self, error: BaseException | None, frame: Any) -> None:
+        block, options = self._blocks().pop()
+        if block is not None:
+            block.close(frame, error)
+            self.profiler._print([block.function], options)
+
+    def _blocks(self) -> list[tuple[Block | None, Options]]:
+        if not hasattr(self._open, "blocks"):
+            self._open.blocks = []
+        blocks: list[tuple[Block | None, Options]] = self._open.blocks
+        return blocks
+
+
+class _Configured:
+    """``profile`` with options: still a decorator or a context manager."""
+
+    def __init__(self, profile: Profile | None, options: Options | None = None) -> None:
+        self._profile = profile
+        self._options = options or Options()
+
+    def __call__(self, function: Any) -> Any:
+        if self._profile is None:
+            return function
+        return self._profile.profiler.decorate(function, self._options)
+
+    def __enter__(self) -> Block | None:
+        if self._profile is None:
+            return None
+        return self._profile._enter(self._options, sys._getframe(1))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._profile is not None:
+            self._profile._exit(error, sys._getframe(1))
+
+
+def _stream(given: TextIO | None) -> TextIO:
+    if given is not None:
+        return given
+    stream: TextIO = getattr(sys, config.current().stream)
+    return stream
+
+
+profile = Profile()
+
+Decorator = Callable[[Any], Any]
+
+
+def profile_every(
+    output_interval: int = 1, enable: bool = True, columns: Any = None
+) -> Decorator:
+    """Return a decorator that prints fresh figures each ``output_interval`` calls.
+
+    pytorch_memlab's name for ``profile(every=N)``; ``columns`` is ignored.
+    """
+    if not enable:
+        return lambda function: function
+    decorator: Decorator = profile(every=output_interval)
+    return decorator
+
+
+def set_target_gpu(gpu_id: Any) -> None:
+    """Report only on one GPU from now on: an index, a name or a ``torch.device``.
+
+    pytorch_memlab's name for the ``devices`` option.
+
+    Raises:
+        DeviceError: it surely does not exist.
+    """
+    profile.profiler.devices = checked_devices((gpu_id,))
+
+
+def clear_global_line_profiler() -> None:
+    """Forget what the decorated functions did so far (pytorch_memlab's name)."""
+    profile.clear()

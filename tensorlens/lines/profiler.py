@@ -1,0 +1,235 @@
+"""``LineProfiler``: memory per line of chosen functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType
+from typing import Any, TextIO
+
+from tensorlens.errors import ProfileError
+from tensorlens.frameworks.base import frameworks
+from tensorlens.lines.accounting import Account, Activation, Switch
+from tensorlens.lines.engine import Engine, engine
+from tensorlens.lines.functions import (
+    ProfiledFunction,
+    compile_marker,
+    describe,
+    python_function,
+    why_not,
+)
+from tensorlens.lines.results import build_report
+from tensorlens.lines.threads import ThreadState
+from tensorlens.lines.wrapping import Region, WrappingMixin
+from tensorlens.records.lines import LineReport
+
+
+class LineProfiler(WrappingMixin):
+    """Memory per line of the functions it is given, for every device in use.
+
+    Use it around the code that calls them::
+
+        with LineProfiler(train, Net.forward) as profiler:
+            train()
+        print(profiler.result())
+
+    or as a decorator (``profiler(function)`` returns the wrapped function). Functions, methods,
+    static and class methods, properties, partials and ``nn.Module`` instances can be given, also
+    under ``functools.wraps``, ``torch.no_grad()`` or ``torch.compile``.
+
+    Args:
+        functions: what to profile.
+        devices: names (``"cpu"``, ``"cuda:1"``) to report on; all that are used by default.
+        target_gpu: pytorch_memlab's spelling of ``devices=("cuda:N",)``.
+
+    Raises:
+        ProfileError: one of the functions has no Python lines.
+        DeviceError: one of the devices surely does not exist.
+    """
+
+    def __init__(
+        self,
+        *functions: Any,
+        devices: Sequence[Any] | None = None,
+        target_gpu: Any = None,
+        engine: Engine = engine,
+    ) -> None:
+        self._engine = engine
+        self._switch = Switch()
+        self._entries: dict[CodeIdentity, ProfiledFunction] = {}
+        if target_gpu is not None:
+            devices = (target_gpu,)
+        self.devices = checked_devices(devices)
+        for function in functions:
+            self.add_function(function)
+
+    def add_function(self, function: Any) -> ProfiledFunction:
+        """Account for the lines of ``function`` whenever this profiler is on.
+
+        Raises:
+            ProfileError: it has no Python lines.
+        """
+        attribute = _forward_of(function)
+        if attribute is not None:
+            return self.add_function(getattr(function, attribute))
+        entries = [self._add(function, python) for python in self._python_functions(function)]
+        if not entries:
+            raise ProfileError(why_not(function))
+        return entries[0]
+
+    def __call__(self, function: Any) -> Any:
+        """Return ``function`` wrapped so that this profiler is on while it runs.
+
+        A module instance is returned itself, with its ``forward`` wrapped.
+
+        Raises:
+            ProfileError: it has no Python lines.
+        """
+        attribute = _forward_of(function)
+        if attribute is not None:
+            setattr(function, attribute, self(getattr(function, attribute)))
+            return function
+        self.add_function(function)
+        return self.wrap_callable(function)
+
+    def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
+        """A call of a wrapped function has ended; the decorators report here."""
+
+    def enable_by_count(self) -> None:
+        """Switch on in the calling thread; calls nest."""
+        self._switch.count += 1
+        self._engine.enable()
+
+    def disable_by_count(self) -> None:
+        """Undo one :meth:`enable_by_count`."""
+        if self._switch.count:
+            self._switch.count -= 1
+            self._engine.disable(self._accounts())
+
+    enable = enable_by_count
+    disable = disable_by_count
+
+    def result(self, functions: Iterable[ProfiledFunction] | None = None) -> LineReport:
+        """Return what was seen so far; the profiler may go on."""
+        self._engine.attach()
+        chosen = self._entries.values() if functions is None else functions
+        return build_report(chosen, self._engine.meters, self.devices)
+
+    def print_stats(self, function: Any = None, columns: Any = None, stream: Any = None) -> None:
+        """Print the tables (pytorch_memlab's name for it), of one function or of all.
+
+        ``columns`` is taken for pytorch_memlab's sake; the columns are tensorlens's own.
+        """
+        chosen = None
+        if function is not None:
+            codes = {id(python.__code__) for python in self._python_functions(function)}
+            chosen = [entry for key, entry in self._entries.items() if key in codes]
+        target: TextIO = stream or sys.stdout
+        print(self.result(chosen), file=target)
+
+    def display(self, function: Any = None, columns: Any = None) -> LineReport:
+        """Return the report for a notebook to show (pytorch_memlab's name for it)."""
+        return self.result()
+
+    def clear(self) -> None:
+        """Forget the figures, not the functions."""
+        for account in self._accounts():
+            account.clear()
+
+    def close(self) -> None:
+        """Stop to watch the functions; wrapped ones run on unmeasured."""
+        for account in self._accounts():
+            self._engine.unwatch(account)
+
+    @property
+    def functions(self) -> tuple[ProfiledFunction, ...]:
+        """The functions in the order they were added."""
+        return tuple(self._entries.values())
+
+    def _accounts(self) -> tuple[Account, ...]:
+        return tuple(entry.account for entry in self._entries.values())
+
+    def _python_functions(self, item: Any) -> list[Any]:
+        if isinstance(item, type):
+            raise ProfileError(why_not(item))
+        try:
+            parts = self.get_underlying_functions(item)
+        except TypeError:
+            raise ProfileError(why_not(item)) from None
+        return [python_function(part) for part in parts]
+
+    def _add(self, item: Any, function: Any) -> ProfiledFunction:
+        code: CodeType = function.__code__
+        entry = self._entries.get(id(code))
+        if entry is None:
+            account = Account(code, self._switch)
+            entry = self._entries[id(code)] = describe(item, function, account)
+            self._engine.attach()
+            self._engine.watch(account)
+        return entry
+
+    def _region(self, function: Any) -> Region:
+        entry = self._entries[id(python_function(function).__code__)]
+        return AroundCall(self, self._engine, entry)
+
+
+CodeIdentity = int
+"""``id()`` of a code object that an entry keeps alive."""
+
+
+class AroundCall:
+    """The region around a wrapped function; see :class:`tensorlens.lines.wrapping.Region`."""
+
+    def __init__(self, profiler: LineProfiler, engine: Engine, entry: ProfiledFunction) -> None:
+        self._profiler = profiler
+        self._engine = engine
+        self._entry = entry
+        self.mark_compiled = compile_marker(entry)
+
+    def enter(self) -> tuple[ThreadState, int, Activation | None]:
+        """Switch on; a function whose lines are compiled away is measured as one."""
+        self._profiler._switch.count += 1
+        thread = self._engine.enable()
+        height = len(thread.stack)
+        whole = None
+        if self._entry.compiler is not None:
+            account = self._entry.account
+            whole = Activation(account.code, (account,), thread)
+            whole.enter()
+            whole.line(self._entry.first_line)
+        return thread, height, whole
+
+    def leave(
+        self, entered: tuple[ThreadState, int, Activation | None], error: BaseException | None
+    ) -> None:
+        """Switch off."""
+        thread, height, whole = entered
+        if whole is not None:
+            whole.finish(error)
+        self._profiler._switch.count -= 1
+        self._engine.disable((self._entry.account,))
+        if len(thread.stack) > height:
+            thread.unwind(height)
+
+    def over(self, error: BaseException | None) -> None:
+        """A call has ended."""
+        self._profiler.call_ended(self._entry, error)
+
+
+def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:
+    """Return the devices' names in torch's spelling.
+
+    Raises:
+        DeviceError: one of them surely does not exist here.
+    """
+    if devices is None:
+        return None
+    given = [devices] if isinstance(devices, (str, int)) else list(devices)
+    loaded = frameworks()
+    for framework in loaded:
+        given = [framework.device_name(device) for device in given]
+    return tuple(str(device) for device in given)
+
+
+def _forward_of(item: Any) -> str | None:
+    return next((name for f in frameworks() if (name := f.forward_of(item)) is not None), None)

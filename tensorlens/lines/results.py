@@ -1,0 +1,137 @@
+"""From running accounts to records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tensorlens.frameworks.base import Counter
+from tensorlens.lines.accounting import Account, Cell, LineStats
+from tensorlens.lines.functions import ProfiledFunction
+from tensorlens.lines.meters import Meters
+from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+
+NEVER_CALLED = "never called"
+COMPILED_INTO = "compiled into a larger graph by torch.compile: its lines were compiled away"
+
+
+def build_report(
+    functions: Iterable[ProfiledFunction],
+    meters: Meters,
+    devices: Sequence[str] | None = None,
+    process: str | None = None,
+) -> LineReport:
+    """Return the record of what the accounts hold now.
+
+    ``devices`` limits it to those names, in that order; one that was never used is listed with
+    the reason instead of figures.
+    """
+    slots = _chosen(meters.counters, devices)
+    sources = [_source(counter) for _, counter in slots]
+    seen = {source.name for source in sources}
+    sources += [_unused(name) for name in devices or () if name not in seen]
+    return LineReport(
+        functions=tuple(_function(function, slots) for function in functions),
+        devices=tuple(sources),
+        process=process,
+        notes=tuple(meters.notes()),
+    )
+
+
+def _chosen(
+    counters: Sequence[Counter], devices: Sequence[str] | None
+) -> list[tuple[int, Counter]]:
+    slots = list(enumerate(counters))
+    if devices is None:
+        return slots
+    return [(at, counter) for name in devices for at, counter in slots if counter.device == name]
+
+
+def _source(counter: Counter) -> DeviceSource:
+    missing = dict(counter.missing)
+    if "allocated" in missing:
+        for field in ("net", "net_max", "net_first"):
+            missing.setdefault(field, missing["allocated"])
+    return DeviceSource(counter.device, counter.source, counter.precision, missing)
+
+
+def _unused(name: str) -> DeviceSource:
+    reason = "it was not used while a profiled line ran"
+    fields = LineMemory.__dataclass_fields__
+    return DeviceSource(name, "not used", "", dict.fromkeys(fields, reason))
+
+
+def _function(function: ProfiledFunction, slots: Sequence[tuple[int, Counter]]) -> FunctionLines:
+    account = function.account
+    source = dict(enumerate(function.source, function.first_line))
+    numbers = sorted({*source, *account.lines})
+    if not source:
+        code = account.code
+        numbers = sorted({*numbers, *(line for *_, line in code.co_lines() if line)})
+    if function.compiler and set(account.lines) <= {function.first_line}:
+        numbers = [function.first_line]
+        source = {function.first_line: _signature(function)}
+    elif function.compiled_into and not account.lines:
+        numbers = [function.first_line]
+        source = {function.first_line: _signature(function)}
+    return FunctionLines(
+        name=function.name,
+        qualname=function.qualname,
+        module=function.module,
+        filename=function.filename,
+        first_line=function.first_line,
+        calls=account.calls,
+        lines=tuple(
+            _line(number, source.get(number, ""), account.lines.get(number), slots)
+            for number in numbers
+        ),
+        note=_note(function, account),
+    )
+
+
+def _note(function: ProfiledFunction, account: Account) -> str | None:
+    notes = []
+    if function.compiler and set(account.lines) <= {function.first_line}:
+        notes.append(f"compiled by {function.compiler}: its lines were compiled away")
+    elif function.compiled_into and not account.calls:
+        notes.append(COMPILED_INTO)
+    if not account.calls and not function.compiled_into:
+        notes.append(NEVER_CALLED)
+    if function.source_note:
+        notes.append(function.source_note)
+    if account.failure:
+        notes.append(account.failure)
+    return "; ".join(notes) or None
+
+
+def _signature(function: ProfiledFunction) -> str:
+    return next(
+        (line for line in function.source if line.lstrip().startswith(("def ", "async def "))),
+        f"def {function.name}(...)",
+    )
+
+
+def _line(
+    number: int, source: str, stats: LineStats | None, slots: Sequence[tuple[int, Counter]]
+) -> Line:
+    if stats is None:
+        return Line(number, source)
+    memory = {
+        counter.device: _memory(stats.cells[at]) for at, counter in slots if at < len(stats.cells)
+    }
+    return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
+
+
+def _memory(cell: Cell) -> LineMemory:
+    unread = cell.unread or cell.net_max is None
+    return LineMemory(
+        allocated=_known(cell.allocated),
+        peak=_known(cell.peak),
+        reserved=_known(cell.reserved),
+        net=None if unread else cell.net,
+        net_max=None if unread else cell.net_max,
+        net_first=None if unread else cell.net_first,
+    )
+
+
+def _known(figure: int) -> int | None:
+    return figure if figure >= 0 else None

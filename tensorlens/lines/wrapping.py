@@ -1,0 +1,210 @@
+"""Callables that switch the tracer on while they run and change nothing else.
+
+``line_profiler``'s mixin tells the kinds of callables apart and rebuilds methods, properties and
+partials around what is defined here. Its own generator and coroutine wrappers are not used: they
+lose return values and what is thrown in.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import types
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any, Protocol
+
+from line_profiler.profiler_mixin import ByCountProfilerMixin
+
+from tensorlens.frameworks.base import compiler
+
+
+class Region(Protocol):
+    """What happens around the running of one profiled function."""
+
+    def enter(self) -> Any:
+        """Switch on; the result goes to :meth:`leave`."""
+        ...
+
+    def leave(self, entered: Any, error: BaseException | None) -> None:
+        """Switch off."""
+        ...
+
+    def over(self, error: BaseException | None) -> None:
+        """A call has ended (for a generator: not only been suspended)."""
+        ...
+
+    def mark_compiled(self) -> bool:
+        """Note that a compiler read the call; see functions.compile_marker."""
+        ...
+
+
+class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
+    """Wraps functions, generators, coroutines and async generators transparently."""
+
+    def _region(self, function: Any) -> Region:
+        raise NotImplementedError
+
+    def wrap_function(self, func: Any) -> Any:
+        """Return ``func`` with the tracer on while it runs."""
+        if self._already_a_wrapper(func):
+            return func
+        region = self._region(func)
+        mark, probe = region.mark_compiled, compiler
+
+        @functools.wraps(func)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if probe.is_tracing():
+                mark()
+                return func(*args, **kwargs)
+            call, given = _handing_over(args, kwargs)
+            del args
+            entered = region.enter()
+            try:
+                result = call(func, given, kwargs)
+            except BaseException as error:
+                region.leave(entered, error)
+                region.over(error)
+                raise
+            region.leave(entered, None)
+            region.over(None)
+            return result
+
+        return self._mark_wrapper(wrapper)
+
+    def wrap_generator(self, func: Any) -> Any:
+        """Return a generator function with the tracer on while its generators run."""
+        if self._already_a_wrapper(func):
+            return func
+        region = self._region(func)
+
+        @functools.wraps(func)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            call, given = _handing_over(args, kwargs)
+            del args
+            return (yield from _steps(call(func, given, kwargs), region))
+
+        return self._mark_wrapper(wrapper)
+
+    def wrap_coroutine(self, func: Any) -> Any:
+        """Return a coroutine function with the tracer on while its coroutines run."""
+        if self._already_a_wrapper(func):
+            return func
+        region = self._region(func)
+
+        @functools.wraps(func)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            call, given = _handing_over(args, kwargs)
+            del args
+            return await _awaiting(call(func, given, kwargs), region)
+
+        return self._mark_wrapper(wrapper)
+
+    def wrap_async_generator(self, func: Any) -> Any:
+        """Return an async generator function with the tracer on while its generators run."""
+        if self._already_a_wrapper(func):
+            return func
+        region = self._region(func)
+
+        @functools.wraps(func)
+        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            call, given = _handing_over(args, kwargs)
+            del args
+            inner = call(func, given, kwargs)
+            step: Awaitable[Any] = inner.__anext__()
+            while True:
+                try:
+                    items = [await _awaiting(step, region)]
+                except StopAsyncIteration:
+                    return
+                try:
+                    sent = yield items.pop()
+                except GeneratorExit:
+                    await _awaiting(inner.aclose(), region)
+                    raise
+                except BaseException as error:
+                    step = inner.athrow(error)
+                else:
+                    step = inner.asend(sent)
+                    del sent
+
+        return self._mark_wrapper(wrapper)
+
+
+def _steps(inner: Any, region: Region) -> Generator[Any, Any, Any]:
+    """``yield from inner`` (PEP 380), with the tracer on only while ``inner`` runs.
+
+    Nothing that passes through is kept in a local: a batch that its consumer drops must go.
+    """
+    resume, passing = inner.send, [None]
+    while True:
+        entered = region.enter()
+        try:
+            passing.append(resume(passing.pop()))
+        except StopIteration as end:
+            region.leave(entered, None)
+            region.over(None)
+            return end.value
+        except BaseException as error:
+            region.leave(entered, error)
+            region.over(error)
+            raise
+        region.leave(entered, None)
+        try:
+            passing.append((yield passing.pop()))
+            resume = inner.send
+        except GeneratorExit:
+            entered = region.enter()
+            try:
+                inner.close()
+            finally:
+                region.leave(entered, None)
+                region.over(None)
+            raise
+        except BaseException as error:
+            passing.append(error)  # type: ignore[arg-type]
+            resume = inner.throw
+
+
+class _Stepping:
+    """The awaitable form of :func:`_steps`."""
+
+    __slots__ = ("_inner", "_region")
+
+    def __init__(self, inner: Any, region: Region) -> None:
+        self._inner = inner
+        self._region = region
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return _steps(self._inner, self._region)
+
+
+def _awaiting(inner: Any, region: Region) -> _Stepping:
+    return _Stepping(inner, region)
+
+
+_Call = Callable[[Any, list[Any], dict[str, Any]], Any]
+
+
+def _handing_over(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Call, list[Any]]:
+    """Return what calls a function with arguments that nobody else then holds.
+
+    ``func(*args)`` would keep the arguments alive until it returns; without the wrapper, a
+    function that drops its argument frees it.
+    """
+    return _call_of(len(args), tuple(kwargs)), list(reversed(args))
+
+
+def _is_plain_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _call_of(count: int, names: tuple[str, ...]) -> _Call:
+    if count + len(names) > 32 or not all(map(_is_plain_name, names)):
+        return lambda func, given, named: func(*reversed(given), **named)
+    parts = ["given.pop()"] * count + [f"{name}=named.pop({name!r})" for name in names]
+    code: types.CodeType = compile(
+        f"lambda func, given, named: func({', '.join(parts)})", "<tensorlens call>", "eval"
+    )
+    made: _Call = eval(code, {"__builtins__": {}})
+    return made

@@ -1,0 +1,56 @@
+"""How a figure reads to a person, the same in text and HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tensorlens.units import format_bytes
+
+UNKNOWN = "n/a"
+_BELOW_SECONDS = ((10**3, "us"), (10**6, "ms"))
+_NUMBERED = re.compile(r"(.+):(\d+)")
+
+
+def size(count: int | None, *, signed: bool = False) -> str:
+    """Return bytes as text in IEC units, ``n/a`` for a figure that could not be had."""
+    return UNKNOWN if count is None else format_bytes(count, signed=signed)
+
+
+def duration(time_ns: int) -> str:
+    """Return nanoseconds as text: ``"912 ns"``, ``"1.20 ms"``, ``"75.31 s"``."""
+    if time_ns < 1000:
+        return f"{time_ns} ns"
+    for scale, unit in _BELOW_SECONDS:
+        # so that 999,999 ns reads 1.00 ms, not 1000.00 us
+        if round(time_ns / scale, 2) < 1000:
+            return f"{time_ns / scale:.2f} {unit}"
+    return f"{time_ns / 10**9:.2f} s"
+
+
+def device_names(names: Iterable[str]) -> str:
+    """Return device names as one text, numbered ones as ranges: ``"cpu, cuda:0,2-7"``."""
+    numbers: dict[str, list[int] | None] = {}
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            numbers[name] = None
+        else:
+            kind = numbers.setdefault(match[1] + ":", [])
+            if kind is not None:
+                kind.append(int(match[2]))
+    return ", ".join(
+        name if found is None else name + _ranges(sorted(found)) for name, found in numbers.items()
+    )
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
+    )

@@ -1,0 +1,268 @@
+"""What a line table shows, decided once for text and HTML: rows, marks, what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tensorlens.records.lines import FunctionLines, Line, LineMemory, LineReport
+from tensorlens.render.figures import device_names, size
+from tensorlens.render.source import dedented, printable
+
+_FOLD_FROM = 12
+_FOLD_KEEPS = 3
+_LEVEL = ("allocated", "peak", "reserved")
+_NET = ("net", "net_max", "net_first")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a line did to a device, or to several devices that it did exactly the same to."""
+
+    devices: tuple[str, ...]
+    memory: LineMemory
+    highest_peak: bool
+    """It holds the highest peak of the device in this function."""
+    largest_growth: bool
+    """It holds the largest ``net`` of the device in this function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One source line; ``entries`` is empty where it never ran or changed no device."""
+
+    line: Line
+    source: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A long run of lines that never ran."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def text(self) -> str:
+        """What stands in place of the lines."""
+        return f"{len(self.rows)} lines not run"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionLayout:
+    """One function as it is shown.
+
+    ``body`` is empty for a function that was never called; one that was compiled away has one row
+    whose source is the note.
+    """
+
+    function: FunctionLines
+    title: str
+    place: str
+    calls: str
+    body: tuple[Row | Fold, ...]
+    remarks: tuple[str, ...]
+    """What stands below the table: devices left out, reasons for ``n/a``, the note."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All figures of the table, in the order of the rows."""
+        return tuple(entry for row in self.rows for entry in row.entries)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows that are not folded away."""
+        return tuple(row for row in self.body if isinstance(row, Row))
+
+    @property
+    def raised(self) -> tuple[Row, ...]:
+        """The rows an exception left the function from."""
+        return tuple(row for row in self.rows if row.line.raised is not None)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether ``net_max`` or ``net_first`` says more than ``net``."""
+        return any(
+            value not in (None, entry.memory.net)
+            for entry in self.entries
+            for value in (entry.memory.net_max, entry.memory.net_first)
+        )
+
+
+def layouts(report: LineReport) -> tuple[FunctionLayout, ...]:
+    """Return how each function of the report is shown."""
+    return tuple(_layout(function, report) for function in report.functions)
+
+
+def devices_of(report: LineReport) -> tuple[str, ...]:
+    """Return the names of all devices: those of the header, then any only the lines know."""
+    names = dict.fromkeys(device.name for device in report.devices)
+    for function in report.functions:
+        for line in function.lines:
+            names.update(dict.fromkeys(line.memory))
+    return tuple(names)
+
+
+def device_header(report: LineReport) -> tuple[tuple[str, str], ...]:
+    """Return the devices of the header as ``(names, "source, precision")``, equal ones together."""
+    alike: dict[str, list[str]] = {}
+    for device in report.devices:
+        text = ", ".join(filter(None, (device.source, device.precision)))
+        alike.setdefault(printable(text), []).append(device.name)
+    return tuple((device_names(names), text) for text, names in alike.items())
+
+
+def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
+    note = printable(function.note) if function.note else None
+    ran = any(line.hits for line in function.lines)
+    body: tuple[Row | Fold, ...] = ()
+    remarks: list[str] = []
+    if not function.calls and not ran:
+        remarks.append(note or "never called")
+    elif note and not any(line.memory for line in function.lines):
+        time = sum(line.time_ns for line in function.lines)
+        raised = next((line.raised for line in function.lines if line.raised), None)
+        whole = Line(function.first_line, note, function.calls, time, raised=raised)
+        body = (Row(whole, f"({note})", ()),)
+    else:
+        body, remarks = _body(function, devices_of(report))
+        remarks += _unknown(body, report)
+        remarks += [f"note: {note}"] if note else []
+    times = "call" if function.calls == 1 else "calls"
+    return FunctionLayout(
+        function,
+        title=printable(function.qualname),
+        place=printable(f"{function.filename}:{function.first_line}"),
+        calls=f"{function.calls} {times}",
+        body=body,
+        remarks=tuple(remarks),
+    )
+
+
+def _body(
+    function: FunctionLines, devices: tuple[str, ...]
+) -> tuple[tuple[Row | Fold, ...], list[str]]:
+    """Return the rows, and what to say about the devices that have none."""
+    figures = {
+        name: {
+            index: line.memory[name]
+            for index, line in enumerate(function.lines)
+            if name in line.memory
+        }
+        for name in devices
+    }
+    used = {name: lines for name, lines in figures.items() if lines}
+    active = [name for name, lines in used.items() if _is_active(lines.values())]
+    # with one device in the whole report its level is worth reading even where nothing changes
+    shown = list(used) if len(devices) == 1 else active
+    marks = {name: _marked_lines(used[name]) for name in active}
+    sources = dedented([line.source for line in function.lines])
+    rows = []
+    for index, (line, source) in enumerate(zip(function.lines, sources, strict=True)):
+        here = [name for name in shown if name in line.memory]
+        if len(active) > 1:
+            here = [name for name in here if _changed(line.memory[name])]
+        rows.append(Row(line, source, _entries(line, here, index, marks)))
+    unchanged = {name: lines for name, lines in used.items() if name not in shown}
+    return _folded(rows), _level_remarks(unchanged)
+
+
+def _entries(
+    line: Line, names: list[str], index: int, marks: Mapping[str, tuple[int | None, int | None]]
+) -> tuple[Entry, ...]:
+    alike: dict[tuple[str, LineMemory, bool, bool], list[str]] = {}
+    for name in names:
+        peak, growth = marks.get(name, (None, None))
+        kind = name.partition(":")[0]
+        key = (kind, line.memory[name], index == peak, index == growth)
+        alike.setdefault(key, []).append(name)
+    return tuple(
+        Entry(tuple(devices), memory, at_peak, at_growth)
+        for (_, memory, at_peak, at_growth), devices in alike.items()
+    )
+
+
+def _changed(memory: LineMemory) -> bool:
+    """Tell whether the line may have moved the device; unknown figures may hide a move."""
+    figures = (memory.net, memory.net_max, memory.net_first, memory.peak, memory.allocated)
+    return None in figures or any(figures[:3]) or memory.peak != memory.allocated
+
+
+def _is_active(lines: Iterable[LineMemory]) -> bool:
+    # a device without a single figure gets one remark instead of a column of n/a
+    return any(_changed(memory) and not _is_unknown(memory) for memory in lines)
+
+
+def _is_unknown(memory: LineMemory) -> bool:
+    return all(getattr(memory, name) is None for name in (*_LEVEL, *_NET))
+
+
+def _marked_lines(lines: Mapping[int, LineMemory]) -> tuple[int | None, int | None]:
+    """Return the first line with the highest peak, and the first with the largest growth."""
+    peaks = {index: memory.peak for index, memory in lines.items() if memory.peak is not None}
+    nets = {index: memory.net for index, memory in lines.items() if memory.net}
+    growth = max(nets, key=lambda index: nets[index], default=None)
+    if growth is not None and nets[growth] < 0:
+        growth = None
+    return max(peaks, key=lambda index: peaks[index], default=None), growth
+
+
+def _folded(rows: list[Row]) -> tuple[Row | Fold, ...]:
+    body: list[Row | Fold] = []
+    start = 0
+    while start < len(rows):
+        end = start
+        while end < len(rows) and not rows[end].line.hits and rows[end].line.raised is None:
+            end += 1
+        run = rows[start:end]
+        if len(run) > _FOLD_FROM:
+            body += run[:_FOLD_KEEPS]
+            body.append(Fold(tuple(run[_FOLD_KEEPS:-_FOLD_KEEPS])))
+            body += run[-_FOLD_KEEPS:]
+        else:
+            body += run
+        body += rows[end : end + 1]
+        start = end + 1
+    return tuple(body)
+
+
+def _level_remarks(unchanged: Mapping[str, Mapping[int, LineMemory]]) -> list[str]:
+    """Return one remark for all devices that stayed at the same level."""
+    alike: dict[str, list[str]] = {}
+    for name, lines in unchanged.items():
+        if not all(_is_unknown(memory) for memory in lines.values()):
+            levels = _span(memory.allocated for memory in lines.values())
+            reserved = _span(memory.reserved for memory in lines.values())
+            alike.setdefault(f"{levels} ({reserved} reserved)", []).append(name)
+    return [f"{device_names(names)}: unchanged at {text}" for text, names in alike.items()]
+
+
+def _span(counts: Iterable[int | None]) -> str:
+    known = [count for count in counts if count is not None]
+    if not known:
+        return size(None)
+    low, high = size(min(known)), size(max(known))
+    return low if low == high else f"{low} to {high}"
+
+
+def _unknown(body: tuple[Row | Fold, ...], report: LineReport) -> list[str]:
+    """Return why each figure that reads ``n/a`` could not be had, equal reasons together."""
+    missing: dict[str, set[str]] = {}
+    for row in body:
+        for name, memory in row.line.memory.items() if isinstance(row, Row) else ():
+            absent = {field for field in (*_LEVEL, *_NET) if getattr(memory, field) is None}
+            missing.setdefault(name, set()).update(absent)
+    reasons = {device.name: device.missing for device in report.devices}
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, absent in missing.items():
+        by_reason: dict[str, list[str]] = {}
+        for field in (*_LEVEL, *_NET):
+            if field in absent:
+                reason = reasons.get(name, {}).get(field, "no reason was given")
+                by_reason.setdefault(printable(reason), []).append(field.replace("_", " "))
+        for reason, fields in by_reason.items():
+            alike.setdefault((", ".join(fields), reason), []).append(name)
+    return [
+        f"n/a: {fields} of {device_names(names)}: {reason}"
+        for (fields, reason), names in alike.items()
+    ]

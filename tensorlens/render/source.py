@@ -1,0 +1,72 @@
+"""Source text made fit to be shown: one line each, nothing a terminal would obey."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+_TAB = 4
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor moves
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
+    r"|\x1b[@-Z\\-_]"
+)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` as one line without escape sequences, control or direction characters.
+
+    Tabs become spaces up to the next multiple of 4 columns, lone surrogates ``U+FFFD``.
+    """
+    text = text.rstrip()
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_shown, _ESCAPE.sub("", text).expandtabs(_TAB))).rstrip()
+
+
+def _shown(char: str) -> str:
+    if char.isprintable():
+        return char
+    category = unicodedata.category(char)
+    if category == "Zs" or char in "\r\n\u2028\u2029":
+        return " " * width(char) or " "
+    return "\ufffd" if category == "Cs" else ""
+
+
+def dedented(sources: Sequence[str]) -> list[str]:
+    """Return the lines of a function made printable, less the indentation of its first line.
+
+    The first line rather than the least indented one: the text of a multi-line string may start
+    further left than the ``def``.
+    """
+    lines = [printable(source) for source in sources]
+    first = next((line for line in lines if line), "")
+    common = len(first) - len(first.lstrip(" "))
+    return [line[min(common, len(line) - len(line.lstrip(" "))) :] for line in lines]
+
+
+def width(text: str) -> int:
+    """Return how many columns a terminal needs for ``text``; East Asian wide characters take 2."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def clipped(text: str, room: int, ellipsis: str) -> str:
+    """Return ``text`` in at most ``room`` columns, ending in ``ellipsis`` where it was cut."""
+    if width(text) <= room:
+        return text
+    room -= width(ellipsis)
+    used = 0
+    for index, char in enumerate(text):
+        used += _columns(char)
+        if used > room:
+            return text[:index] + ellipsis
+    return text + ellipsis

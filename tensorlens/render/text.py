@@ -1,0 +1,302 @@
+"""Reports as plain text for a terminal, a log or a file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tabulate import tabulate
+
+from tensorlens.render.figures import device_names, duration, size
+from tensorlens.render.layout import (
+    Entry,
+    Fold,
+    FunctionLayout,
+    Row,
+    device_header,
+    devices_of,
+    layouts,
+)
+from tensorlens.render.source import clipped, printable, width
+
+if TYPE_CHECKING:
+    from tensorlens.records.lines import LineReport
+
+_GAP = 2
+_HANGING = " " * 4
+_NARROWEST = 40
+_DEFAULT_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The marks and rules of a table."""
+
+    peak: str
+    growth: str
+    raised: str
+    bar: str
+    rule: str
+    ellipsis: str
+
+
+UNICODE = Glyphs(peak="▲", growth="●", raised="✗", bar="│", rule="─", ellipsis="…")
+ASCII = Glyphs(peak="^", growth="*", raised="!", bar="|", rule="-", ellipsis="...")
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    cell: Callable[[Row, Entry | None, Glyphs], str]
+    source_room: int | None
+    """The columns that must stay for the source to have this one too; None keeps it always."""
+
+
+def _marked(text: str, mark: str) -> str:
+    return f"{mark} {text}" if mark else text
+
+
+def _line(row: Row, entry: Entry | None, glyphs: Glyphs) -> str:
+    return _marked(str(row.line.lineno), glyphs.raised if row.line.raised is not None else "")
+
+
+def _device(row: Row, entry: Entry | None, glyphs: Glyphs) -> str:
+    if entry is not None:
+        return device_names(entry.devices)
+    return "no change" if row.line.memory else ""
+
+
+def _peak(row: Row, entry: Entry | None, glyphs: Glyphs) -> str:
+    if entry is None:
+        return ""
+    return _marked(size(entry.memory.peak), glyphs.peak if entry.highest_peak else "")
+
+
+def _net(row: Row, entry: Entry | None, glyphs: Glyphs) -> str:
+    if entry is None:
+        return ""
+    text = size(entry.memory.net, signed=True)
+    return _marked(text, glyphs.growth if entry.largest_growth else "")
+
+
+def _figure(field: str, *, signed: bool = False) -> Callable[[Row, Entry | None, Glyphs], str]:
+    def cell(row: Row, entry: Entry | None, glyphs: Glyphs) -> str:
+        return "" if entry is None else size(getattr(entry.memory, field), signed=signed)
+
+    return cell
+
+
+_COLUMNS = (
+    _Column("Line", _line, None),
+    _Column("Hits", lambda row, _, __: str(row.line.hits or ""), 24),
+    _Column("Time", lambda row, _, __: duration(row.line.time_ns) if row.line.time_ns else "", 32),
+    _Column("Device", _device, None),
+    _Column("Allocated", _figure("allocated"), 32),
+    _Column("Peak", _peak, None),
+    _Column("Reserved", _figure("reserved"), 36),
+    _Column("Net", _net, None),
+    _Column("Net max", _figure("net_max", signed=True), 44),
+    _Column("Net first", _figure("net_first", signed=True), 44),
+)
+_OF_THE_LINE = ("Line", "Hits", "Time")
+_OF_REPEATS = ("Net max", "Net first")
+_MOST_WANTED = ("Hits", "Allocated", "Time", "Reserved", "Net max", "Net first")
+
+
+class TextRenderer:
+    """Tables of at most ``width`` characters with the source at the far right.
+
+    Args:
+        width: characters a line may take. None takes the terminal's width where standard output
+            is a terminal, else 120. Where a column has to give way, the text names it.
+        encoding: what the text will be written in; what it cannot hold is spelt in ASCII. None
+            takes that of standard output.
+    """
+
+    extension = "txt"
+
+    def __init__(self, width: int | None = None, encoding: str | None = None) -> None:
+        self.width = max(_NARROWEST, _output_width() if width is None else width)
+        self.encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
+
+    def render(self, report: LineReport) -> str:
+        """Return the report as text: header, one table per function, legend."""
+        functions = layouts(report)
+        glyphs = UNICODE if _can_hold(self.encoding, UNICODE) else ASCII
+        table = _Table(functions, self.width, glyphs, several=len(devices_of(report)) > 1)
+        parts = [_header(report, self.width)]
+        parts += [_function(function, table) for function in functions if function.body]
+        parts.append("\n".join(_uncalled(function) for function in functions if not function.body))
+        parts.append(_legend(functions, table))
+        text = "\n\n".join(part for part in parts if part)
+        return text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n"
+
+
+class _Table:
+    """The columns that all tables of one report have, so that they read alike."""
+
+    def __init__(
+        self, functions: Sequence[FunctionLayout], limit: int, glyphs: Glyphs, *, several: bool
+    ) -> None:
+        self.limit = limit
+        self.glyphs = glyphs
+        self._several = several
+        self._figures = any(function.entries for function in functions)
+        self._repeated = any(function.repeated for function in functions)
+        self._timed = any(row.line.time_ns for function in functions for row in function.rows)
+        rows = [row for function in functions for row in function.body]
+        longest = max((width(_source(row, glyphs)) for row in rows), default=0)
+        widths = {column.title: self._width_of(column, functions) for column in _COLUMNS}
+        wanted = [column for column in _COLUMNS if self._is_wanted(column)]
+        chosen = [column for column in wanted if column.source_room is None]
+        used = sum(widths[column.title] + _GAP for column in chosen)
+        for column in sorted(
+            (column for column in wanted if column.source_room is not None),
+            key=lambda column: _MOST_WANTED.index(column.title),
+        ):
+            needed = widths[column.title] + _GAP
+            if limit - used - needed >= min(longest, column.source_room or 0):
+                chosen.append(column)
+                used += needed
+        self.columns = [column for column in _COLUMNS if column in chosen]
+        self.left_out = [column.title for column in wanted if column not in chosen]
+        self._room = max(limit - used, 8)
+
+    def _is_wanted(self, column: _Column) -> bool:
+        if column.title in ("Line", "Hits"):
+            return True
+        if column.title == "Time":
+            return self._timed
+        if column.title == "Device":
+            return self._several
+        return self._figures and (self._repeated or column.title not in _OF_REPEATS)
+
+    def _width_of(self, column: _Column, functions: Sequence[FunctionLayout]) -> int:
+        cells = (
+            column.cell(row, entry, self.glyphs)
+            for function in functions
+            for row in function.rows
+            for entry in (row.entries or (None,))
+        )
+        return max(len(column.title), max(map(len, cells), default=0))
+
+    def draw(self, body: Sequence[Row | Fold]) -> str:
+        """Return the table of one function."""
+        titles = [column.title for column in self.columns]
+        cells = [[*titles, f"{self.glyphs.bar} Source"]]
+        for row in body:
+            cells += self._cells(row)
+        # a bar starts every source because tabulate strips leading blanks, and its switch for
+        # that is a global of the user's program; titles are an ordinary row because tabulate
+        # pads headers by two more columns
+        lines = tabulate(
+            cells,
+            tablefmt="plain",
+            disable_numparse=True,
+            colalign=[*("right" if title != "Device" else "left" for title in titles), "left"],
+        ).splitlines()
+        lines = [line.rstrip() for line in lines]
+        rule = self.glyphs.rule * min(self.limit, max(map(width, lines)))
+        return "\n".join([lines[0], rule, *lines[1:]])
+
+    def _cells(self, row: Row | Fold) -> Iterator[list[str]]:
+        source = clipped(_source(row, self.glyphs), self._room, self.glyphs.ellipsis)
+        if isinstance(row, Fold):
+            yield [*("" for _ in self.columns), source]
+            return
+        for index, entry in enumerate(row.entries or (None,)):
+            cells = [column.cell(row, entry, self.glyphs) for column in self.columns]
+            if index:
+                titles = (column.title for column in self.columns)
+                cells = [
+                    "" if title in _OF_THE_LINE else cell
+                    for title, cell in zip(titles, cells, strict=True)
+                ]
+            yield [*cells, self.glyphs.bar if index else source]
+
+
+def _source(row: Row | Fold, glyphs: Glyphs) -> str:
+    text = f"{glyphs.ellipsis} {row.text}" if isinstance(row, Fold) else row.source
+    return f"{glyphs.bar} {text}".rstrip()
+
+
+def _header(report: LineReport, limit: int) -> str:
+    kind = "" if report.provenance == "measured" else f" ({printable(report.provenance)})"
+    process = f", {printable(report.process)}" if report.process else ""
+    lines = [f"Memory per line{kind}{process}"]
+    devices = device_header(report)
+    column = max((width(names) for names, _ in devices), default=0)
+    for names, source in devices:
+        lines += _wrapped(f"  {names:{column}}  ", source, limit)
+    for note in report.notes:
+        lines += _wrapped("  note: ", printable(note), limit)
+    if not report.functions:
+        lines.append("  no function was profiled")
+    return "\n".join(lines)
+
+
+def _function(function: FunctionLayout, table: _Table) -> str:
+    title = "  ".join((function.title, function.place, function.calls))
+    if width(title) > table.limit:
+        title = f"{function.title}  {function.calls}\n{function.place}"
+    lines = [title, table.draw(function.body)]
+    for row in function.raised:
+        raised = printable(" ".join((row.line.raised or "").split()))
+        start = f"{table.glyphs.raised} line {row.line.lineno} raised "
+        lines += _wrapped(start, raised, table.limit)
+    for remark in function.remarks:
+        lines += _wrapped("", remark, table.limit)
+    return "\n".join(lines)
+
+
+def _uncalled(function: FunctionLayout) -> str:
+    return "  ".join((function.title, function.place, *function.remarks))
+
+
+def _legend(functions: Sequence[FunctionLayout], table: _Table) -> str:
+    entries = [entry for function in functions for entry in function.entries]
+    marks = []
+    if any(entry.highest_peak for entry in entries):
+        marks.append(f"{table.glyphs.peak} highest peak")
+    if any(entry.largest_growth for entry in entries):
+        marks.append(f"{table.glyphs.growth} largest growth")
+    if any(function.raised for function in functions):
+        marks.append(f"{table.glyphs.raised} raised")
+    lines = _wrapped("", "   ".join(marks), table.limit)
+    if table.left_out:
+        names = ", ".join(table.left_out)
+        text = f"Left out to fit {table.limit} characters: {names}. "
+        lines += _wrapped("", text + "A wider terminal, .html and .csv show all.", table.limit)
+    return "\n".join(lines)
+
+
+def _wrapped(start: str, text: str, limit: int) -> list[str]:
+    return textwrap.wrap(
+        start + text,
+        limit,
+        subsequent_indent=_HANGING,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _output_width() -> int:
+    try:
+        is_terminal = sys.stdout.isatty()
+    except (AttributeError, ValueError):
+        # no standard output, or it is closed already: reports are printed at exit too
+        is_terminal = False
+    return shutil.get_terminal_size().columns if is_terminal else _DEFAULT_WIDTH
+
+
+def _can_hold(encoding: str, glyphs: Glyphs) -> bool:
+    marks = (glyphs.peak, glyphs.growth, glyphs.raised, glyphs.bar, glyphs.rule, glyphs.ellipsis)
+    try:
+        "".join(marks).encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,137 @@
+"""The doctor's table: what it says, its width, its exit code, and what it must not load."""
+
+import argparse
+import builtins
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tensorlens.cli import doctor
+
+MAIN = """
+import argparse, sys
+from tensorlens.cli import doctor
+parser = argparse.ArgumentParser(prog="tensorlens")
+doctor.add_parser(parser.add_subparsers(required=True))
+args = parser.parse_args(sys.argv[1:])
+code = args.func(args)
+assert "tensorflow" not in sys.modules
+torch = sys.modules.get("torch")
+assert torch is None or not torch.cuda.is_initialized()
+sys.exit(code)
+"""
+
+
+def call(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, "doctor", *arguments],
+        capture_output=True,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture(scope="module")
+def output():
+    pytest.importorskip("torch")
+    done = call(PYTHONIOENCODING="utf-8")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()
+
+
+def test_it_tells_of_python_torch_the_cpu_and_every_backend(output):
+    for word in ("Python 3", "lines traced by sys.", "torch 2", "- cpu", "- native counter"):
+        assert word in output
+    for backend in ("cuda", "xpu", "mtia", "mps", "tensorflow", "plotly", "pandas", "IPython"):
+        assert backend in output
+
+
+def test_it_fits_eighty_columns(output):
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_it_survives_a_terminal_without_utf8():
+    done = call(PYTHONIOENCODING="ascii", LANG="C", LC_ALL="C")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert done.stdout.startswith(b"ok  Python")
+
+
+def test_json_holds_the_same_findings():
+    done = call("--json")
+    report = json.loads(done.stdout)
+    assert report["measurable"] is True
+    found = {item["name"]: item for item in report["findings"]}
+    assert found["cpu"]["measures"] and found["cpu"]["part_of"] == "torch"
+    assert found["cuda"]["ok"] in (True, False)
+
+
+def test_without_torch_it_says_how_to_get_it_and_falls_back(monkeypatch, capsys):
+    hide(monkeypatch, "torch")
+    assert doctor.run(argparse.Namespace(json=False)) == 0
+    text = capsys.readouterr().out
+    assert "pip install 'tensorlens[torch]'" in text
+    assert "cpu " in text
+
+
+def test_a_broken_torch_is_a_finding_not_a_traceback(monkeypatch, capsys):
+    real = importlib.import_module
+
+    def broken(name, *rest):
+        if name.startswith("tensorlens.frameworks.torch"):
+            raise OSError("libc10.so: cannot open shared object file\nmore")
+        return real(name, *rest)
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
+    assert doctor.run(argparse.Namespace(json=True)) == 0
+    torch = json.loads(capsys.readouterr().out)["findings"][1]
+    assert not torch["ok"]
+    assert "OSError: libc10.so: cannot open shared object file; reinstall" in torch["detail"]
+
+
+def test_it_fails_when_nothing_can_be_measured(monkeypatch, capsys):
+    hide(monkeypatch, "torch")
+    monkeypatch.setenv("TENSORLENS_COUNTER", "nonsense")
+    assert doctor.run(argparse.Namespace(json=False)) == 1
+    assert "TENSORLENS_COUNTER=nonsense" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("fields", "ok", "words"),
+    [
+        ({"built": False}, False, "not in this torch; needs a CUDA or ROCm build"),
+        ({"devices": 0}, False, "this process sees no device"),
+        ({"devices": 8}, True, "8 devices; allocated, peak from: S; exact; no reserved: why"),
+        ({"devices": None}, True, "number of devices unknown until it is initialised; "),
+    ],
+)
+def test_what_it_says_of_a_backend(fields, ok, words):
+    source = SimpleNamespace(
+        **{
+            **{"name": "cuda", "built": True, "devices": 1, "source": "S", "precision": "exact"},
+            **{"figures": ("allocated", "peak"), "missing": {"reserved": "why"}},
+            **{"measurable": ok},
+            **fields,
+        }
+    )
+    finding = doctor._source(source)
+    assert finding.ok is ok
+    assert words in finding.detail
+
+
+def hide(monkeypatch, package):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == package else real(name))
+    actual = builtins.__import__
+
+    def guarded(name, *rest):
+        assert name.partition(".")[0] != package, f"{package} was imported"
+        return actual(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", guarded)

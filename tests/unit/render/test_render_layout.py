@@ -1,0 +1,120 @@
+import rendered_reports as reports
+from rendered_reports import KIB, MIB, moved, ran
+
+from tensorlens.records.lines import DeviceSource, Line, LineMemory
+from tensorlens.render.layout import Fold, Row, device_header, devices_of, layouts
+
+
+def test_marks_stand_on_the_first_of_equals() -> None:
+    lines = tuple(ran(number, "x", {"cpu": moved(0, MIB, peak=3 * MIB)}) for number in (1, 2, 3))
+    (layout,) = layouts(reports.report(reports.function(lines)))
+    assert [entry.highest_peak for entry in layout.entries] == [True, False, False]
+    assert [entry.largest_growth for entry in layout.entries] == [True, False, False]
+
+
+def test_a_function_that_only_frees_has_no_growth() -> None:
+    lines = (ran(1, "del a", {"cpu": moved(MIB, 0)}), ran(2, "x", {"cpu": moved(0, 0)}))
+    (layout,) = layouts(reports.report(reports.function(lines)))
+    assert [entry.highest_peak for entry in layout.entries] == [True, False]
+    assert not any(entry.largest_growth for entry in layout.entries)
+
+
+def test_a_device_that_never_changed_has_no_marks() -> None:
+    lines = (ran(1, "x", {"cpu": moved(MIB, MIB)}), ran(2, "y", {"cpu": moved(MIB, MIB)}))
+    (layout,) = layouts(reports.report(reports.function(lines)))
+    assert len(layout.entries) == 2
+    assert not any(entry.highest_peak or entry.largest_growth for entry in layout.entries)
+
+
+def test_a_rise_and_fall_within_a_line_is_a_change() -> None:
+    idle = moved(KIB, KIB)
+    lines = (ran(1, "x", {"cpu": idle, "cuda:0": moved(MIB, MIB, peak=2 * MIB)}),)
+    (layout,) = layouts(
+        reports.report(reports.function(lines), devices=(reports.CPU, reports.CUDA[0]))
+    )
+    assert [entry.devices for entry in layout.entries] == [("cuda:0",)]
+    assert layout.remarks == ("cpu: unchanged at 1.00 KiB (0 B reserved)",)
+
+
+def test_equal_devices_share_a_row_unless_only_one_is_marked() -> None:
+    small, large = moved(0, MIB), moved(MIB, 9 * MIB)
+    lines = (
+        ran(1, "x", {"cuda:0": small, "cuda:1": small, "cuda:2": small}),
+        ran(2, "y", {"cuda:0": large, "cuda:1": large}),
+    )
+    (layout,) = layouts(reports.report(reports.function(lines), devices=reports.CUDA))
+    assert [(entry.devices, entry.highest_peak) for entry in layout.entries] == [
+        (("cuda:0", "cuda:1"), False),
+        (("cuda:2",), True),
+        (("cuda:0", "cuda:1"), True),
+    ]
+
+
+def test_one_active_device_of_several_shows_every_line() -> None:
+    lines = (
+        ran(1, "x", {"cpu": moved(0, 0), "cuda:0": moved(0, MIB)}),
+        ran(2, "y", {"cpu": moved(0, 0), "cuda:0": moved(MIB, MIB)}),
+    )
+    (layout,) = layouts(
+        reports.report(reports.function(lines), devices=(reports.CPU, reports.CUDA[0]))
+    )
+    assert [entry.devices for entry in layout.entries] == [("cuda:0",), ("cuda:0",)]
+
+
+def test_a_device_without_any_figure_is_a_remark_among_several() -> None:
+    nothing = LineMemory(None, None, None, None, None, None)
+    fields = ("allocated", "peak", "reserved", "net", "net_max", "net_first")
+    blind = DeviceSource("mps", "none", "", dict.fromkeys(fields, "this torch cannot tell"))
+    lines = (ran(1, "x", {"cpu": moved(0, MIB), "mps": nothing}),)
+    (layout,) = layouts(reports.report(reports.function(lines), devices=(reports.CPU, blind)))
+    assert [entry.devices for entry in layout.entries] == [("cpu",)]
+    assert layout.remarks == (
+        "n/a: allocated, peak, reserved, net, net max, net first of mps: this torch cannot tell",
+    )
+
+
+def test_a_missing_figure_without_a_reason_says_so() -> None:
+    lines = (ran(1, "x", {"cpu": LineMemory(0, None, 0, 0, 0, 0)}),)
+    (layout,) = layouts(reports.report(reports.function(lines)))
+    assert layout.remarks == ("n/a: peak of cpu: no reason was given",)
+
+
+def unrun(count: int) -> tuple[Line, ...]:
+    return tuple(Line(number, f"# {number}") for number in range(2, 2 + count))
+
+
+def test_twelve_lines_not_run_stay_and_thirteen_fold() -> None:
+    first = ran(1, "x", {"cpu": moved(0, 0)})
+    (short,) = layouts(reports.report(reports.function((first, *unrun(12)))))
+    assert [row.line.lineno for row in short.rows] == list(range(1, 14))
+    (long,) = layouts(reports.report(reports.function((first, *unrun(13)))))
+    kinds = [row.line.lineno if isinstance(row, Row) else row.text for row in long.body]
+    assert kinds == [1, 2, 3, 4, "7 lines not run", 12, 13, 14]
+
+
+def test_a_fold_keeps_its_lines() -> None:
+    (layout,) = layouts(reports.thousand_lines())
+    folds = [row for row in layout.body if isinstance(row, Fold)]
+    assert [len(fold.rows) for fold in folds] == [93] * 10
+    assert [row.line.lineno for row in folds[0].rows] == list(range(4, 97))
+    shown = sum(len(row.rows) if isinstance(row, Fold) else 1 for row in layout.body)
+    assert shown == 1000
+
+
+def test_a_line_that_raised_before_it_ended_is_not_folded() -> None:
+    lines = list(unrun(40))
+    lines[20] = Line(22, "boom()", raised="ValueError: no")
+    (layout,) = layouts(reports.report(reports.function(tuple(lines))))
+    assert [row.line.lineno for row in layout.raised] == [22]
+
+
+def test_devices_only_the_lines_know_are_known() -> None:
+    lines = (ran(1, "x", {"xpu:0": moved(0, 0)}),)
+    assert devices_of(reports.report(reports.function(lines))) == ("cpu", "xpu:0")
+
+
+def test_header_groups_devices_of_one_source() -> None:
+    assert device_header(reports.eight_devices()) == (
+        ("cpu", "counting allocator, exact"),
+        ("cuda:0-7", "CUDA caching allocator, to 512 B"),
+    )
