@@ -127,7 +127,9 @@ def _source(source: Any) -> Finding:
     parts = [] if source.name == "cpu" else [_devices(source.devices)]
     if source.figures:
         parts.append(f"{', '.join(source.figures)} from: {source.source}; {source.precision}")
-    parts += [f"no {figure}: {reason}" for figure, reason in source.missing.items()]
+        parts += [f"no {figure}: {reason}" for figure, reason in source.missing.items()]
+    else:
+        parts += dict.fromkeys(source.missing.values())
     return Finding(source.name, source.measurable, "; ".join(parts), source.measurable, "torch")
 
 

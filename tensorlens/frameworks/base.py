@@ -85,7 +85,6 @@ class Framework(Protocol):
         ...
 
 
-
 class Compiler:
     """Tells profiled code that a compiler is reading it rather than running it."""
 

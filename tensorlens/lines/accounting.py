@@ -127,18 +127,57 @@ class Activation:
         self.thread.push(self)
 
     def line(self, lineno: int) -> None:
-        """The frame starts to execute ``lineno``: charge what came before to the line before."""
+        """The frame starts to execute ``lineno``: charge what came before to the line before.
+
+        The hot path, and so one straight piece. The updates of a cell make no call: CPython
+        switches threads only at calls and at the ends of loops, so that no update by another
+        thread is lost.
+        """
         now = perf_counter_ns()
         thread = self.thread
         figures = thread.read()
-        if self.start is not None:
-            self._charge(figures, now)
-        else:
-            thread.tell_caller(self, figures)
+        start = self.start
+        self.start = figures
         if len(thread.busy) > 1:
             thread.tell_others(figures)
+        if start is None:
+            thread.tell_caller(self, figures)
+        else:
+            if self.pending:
+                figures = self._with_pending(figures)
+            if self.called:
+                raise_peaks(self.high, figures[1::WIDTH])
+            if len(figures) != len(start):
+                # a device that was first used during this line held nothing when it began
+                start = (*start, *(0,) * (len(figures) - len(start)))
+            for account in self.accounts:
+                stats = account.lines.get(self.lineno) or account.line(self.lineno)
+                if len(stats.cells) * WIDTH < len(figures):
+                    stats.widen(len(figures) // WIDTH)
+                stats.time_ns += now - self.began
+                if not self.resumed:
+                    stats.hits += 1
+                at = 0
+                for cell in stats.cells:
+                    allocated = figures[at]
+                    if allocated > cell.allocated:
+                        cell.allocated = allocated
+                    if figures[at + 1] > cell.peak:
+                        cell.peak = figures[at + 1]
+                    if figures[at + 2] > cell.reserved:
+                        cell.reserved = figures[at + 2]
+                    net = allocated - start[at]
+                    if net:
+                        cell.net += net
+                        if allocated < 0 or start[at] < 0:
+                            cell.unread = True
+                    if cell.net_max is None:
+                        cell.net_max = cell.net_first = net
+                    elif net > cell.net_max:
+                        cell.net_max = net
+                    at += WIDTH
+            self.resumed = False
         self.lineno = lineno
-        self.start = figures
         self.began = perf_counter_ns()
 
     def resume(self, lineno: int) -> None:
@@ -149,19 +188,15 @@ class Activation:
 
     def finish(self, error: BaseException | None = None) -> None:
         """The frame returns, yields, or is left by ``error``: what follows is not its doing."""
+        ended = self.lineno
         if self.start is not None:
-            now = perf_counter_ns()
-            thread = self.thread
-            figures = thread.read()
-            self._charge(figures, now)
-            if len(thread.busy) > 1:
-                thread.tell_others(figures)
+            self.line(ended)
             self.start = None
         self.thread.pop(self)
         if error is not None and not isinstance(error, _ENDINGS):
             text = _one_line(error)
             for account in self.accounts:
-                account.line(self.lineno).raised = text
+                account.line(ended).raised = text
 
     def abandon(self) -> None:
         """Forget the running line: its end was not seen, so its figures would be wrong."""
@@ -176,55 +211,6 @@ class Activation:
     def fold(self, peaks: Sequence[int]) -> None:
         """Note peaks that a read by someone else ended, for the line that is running."""
         raise_peaks(self.pending, peaks)
-
-    def _charge(self, figures: Sequence[int], now: int) -> None:
-        """Charge the running line with what happened from its start until ``figures``.
-
-        The updates of a cell make no call: CPython switches threads only at calls and at the
-        ends of loops, so that no update by another thread is lost.
-        """
-        start = self.start or figures
-        if self.pending:
-            figures = self._with_pending(figures)
-        if len(figures) != len(start):
-            # a device that was first used during this line held nothing when it began
-            start = (*start, *(0,) * (len(figures) - len(start)))
-        spent = now - self.began
-        lineno = self.lineno
-        for account in self.accounts:
-            stats = account.lines.get(lineno) or account.line(lineno)
-            cells = stats.cells
-            if len(cells) * WIDTH < len(figures):
-                stats.widen(len(figures) // WIDTH)
-            if not self.resumed:
-                stats.hits += 1
-            stats.time_ns += spent
-            at = 0
-            for cell in cells:
-                allocated = figures[at]
-                peak = figures[at + 1]
-                reserved = figures[at + 2]
-                begun = start[at]
-                if allocated > cell.allocated:
-                    cell.allocated = allocated
-                if peak > cell.peak:
-                    cell.peak = peak
-                if reserved > cell.reserved:
-                    cell.reserved = reserved
-                net = allocated - begun
-                if net:
-                    if allocated < 0 or begun < 0:
-                        cell.unread = True
-                    else:
-                        cell.net += net
-                if cell.net_max is None:
-                    cell.net_max = cell.net_first = net
-                elif net > cell.net_max:
-                    cell.net_max = net
-                at += WIDTH
-        self.resumed = False
-        if self.called:
-            raise_peaks(self.high, figures[1::WIDTH])
 
     def _with_pending(self, figures: Sequence[int]) -> list[int]:
         pending, self.pending = self.pending, []

@@ -35,12 +35,18 @@ class Engine:
         if self.watched.remove(account):
             self.tracer.unwatch(account.code)
 
-    def enable(self) -> ThreadState:
-        """Switch the tracer on in the calling thread; calls nest."""
+    def ready(self) -> ThreadState:
+        """Return the calling thread's state, with the counters that are the best now."""
         thread = self.threads.current()
-        if not thread.depth:
+        if not thread.stack and not thread.depth:
             self.attach()
             thread.renew()
+        return thread
+
+    def enable(self) -> ThreadState:
+        """Switch the tracer on in the calling thread; calls nest."""
+        thread = self.ready()
+        if not thread.depth:
             self.tracer.enable(thread)
         thread.depth += 1
         return thread

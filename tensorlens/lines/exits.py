@@ -7,8 +7,10 @@ import multiprocessing
 import multiprocessing.util
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 
@@ -51,6 +53,8 @@ class ExitReport:
         if not self._done:
             self._done = True
             self._report(self._process())
+            if getattr(sys, "last_type", None) is KeyboardInterrupt:
+                _die_by_sigint()
 
     def _process(self) -> str | None:
         worker = multiprocessing.parent_process() is not None
@@ -66,3 +70,10 @@ class ExitReport:
             # die as without us: by the signal, not by an exit code
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _die_by_sigint() -> None:
+    # CPython notes an uncaught KeyboardInterrupt in order to die by the signal, and forgets it
+    # at the next exec of a string, which any import at exit may do (pythonrun.c, run_eval_code_obj)
+    with suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")

@@ -43,7 +43,9 @@ def innermost(function: Any) -> Any:
     try:
         return inspect.unwrap(function)
     except ValueError:
-        raise ProfileError(f"cannot profile {_name(function)}: its __wrapped__ is a circle") from None
+        raise ProfileError(
+            f"cannot profile {_name(function)}: its __wrapped__ is a circle"
+        ) from None
 
 
 def python_function(item: Any) -> FunctionType:

@@ -84,4 +84,3 @@ class Meters:
                 self._slot_of[device] = len(self.counters)
                 self.counters.append(framework.device_counter(device))
                 return
-

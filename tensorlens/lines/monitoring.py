@@ -20,11 +20,7 @@ if sys.version_info >= (3, 12):
     _monitoring = sys.monitoring
     _EVENTS = _monitoring.events
     _LOCAL = (
-        _EVENTS.LINE
-        | _EVENTS.PY_START
-        | _EVENTS.PY_RESUME
-        | _EVENTS.PY_RETURN
-        | _EVENTS.PY_YIELD
+        _EVENTS.LINE | _EVENTS.PY_START | _EVENTS.PY_RESUME | _EVENTS.PY_RETURN | _EVENTS.PY_YIELD
     )
     _GLOBAL = _EVENTS.PY_UNWIND | _EVENTS.PY_THROW
 

@@ -28,6 +28,8 @@ class Options:
     every: int | None = None
     devices: tuple[str, ...] | None = None
     stream: TextIO | None = None
+    if_called: bool = False
+    """Nobody asked for this function by name: it is left out unless it ran."""
 
 
 class DecoratorProfiler(LineProfiler):
@@ -37,13 +39,14 @@ class DecoratorProfiler(LineProfiler):
         super().__init__()
         self._options: dict[int, Options] = {}
         self.exit_report = ExitReport(self.report_at_exit)
+        self.receiver: Callable[[LineReport], bool] | None = None
+        """Sees every report before it is printed; True says that it keeps the figures itself."""
 
     def decorate(self, function: Any, options: Options) -> Any:
         """Return ``function`` wrapped, reported as ``options`` say."""
-        before = len(self._entries)
         wrapped = self(function)
-        for entry in list(self._entries.values())[before:]:
-            self._options[id(entry)] = options
+        for python in self._python_functions(self._measured(function)):
+            self._options[id(self._entries[id(python.__code__)])] = options
         self.exit_report.install()
         return wrapped
 
@@ -61,13 +64,21 @@ class DecoratorProfiler(LineProfiler):
     def report_at_exit(self, process: str | None) -> None:
         """Print every function that was not printed yet; a child process only what it ran."""
         groups: dict[Options, list[ProfiledFunction]] = {}
-        for entry in self.functions:
+        for entry in self.pending(process):
             options = self._options.get(id(entry), Options())
-            if (options.every or process) and not entry.account.calls:
-                continue
-            groups.setdefault(replace(options, every=None), []).append(entry)
+            groups.setdefault(replace(options, every=None, if_called=False), []).append(entry)
         for options, entries in groups.items():
             self._print(entries, options, process)
+
+    def pending(self, process: str | None) -> list[ProfiledFunction]:
+        """Return the functions whose figures were not printed yet; of a child, what it ran."""
+        pending = []
+        for entry in self.functions:
+            options = self._options.get(id(entry), Options())
+            ran = entry.account.calls or (entry.compiled_into and not process)
+            if ran or not (options.every or options.if_called or process):
+                pending.append(entry)
+        return pending
 
     def _print(
         self, entries: Iterable[ProfiledFunction], options: Options, process: str | None = None
@@ -75,6 +86,9 @@ class DecoratorProfiler(LineProfiler):
         engine.attach()
         devices = self.devices if options.devices is None else options.devices
         report = build_report(entries, engine.meters, devices, process)
+        kept = self.receiver is not None and self.receiver(report)
+        if kept and options.every is None:
+            return
         # a closed pipe, a full disk: the program goes on as if we were not here
         with suppress(OSError, ValueError, RuntimeError):
             print(report, file=_stream(options.stream), flush=True)
@@ -213,9 +227,7 @@ profile = Profile()
 Decorator = Callable[[Any], Any]
 
 
-def profile_every(
-    output_interval: int = 1, enable: bool = True, columns: Any = None
-) -> Decorator:
+def profile_every(output_interval: int = 1, enable: bool = True, columns: Any = None) -> Decorator:
     """Return a decorator that prints fresh figures each ``output_interval`` calls.
 
     pytorch_memlab's name for ``profile(every=N)``; ``columns`` is ignored.

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any, TextIO
 
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.base import frameworks
-from tensorlens.lines.accounting import Account, Activation, Switch
+from tensorlens.lines.accounting import Account, Switch
+from tensorlens.lines.around import AroundCall
 from tensorlens.lines.engine import Engine, engine
-from tensorlens.lines.functions import (
-    ProfiledFunction,
-    compile_marker,
-    describe,
-    python_function,
-    why_not,
-)
+from tensorlens.lines.functions import ProfiledFunction, describe, python_function, why_not
 from tensorlens.lines.results import build_report
-from tensorlens.lines.threads import ThreadState
 from tensorlens.lines.wrapping import Region, WrappingMixin
 from tensorlens.records.lines import LineReport
 
@@ -56,7 +50,8 @@ class LineProfiler(WrappingMixin):
     ) -> None:
         self._engine = engine
         self._switch = Switch()
-        self._entries: dict[CodeIdentity, ProfiledFunction] = {}
+        self._entries: dict[int, ProfiledFunction] = {}
+        """By the ``id()`` of the code object, which the entry keeps alive."""
         if target_gpu is not None:
             devices = (target_gpu,)
         self.devices = checked_devices(devices)
@@ -69,9 +64,7 @@ class LineProfiler(WrappingMixin):
         Raises:
             ProfileError: it has no Python lines.
         """
-        attribute = _forward_of(function)
-        if attribute is not None:
-            return self.add_function(getattr(function, attribute))
+        function = self._measured(function)
         entries = [self._add(function, python) for python in self._python_functions(function)]
         if not entries:
             raise ProfileError(why_not(function))
@@ -149,6 +142,10 @@ class LineProfiler(WrappingMixin):
     def _accounts(self) -> tuple[Account, ...]:
         return tuple(entry.account for entry in self._entries.values())
 
+    def _measured(self, item: Any) -> Any:
+        attribute = _forward_of(item)
+        return item if attribute is None else getattr(item, attribute)
+
     def _python_functions(self, item: Any) -> list[Any]:
         if isinstance(item, type):
             raise ProfileError(why_not(item))
@@ -170,50 +167,7 @@ class LineProfiler(WrappingMixin):
 
     def _region(self, function: Any) -> Region:
         entry = self._entries[id(python_function(function).__code__)]
-        return AroundCall(self, self._engine, entry)
-
-
-CodeIdentity = int
-"""``id()`` of a code object that an entry keeps alive."""
-
-
-class AroundCall:
-    """The region around a wrapped function; see :class:`tensorlens.lines.wrapping.Region`."""
-
-    def __init__(self, profiler: LineProfiler, engine: Engine, entry: ProfiledFunction) -> None:
-        self._profiler = profiler
-        self._engine = engine
-        self._entry = entry
-        self.mark_compiled = compile_marker(entry)
-
-    def enter(self) -> tuple[ThreadState, int, Activation | None]:
-        """Switch on; a function whose lines are compiled away is measured as one."""
-        self._profiler._switch.count += 1
-        thread = self._engine.enable()
-        height = len(thread.stack)
-        whole = None
-        if self._entry.compiler is not None:
-            account = self._entry.account
-            whole = Activation(account.code, (account,), thread)
-            whole.enter()
-            whole.line(self._entry.first_line)
-        return thread, height, whole
-
-    def leave(
-        self, entered: tuple[ThreadState, int, Activation | None], error: BaseException | None
-    ) -> None:
-        """Switch off."""
-        thread, height, whole = entered
-        if whole is not None:
-            whole.finish(error)
-        self._profiler._switch.count -= 1
-        self._engine.disable((self._entry.account,))
-        if len(thread.stack) > height:
-            thread.unwind(height)
-
-    def over(self, error: BaseException | None) -> None:
-        """A call has ended."""
-        self._profiler.call_ended(self._entry, error)
+        return AroundCall(self._engine, self._switch, entry, self.call_ended)
 
 
 def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:

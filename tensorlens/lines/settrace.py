@@ -87,8 +87,12 @@ class SettraceTracer:
     def enable(self, thread: ThreadState) -> None:
         """Install our trace function in the calling thread, before the one that is there."""
         thread.previous = sys.gettrace()
-        if thread.ours is None:
-            thread.ours = self._make_trace(thread)
+        if thread.previous is not None:
+            thread.ours = self._chaining_trace(thread)
+        else:
+            if thread.plain is None:
+                thread.plain = self._plain_trace(thread)
+            thread.ours = thread.plain
         sys.settrace(thread.ours)
 
     def disable(self, thread: ThreadState) -> str | None:
@@ -118,26 +122,33 @@ class SettraceTracer:
         if isinstance(local, LocalTrace) and local.activation is activation:
             frame.f_trace = local.chained
 
-    def _make_trace(self, thread: ThreadState) -> Trace:
+    def _plain_trace(self, thread: ThreadState) -> Trace:
         knows = self._watched.knows
 
-        def trace(frame: FrameType, event: str, arg: Any, id: Callable[[Any], int] = id) -> Any:
+        # asked at every call of any Python function while profiled code runs
+        def trace(frame: FrameType, event: str, arg: Any) -> Any:
             accounts = knows(id(frame.f_code))
-            previous = thread.previous
             if accounts is None:
-                if previous is None:
-                    return None
-                chained = previous(frame, event, arg)
-                keep(thread)
-                return chained
+                return None
             local = self._enter(thread, frame, accounts)
-            if previous is not None:
-                chained = previous(frame, event, arg)
-                keep(thread)
-                if local is None:
-                    return chained
-                local.chained = chained
             return local.on_event if local is not None else None
+
+        return trace
+
+    def _chaining_trace(self, thread: ThreadState) -> Trace:
+        knows = self._watched.knows
+
+        def trace(frame: FrameType, event: str, arg: Any) -> Any:
+            accounts = knows(id(frame.f_code))
+            local = None if accounts is None else self._enter(thread, frame, accounts)
+            chained = None
+            if thread.previous is not None:
+                chained = thread.previous(frame, event, arg)
+                keep(thread)
+            if local is None:
+                return chained
+            local.chained = chained
+            return local.on_event
 
         return trace
 

@@ -33,6 +33,8 @@ class ThreadState:
         """The trace function that was there before ours."""
         self.ours: Any = None
         """The trace function that is ours in this thread."""
+        self.plain: Any = None
+        """The one to use where no other was there; kept, for it is installed at every call."""
 
     def renew(self) -> None:
         """Make a new reader if the counters were exchanged since the last one."""
@@ -87,14 +89,15 @@ class Threads:
     def __init__(self, meters: Meters) -> None:
         self.meters = meters
         self.busy: dict[int, ThreadState] = {}
-        self._local = threading.local()
+        self.local = threading.local()
+        """``local.state`` is the calling thread's state, once :meth:`current` was asked for it."""
 
     def current(self) -> ThreadState:
         """Return the state of the calling thread."""
-        state: ThreadState | None = getattr(self._local, "state", None)
+        state: ThreadState | None = getattr(self.local, "state", None)
         if state is None:
             state = ThreadState(threading.get_ident(), self.meters, self.busy)
-            self._local.state = state
+            self.local.state = state
         return state
 
     def forget_others(self) -> None:

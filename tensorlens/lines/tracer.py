@@ -73,6 +73,10 @@ class Watched:
             self._accounts.pop(key, None)
         return not rest
 
+    def is_alone(self, account: Account) -> bool:
+        """Tell whether nobody else wants the lines of the account's code."""
+        return self._accounts.get(id(account.code)) == (account,)
+
     def all(self) -> list[Account]:
         """Return every account."""
         return [account for accounts in self._accounts.values() for account in accounts]

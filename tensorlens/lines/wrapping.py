@@ -25,6 +25,10 @@ class Region(Protocol):
         """Switch on; the result goes to :meth:`leave`."""
         ...
 
+    def enter_call(self, function: Any) -> tuple[Any, Any]:
+        """Switch on for a plain call; also return what to call in place of ``function``."""
+        ...
+
     def leave(self, entered: Any, error: BaseException | None) -> None:
         """Switch off."""
         ...
@@ -58,9 +62,9 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
                 return func(*args, **kwargs)
             call, given = _handing_over(args, kwargs)
             del args
-            entered = region.enter()
+            entered, target = region.enter_call(func)
             try:
-                result = call(func, given, kwargs)
+                result = call(target, given, kwargs)
             except BaseException as error:
                 region.leave(entered, error)
                 region.over(error)

@@ -28,7 +28,9 @@ class CpuCounter:
     def __init__(self, allocator: NativeAllocator) -> None:
         self.allocator = allocator
         self.precision = (
-            "exact bytes" if allocator.counts_default else "exact bytes, but for deepcopy and pickle"
+            "exact bytes"
+            if allocator.counts_default
+            else "exact bytes, but for deepcopy and pickle"
         )
         self.missing: Mapping[str, str] = {}
         if allocator.resident() < 0:

@@ -5,28 +5,16 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from tensorlens.frameworks.torch.native.build import NativeUnavailable, load
 
 __all__ = ["NativeAllocator", "NativeUnavailable", "install"]
 
-_METH_NOARGS = 0x0004
 _REFUSALS = {
     1: "the CPU allocator in place cannot be wrapped (it gives no raw deleter)",
     2: "another CPU allocator insists on its place",
 }
-
-
-class _MethodDefinition(ctypes.Structure):
-    """CPython's ``PyMethodDef``, part of its stable ABI."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
 
 
 class NativeAllocator:
@@ -38,7 +26,7 @@ class NativeAllocator:
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         self._library = library
-        self.read: Callable[[], tuple[int, int, int]] = self._builtin()
+        self.read: Callable[[], tuple[int, int, int]] = self._make_reader()
         """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
 
         The resident set is -1 where the system does not tell. Any thread may call it.
@@ -70,15 +58,11 @@ class NativeAllocator:
         function.restype = ctypes.c_int64
         return cast(Callable[[], int], function)
 
-    def _builtin(self) -> Callable[[], tuple[int, int, int]]:
-        address = ctypes.cast(self._library.tl_reader, ctypes.c_void_p).value
-        # the builtin points at its definition for as long as it lives
-        self._definition = _MethodDefinition(b"read", address, _METH_NOARGS, None)
-        make = ctypes.PYFUNCTYPE(
-            ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
-        )(("PyCFunction_NewEx", ctypes.pythonapi))
-        made: Any = make(ctypes.addressof(self._definition), None, None)
-        return cast(Callable[[], tuple[int, int, int]], made)
+    def _make_reader(self) -> Callable[[], tuple[int, int, int]]:
+        function = self._library.tl_make_reader
+        function.argtypes = ()
+        function.restype = ctypes.py_object
+        return cast(Callable[[], tuple[int, int, int]], function())
 
 
 _lock = threading.RLock()

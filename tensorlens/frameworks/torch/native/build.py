@@ -165,7 +165,12 @@ def _load_any(stored: Path | None, built: Path) -> ctypes.PyDLL:
 
 
 def _compiler() -> list[str]:
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise NativeUnavailable(
+            f"the native CPU counter was not built: CXX cannot be read ({error}): {_REMEDY}"
+        ) from None
     if chosen:
         return chosen
     for name in _COMPILERS:
@@ -225,7 +230,7 @@ def _compile(output: Path) -> None:
     except subprocess.TimeoutExpired:
         raise NativeUnavailable(
             "the native CPU counter was not built: "
-            f"{shown} was not done after {TIMEOUT:.0f} s: {_REMEDY}"
+            f"{shown} was not done after {TIMEOUT:g} s: {_REMEDY}"
         ) from None
     finally:
         _end(process)

@@ -1,0 +1,243 @@
+"""A program run inside this process as ``python`` itself would run it."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import tensorlens
+from tensorlens.errors import TensorlensError
+from tensorlens.lines import wrapping
+
+Compile = Callable[[bytes, str], types.CodeType]
+"""Turns the source of a file into code."""
+
+_PACKAGE = str(Path(tensorlens.__file__).parent) + os.sep
+_STARTING = str(Path(__file__).parent) + os.sep
+_BETWEEN = (wrapping.__file__, "<tensorlens call>")
+"""Frames of ours that stand between a profiled function and its caller."""
+
+
+def plain(source: bytes, filename: str) -> types.CodeType:
+    """Compile as ``python`` does."""
+    return compile(source, filename, "exec", dont_inherit=True)
+
+
+@dataclass
+class Program:
+    """A script, or a module as ``python -m`` runs it."""
+
+    argv: list[str]
+    first_path: str
+    """What stands first in ``sys.path`` while it runs."""
+    filename: str | None
+    """Its source file, absolute; None when it has none on disk."""
+    name: str
+    """How the user named it."""
+    spec: ModuleSpec | None = None
+    """None for a script: ``__spec__`` says whether it can be imported by name."""
+    source: bytes | None = None
+    _host: Any = field(default=None, repr=False)
+
+    def prepare(self) -> None:
+        """Give the process the program's ``sys.argv`` and ``sys.path``."""
+        sys.argv = ["-m", *self.argv[1:]] if self._is_module() else list(self.argv)
+        if not sys.flags.safe_path:
+            sys.path[0] = self.first_path
+
+    def execute(self, compile_source: Compile = plain) -> None:
+        """Run it; whatever it raises passes through, with a traceback of its own frames only."""
+        main = types.ModuleType("__main__")
+        # kept: the frames that called us live in the namespace of the module this replaces
+        self._host = sys.modules["__main__"]
+        try:
+            code = self._load(compile_source)
+            sys.argv[0] = self.argv[0]
+            vars(main).update(self._names())
+            sys.modules["__main__"] = main
+            exec(code, vars(main))
+        except SystemExit:
+            raise
+        except BaseException as error:
+            _hide_our_frames(error)
+            own = error.__traceback__
+            sys.excepthook = functools.partial(_excepthook, sys.excepthook, error, own)
+            raise
+
+    def _is_module(self) -> bool:
+        return self.spec is not None and self.spec.name != "__main__"
+
+    def _load(self, compile_source: Compile) -> types.CodeType:
+        if self.spec is None:
+            assert self.source is not None and self.filename is not None
+            return compile_source(self.source, self.filename)
+        if self._is_module() and self.spec.parent:
+            import_module(self.spec.parent)
+        loader: Any = self.spec.loader
+        if compile_source is plain or not isinstance(loader, SourceFileLoader):
+            code = loader.get_code(self.spec.name)
+            assert isinstance(code, types.CodeType)
+            return code
+        return compile_source(loader.get_data(loader.path), loader.path)
+
+    def _names(self) -> dict[str, Any]:
+        names: dict[str, Any] = {"__builtins__": builtins}
+        if sys.version_info < (3, 14):
+            names["__annotations__"] = {}
+        if self.spec is not None:
+            return names | {
+                "__file__": self.spec.origin,
+                "__cached__": self.spec.cached,
+                "__loader__": self.spec.loader,
+                "__package__": self.spec.parent,
+                "__spec__": self.spec,
+            }
+        assert self.filename is not None
+        loader = SourceFileLoader("__main__", self.filename)
+        return names | {"__file__": self.filename, "__cached__": None, "__loader__": loader}
+
+
+def script(name: str, args: list[str]) -> Program:
+    """Return the program in a file, or in a folder or archive that has a ``__main__.py``.
+
+    Raises:
+        TensorlensError: there is none, or it cannot be read.
+    """
+    path = Path(name)
+    if not path.exists():
+        raise TensorlensError(f"there is no script {name}")
+    absolute = os.path.abspath(name)  # noqa: PTH100 (as python does: links are kept)
+    container = PathFinder.find_spec("__main__", [absolute])
+    if container is not None:
+        return Program([name, *args], absolute, container.origin, name, container)
+    if path.is_dir():
+        raise TensorlensError(f"{name} is a folder without a __main__.py: name the script in it")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise TensorlensError(f"cannot read {name}: {error.strerror}") from None
+    return Program(
+        [name, *args],
+        str(path.resolve().parent),
+        absolute,
+        name,
+        source=source,
+    )
+
+
+def module(name: str, args: list[str]) -> Program:
+    """Return the program that ``python -m name`` runs; nothing is imported yet.
+
+    Raises:
+        TensorlensError: there is no such module, or it cannot be run.
+    """
+    folder = str(Path.cwd())
+    search = sys.path if sys.flags.safe_path else [folder, *sys.path[1:]]
+    before, sys.path = sys.path, search
+    try:
+        spec = find(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = find(f"{name}.__main__")
+            if spec is None:
+                raise TensorlensError(f"{name} is a package without a __main__: name a module")
+    finally:
+        sys.path = before
+    if spec is None:
+        hint = f"; did you mean -m {name[:-3]}?" if name.endswith(".py") else ""
+        raise TensorlensError(f"there is no module {name}{hint}")
+    if not hasattr(spec.loader, "get_code"):
+        raise TensorlensError(f"the module {name} cannot be run: it has no Python code")
+    return Program([spec.origin or name, *args], folder, spec.origin, name, spec)
+
+
+def find(name: str) -> ModuleSpec | None:
+    """Return where a module would come from, importing neither it nor its packages."""
+    path: Any = None
+    spec: ModuleSpec | None = None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        spec = _ask_finders(".".join(parts[:end]), path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+        if path is None and end < len(parts):
+            return None
+    return spec
+
+
+def _ask_finders(name: str, path: Any) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, path)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _excepthook(
+    original: Callable[..., Any],
+    expected: BaseException,
+    own: types.TracebackType | None,
+    kind: type[BaseException],
+    error: BaseException,
+    traceback: types.TracebackType | None,
+) -> None:
+    sys.excepthook = original
+    if error is expected:
+        # on its way to the interpreter it has passed through our frames again
+        error.__traceback__ = traceback = own
+    original(kind, error, traceback)
+
+
+def _hide_our_frames(error: BaseException) -> None:
+    for each in _chain(error):
+        entries = list(_entries(each.__traceback__))
+        start = next((at + 1 for at, entry in enumerate(entries) if _is_execute(entry)), 0)
+        kept: types.TracebackType | None = None
+        importing = False
+        for entry in reversed(entries[start:]):
+            filename = entry.tb_frame.f_code.co_filename
+            # Python hides its own importing frames, unless they called ours
+            importing = filename.startswith(_STARTING) or (
+                importing and filename.startswith("<frozen importlib")
+            )
+            if importing or _is_ours(filename, each):
+                continue
+            kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        each.__traceback__ = kept
+
+
+def _is_ours(filename: str, error: BaseException) -> bool:
+    if filename in _BETWEEN:
+        return True
+    return isinstance(error, TensorlensError) and filename.startswith(_PACKAGE)
+
+
+def _is_execute(entry: types.TracebackType) -> bool:
+    return entry.tb_frame.f_code is Program.execute.__code__
+
+
+def _entries(traceback: types.TracebackType | None) -> Iterator[types.TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]

@@ -1,0 +1,222 @@
+"""``tensorlens run``: a script or module as ``python`` runs it, with its lines profiled."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tensorlens import config
+from tensorlens.cli.gathering import Gathering
+from tensorlens.cli.instrument import Instrument
+from tensorlens.cli.messages import complain, say
+from tensorlens.cli.output import Output, add_options
+from tensorlens.cli.program import Program, module, plain, script
+from tensorlens.cli.targets import Target, resolve
+from tensorlens.errors import TensorlensError
+from tensorlens.lines.exits import ExitReport
+from tensorlens.lines.profile import Options, profile
+from tensorlens.records.lines import LineReport
+
+_EPILOG = """\
+examples:
+  tensorlens run train.py --lr 0.1                functions decorated with @tensorlens.profile
+  tensorlens run -p train.py train.py             every function of the script
+  tensorlens run -p nets.resnet -o r.json -m train
+  tensorlens run -p nets.resnet.Net.forward train.py
+
+The exit code is the program's own; 1 when tensorlens cannot start it, 2 for a usage error.
+Tables go to standard output when the program ends, also by an exception, Ctrl-C or SIGTERM; all
+else that tensorlens says goes to standard error. A worker process that ran profiled code reports
+too: with -o run.json to run.PID.json. -p reaches forked workers but not spawned ones; decorators
+reach both. If FILE cannot be written at the end, the tables are printed instead.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a program with its lines profiled",
+        description="Run a script or a module as python would, with @tensorlens.profile active"
+        " and the code that -p names profiled without any change to it.",
+        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-p",
+        "--profile",
+        metavar="MODULE_OR_PATH",
+        action="append",
+        default=[],
+        help="profile all functions of a .py file, folder, module or package, or one"
+        " module.function or module.Class; may be repeated",
+    )
+    add_options(parser, "the figures")
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="MODULE",
+        help="run a module, as python -m does; all that follows is given to it",
+    )
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS")
+    parser.set_defaults(func=run, raises_for_the_program=True, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program; return 0, or raise what it raises. Errors of our own give 1 or 2."""
+    rest = args.script[1:] if args.script[:1] == ["--"] else args.script
+    if not (rest or args.module):
+        args.parser.error("give a SCRIPT, or -m MODULE")
+    try:
+        output = Output.checked(args.output, args.force) if args.output else None
+        _switch_on()
+        if args.module:
+            program = module(args.module[0], args.module[1:])
+        else:
+            program = script(rest[0], rest[1:])
+        program.prepare()
+        targets = [resolve(typed, program) for typed in args.profile]
+        words = ["-m", *args.module] if args.module else rest
+        session = Session(program, output, targets, args.parser.prog, words)
+        session.start()
+    except TensorlensError as error:
+        return complain(error)
+    program.execute(session.instrument.compile if targets else plain)
+    return 0
+
+
+def _switch_on() -> None:
+    # through the environment, so that spawned workers of the program follow
+    if not config.load().enabled:
+        os.environ["TENSORLENS"] = "1"
+    config.current.cache_clear()
+    config.current()
+
+
+class Session:
+    """One run: takes the figures of the decorators and delivers them when the process ends."""
+
+    def __init__(
+        self,
+        program: Program,
+        output: Output | None,
+        targets: list[Target],
+        command: str,
+        words: list[str],
+    ) -> None:
+        self.program = program
+        self.output = output
+        self.instrument = Instrument(targets, self._decorate)
+        self._command = shlex.split(command)
+        self._words = words
+        self._gathered = Gathering()
+        self._printed = False
+
+    def start(self) -> None:
+        """Take over the report at exit, and take part in imports where ``-p`` asks for it."""
+        profiler = profile.profiler
+        profiler.receiver = self._receive
+        profiler.exit_report = ExitReport(self._at_exit)
+        profiler.exit_report.install()
+        if self.instrument.targets:
+            self.instrument.install()
+
+    def _decorate(self, function: Any, named: bool) -> Any:
+        return profile.profiler.decorate(function, Options(if_called=not named))
+
+    def _receive(self, report: LineReport) -> bool:
+        self._printed = True
+        if self.output is None:
+            return False
+        self._gathered.add(report)
+        return True
+
+    def _at_exit(self, process: str | None) -> None:
+        profiler = profile.profiler
+        if self.output is None:
+            profiler.report_at_exit(process)
+            if process is None:
+                self._say_what_is_next()
+            return
+        report = profiler.result(profiler.pending(process))
+        if process is None:
+            self._gathered.add(report)
+            report = self._gathered.report()
+        if report.functions:
+            self._write(replace(report, process=process), self.output)
+        if process is None:
+            self._tell_of_targets()
+            if not report.functions:
+                self._tell_of_nothing(f", so {self.output.typed} was not written")
+
+    def _write(self, report: LineReport, output: Output) -> None:
+        if report.process is not None:
+            output = output.of_process(os.getpid())
+        try:
+            output.write(report)
+        except TensorlensError as error:
+            say(f"error: {error}; the figures are printed instead")
+            with suppress(OSError, ValueError, RuntimeError, AttributeError):
+                sys.stdout.write(str(report))
+                sys.stdout.flush()
+            return
+        say(f"wrote {output.typed}; {self._next_step(output)}")
+
+    def _next_step(self, output: Output) -> str:
+        ending = output.path.suffix.lower()
+        name = shlex.quote(output.typed)
+        if ending == ".json":
+            return f"next: {shlex.join([*self._command[:-1], 'show'])} {name}"
+        if ending == ".html":
+            return f"next: open {name} in a browser"
+        return f"next: {'less' if ending == '.txt' else 'head'} {name}"
+
+    def _say_what_is_next(self) -> None:
+        self._tell_of_targets()
+        if not self._printed:
+            self._tell_of_nothing("")
+            return
+        name = f"{Path(self.program.name).stem}.json"
+        say(f"to keep these figures: {self._again('-o', name)}")
+
+    def _tell_of_targets(self) -> None:
+        entries = profile.profiler.functions
+        for target in self.instrument.targets:
+            if not any(target.covers(filename) for filename in self.instrument.seen):
+                say(f"-p {target.typed}: the program never imported it")
+                continue
+            inside = [entry for entry in entries if target.covers(entry.filename)]
+            if not inside:
+                say(
+                    f"-p {target.typed}: no function of it was defined; put the lines into one, or"
+                    " into a block: with tensorlens.profile:"
+                )
+            elif not any(entry.account.calls or entry.compiled_into for entry in inside):
+                count = len(inside)
+                functions = "its function was" if count == 1 else f"its {count} functions were"
+                say(f"-p {target.typed}: {functions} never called")
+
+    def _tell_of_nothing(self, consequence: str) -> None:
+        text = f"nothing was profiled{consequence}"
+        if not self.instrument.targets:
+            spec = self.program.spec
+            in_folder = spec is not None and spec.name == "__main__"
+            what = (self.program.filename if in_folder else None) or self.program.name
+            text += (
+                f": decorate a function with @tensorlens.profile, or profile all of {what}:"
+                f" {self._again('-p', what)}"
+            )
+        say(text)
+
+    def _again(self, *options: str) -> str:
+        targets = [word for target in self.instrument.targets for word in ("-p", target.typed)]
+        return shlex.join([*self._command, *targets, *options, *self._words])

@@ -1,0 +1,176 @@
+"""What ``-p`` names: files, modules, packages, functions; found without importing anything."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+
+import tensorlens
+from tensorlens.cli.program import Program, find
+from tensorlens.errors import TensorlensError
+
+_INSTALLED = {"site-packages", "dist-packages"}
+_OURS = Path(tensorlens.__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Code to be profiled although nothing in it says so."""
+
+    typed: str
+    """What the user gave to ``-p``."""
+    path: Path
+    """A source file, or a folder that stands for all source files below it."""
+    qualname: str | None = None
+    """A function, method or class in the file; None for all of it."""
+
+    def covers(self, filename: str | os.PathLike[str]) -> bool:
+        """Return whether the file holds code of the target."""
+        path = Path(filename).resolve()
+        if path == self.path:
+            return True
+        if not path.is_relative_to(self.path) or path.is_relative_to(_OURS):
+            return False
+        # a virtual environment below a project's folder is not the project
+        return _INSTALLED.isdisjoint(path.relative_to(self.path).parts)
+
+
+def resolve(typed: str, program: Program) -> Target:
+    """Return the target that an argument of ``-p`` names, given the program's ``sys.path``.
+
+    Raises:
+        TensorlensError: nothing is found by that name, or it has no Python source.
+    """
+    path = Path(typed)
+    if os.sep in typed or typed.endswith(".py"):
+        if not path.exists():
+            raise TensorlensError(f"-p {typed}: there is no such file")
+        return _of_path(typed, path, program)
+    if typed.split(".")[0] == "__main__" and program.filename:
+        return _checked(typed, Path(program.filename), typed.partition(".")[2])
+    parts = typed.split(".")
+    for end in range(len(parts), 0, -1):
+        spec = find(".".join(parts[:end])) if all(parts[:end]) else None
+        if spec is not None:
+            return _of_module(typed, spec, ".".join(parts[end:]))
+    if path.exists():
+        return _of_path(typed, path, program)
+    hint = ""
+    if program.filename and _defines(_tree(Path(program.filename)), typed):
+        hint = f"; for the one in {program.name}: -p __main__.{typed}"
+    raise TensorlensError(f"-p {typed}: no file, module or function by that name{hint}")
+
+
+def _of_path(typed: str, path: Path, program: Program) -> Target:
+    is_program = program.filename is not None and path.resolve() == Path(program.filename).resolve()
+    if path.is_file() and path.suffix != ".py" and not is_program:
+        raise TensorlensError(f"-p {typed}: not a Python source file (.py)")
+    return _usable(Target(typed, path.resolve()))
+
+
+def _of_module(typed: str, spec: ModuleSpec, rest: str) -> Target:
+    if spec.loader is not None and spec.submodule_search_locations and not spec.has_location:
+        path = Path(next(iter(spec.submodule_search_locations)))  # a namespace package
+    elif isinstance(spec.loader, SourceFileLoader) and spec.origin:
+        path = Path(spec.origin)
+    else:
+        raise TensorlensError(f"-p {typed}: {spec.name} has no Python source (it is built in)")
+    if rest:
+        return _checked(typed, path, rest, spec)
+    if spec.submodule_search_locations is not None and path.name == "__init__.py":
+        path = path.parent
+    return _usable(Target(typed, path.resolve()))
+
+
+def _checked(typed: str, path: Path, qualname: str, spec: ModuleSpec | None = None) -> Target:
+    """Return the target of a name in a file, following the file's own imports of that name."""
+    if not qualname:
+        return _usable(Target(typed, path.resolve()))
+    if path.is_dir():
+        raise TensorlensError(f"-p {typed}: {path.name} has no module or function {qualname}")
+    tree = _tree(path)
+    if _defines(tree, qualname):
+        return _usable(Target(typed, path.resolve(), qualname))
+    origin = _imported_from(tree, qualname, spec)
+    if origin is None:
+        raise TensorlensError(f"-p {typed}: {path} defines no function or class {qualname}")
+    name, rest = origin
+    source = find(f"{name}.{rest.partition('.')[0]}")
+    if source is not None:
+        return _of_module(typed, source, rest.partition(".")[2])
+    source = find(name)
+    if source is None:
+        raise TensorlensError(f"-p {typed}: {path} imports it from {name}, which is not found")
+    return _of_module(typed, source, rest)
+
+
+def _imported_from(
+    tree: ast.Module, qualname: str, spec: ModuleSpec | None
+) -> tuple[str, str] | None:
+    first, dot, rest = qualname.partition(".")
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        for alias in node.names:
+            if (alias.asname or alias.name) != first:
+                continue
+            name = "." * node.level + (node.module or "")
+            if node.level:
+                package = _package_of(spec)
+                if package is None:
+                    return None
+                name = importlib.util.resolve_name(name, package)
+            return name, f"{alias.name}{dot}{rest}"
+    return None
+
+
+def _package_of(spec: ModuleSpec | None) -> str | None:
+    return spec.parent if spec is not None else None
+
+
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), str(path))
+    except (OSError, SyntaxError, ValueError):  # the program will meet it, and say so better
+        return ast.Module([], [])
+
+
+def _defines(tree: ast.Module, qualname: str) -> bool:
+    scope: list[ast.AST] = [tree]
+    for name in qualname.split("."):
+        scope = [node for each in scope for node in _definitions(each) if node.name == name]
+    return bool(scope)
+
+
+def _definitions(
+    node: ast.AST,
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield child
+        else:
+            yield from _definitions(child)
+
+
+def _usable(target: Target) -> Target:
+    if target.path == _OURS or target.path.is_relative_to(_OURS):
+        raise TensorlensError(f"-p {target.typed}: tensorlens cannot profile itself")
+    if target.path.is_file():
+        loaded = {
+            str(Path(file).resolve())
+            for module in list(sys.modules.values())
+            if isinstance(file := getattr(module, "__file__", None), str)
+            and getattr(module, "__name__", "") != "__main__"
+        }
+        if str(target.path) in loaded:
+            raise TensorlensError(
+                f"-p {target.typed}: tensorlens itself uses this module and has imported it;"
+                " profile the function that calls it"
+            )
+    return target

@@ -1,0 +1,1 @@
+"""Where tensorlens meets other tools: thin, and imported only by them."""

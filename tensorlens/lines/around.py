@@ -1,0 +1,121 @@
+"""What happens around each call of a decorated function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from tensorlens.lines.accounting import Activation, Switch
+from tensorlens.lines.engine import Engine
+from tensorlens.lines.functions import ProfiledFunction, compile_marker
+from tensorlens.lines.threads import ThreadState
+
+if sys.version_info < (3, 12):
+    from tensorlens.lines.twins import make_twin
+else:
+
+    def make_twin(function: FunctionType, threads: Any) -> FunctionType | None:
+        """From 3.12 on the interpreter itself reports the lines of chosen code for nothing."""
+        return None
+
+
+CallEnded = Callable[[ProfiledFunction, BaseException | None], None]
+
+
+class Entered(NamedTuple):
+    """What :meth:`AroundCall.leave` must undo."""
+
+    thread: ThreadState
+    height: int
+    traced: bool
+    own: Activation | None
+    """An activation that no tracer will end: of a twin, or of a function compiled away."""
+
+
+class AroundCall:
+    """The region around a wrapped function; see :class:`tensorlens.lines.wrapping.Region`."""
+
+    def __init__(
+        self, engine: Engine, switch: Switch, entry: ProfiledFunction, call_ended: CallEnded
+    ) -> None:
+        self._engine = engine
+        self._switch = switch
+        self._entry = entry
+        self._call_ended = call_ended
+        self._twins: dict[int, FunctionType | None] = {}
+        self.mark_compiled = compile_marker(entry)
+
+    def enter(self) -> Entered | None:
+        """Switch on; a function whose lines are compiled away is measured as a whole."""
+        try:
+            return self._enter_traced()
+        except Exception as failure:
+            self._entry.account.failure = f"a call could not be measured: {failure}"
+            return None
+
+    def enter_call(self, function: Any) -> tuple[Entered | None, Any]:
+        """Switch on; return also the function's twin, if that can take its place this time."""
+        try:
+            twin = self._twin_of(function)
+            if twin is not None:
+                return self._enter_twin(), twin
+        except Exception as failure:
+            self._entry.account.failure = f"a call could not be measured: {failure}"
+            return None, function
+        return self.enter(), function
+
+    def leave(self, entered: Entered | None, error: BaseException | None) -> None:
+        """Switch off."""
+        if entered is None:
+            return
+        thread, height, traced, own = entered
+        if own is not None:
+            own.finish(error)
+        self._switch.count -= 1
+        if traced:
+            self._engine.disable((self._entry.account,))
+        if len(thread.stack) > height:
+            thread.unwind(height)
+
+    def over(self, error: BaseException | None) -> None:
+        """A call has ended."""
+        self._call_ended(self._entry, error)
+
+    def _enter_traced(self) -> Entered:
+        thread = self._engine.enable()
+        self._switch.count += 1
+        height = len(thread.stack)
+        whole = None
+        if self._entry.compiler is not None:
+            whole = self._activation(thread)
+            whole.line(self._entry.first_line)
+        return Entered(thread, height, True, whole)
+
+    def _enter_twin(self) -> Entered:
+        thread = self._engine.ready()
+        self._switch.count += 1
+        height = len(thread.stack)
+        return Entered(thread, height, False, self._activation(thread))
+
+    def _activation(self, thread: ThreadState) -> Activation:
+        account = self._entry.account
+        activation = Activation(account.code, (account,), thread)
+        activation.enter()
+        return activation
+
+    def _twin_of(self, function: Any) -> FunctionType | None:
+        """Return the twin unless a debugger is on, or someone else wants these lines too."""
+        account = self._entry.account
+        if type(function) is not FunctionType or function.__code__ is not account.code:
+            return None
+        if self._entry.compiler is not None or not self._engine.watched.is_alone(account):
+            return None
+        tracing = sys.gettrace()
+        if tracing is not None and tracing is not self._engine.threads.current().ours:
+            return None
+        key = id(function)
+        if key not in self._twins:
+            self._twins[key] = make_twin(function, self._engine.threads)
+        return self._twins[key]
