@@ -154,9 +154,16 @@ def module(name: str, args: list[str]) -> Program:
     if spec is None:
         hint = f"; did you mean -m {name[:-3]}?" if name.endswith(".py") else ""
         raise TensorlensError(f"there is no module {name}{hint}")
-    if not hasattr(spec.loader, "get_code"):
+    if not _has_code(spec):
         raise TensorlensError(f"the module {name} cannot be run: it has no Python code")
     return Program([spec.origin or name, *args], folder, spec.origin, name, spec)
+
+
+def _has_code(spec: ModuleSpec) -> bool:
+    loader: Any = spec.loader
+    if isinstance(loader, SourceFileLoader):
+        return True
+    return hasattr(loader, "get_code") and loader.get_code(spec.name) is not None
 
 
 def find(name: str) -> ModuleSpec | None:

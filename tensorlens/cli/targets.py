@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorlens
 from tensorlens.cli.program import Program, find
-from tensorlens.errors import TensorlensError
+from tensorlens.errors import TensorlensError, UsageError
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _OURS = Path(tensorlens.__file__).resolve().parent
@@ -47,6 +47,8 @@ def resolve(typed: str, program: Program) -> Target:
     Raises:
         TensorlensError: nothing is found by that name, or it has no Python source.
     """
+    if not typed.strip():
+        raise UsageError("-p: give a file, folder, module or module.function")
     path = Path(typed)
     if os.sep in typed or typed.endswith(".py"):
         if not path.exists():
@@ -161,16 +163,17 @@ def _definitions(
 def _usable(target: Target) -> Target:
     if target.path == _OURS or target.path.is_relative_to(_OURS):
         raise TensorlensError(f"-p {target.typed}: tensorlens cannot profile itself")
-    if target.path.is_file():
+    entry = target.path / "__init__.py" if target.path.is_dir() else target.path
+    if entry.is_file():
         loaded = {
             str(Path(file).resolve())
             for module in list(sys.modules.values())
             if isinstance(file := getattr(module, "__file__", None), str)
             and getattr(module, "__name__", "") != "__main__"
         }
-        if str(target.path) in loaded:
+        if str(entry) in loaded:
             raise TensorlensError(
-                f"-p {target.typed}: tensorlens itself uses this module and has imported it;"
+                f"-p {target.typed}: tensorlens itself uses it and has imported it;"
                 " profile the function that calls it"
             )
     return target

@@ -13,23 +13,28 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from tensorlens import errors
 from tensorlens.errors import TensorlensError
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.records.lines import LineReport
-from tensorlens.render import save
+from tensorlens.render import renderer_for, save
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _SHOW = "__tensorlens_show__"
+_VALUE = re.compile(r""""([^"]*)"|'([^']*)'|(\S+)""")
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -52,35 +57,46 @@ class _Wishes:
     functions: list[str]
     save_as: str | None
     quiet: bool
-    devices: tuple[str, ...] | None = None
+    devices: tuple[Any, ...] | None = None
+
+
+def _magic(*options: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
+    """Return a decorator that makes a method a line and cell magic with these options."""
+
+    def decorate(method: Any) -> Any:
+        method = needs_local_scope(line_cell_magic(method))
+        for option in reversed(options):
+            method = option(method)
+        return magic_arguments()(method)
+
+    return decorate
 
 
 @magics_class
 class TensorlensMagics(Magics):  # type: ignore[misc]
     """The magics; IPython prints their help for ``%tlrun?``."""
 
-    @magic_arguments()
-    @argument(
-        "-f",
-        "--function",
-        metavar="FUNC",
-        action="append",
-        default=[],
-        help="A function, method (Net.forward) or module instance (model) to profile; may be"
-        " repeated. Without any, %%%%tlrun profiles the lines of its cell.",
+    @_magic(
+        argument(
+            "-f",
+            "--function",
+            metavar="FUNC",
+            action="append",
+            default=[],
+            help="A function, method (Net.forward) or module instance (model) to profile; may be"
+            " repeated. Without any, %%%%tlrun profiles the lines of its cell.",
+        ),
+        argument("-r", "--return", dest="give", action="store_true", help="Return the report."),
+        argument(
+            "-T",
+            "--save",
+            metavar="FILE",
+            help="Write the report to FILE too, replacing it: .json, .html or .csv by its ending,"
+            " else text.",
+        ),
+        argument("-q", "--quiet", action="store_true", help="Do not show the report."),
+        argument("statement", nargs="*", help="What to run; in a cell magic, the cell."),
     )
-    @argument("-r", "--return", dest="give", action="store_true", help="Return the report.")
-    @argument(
-        "-T",
-        "--save",
-        metavar="FILE",
-        help="Write the report to FILE too, replacing it: .json, .html or .csv by its ending,"
-        " else text.",
-    )
-    @argument("-q", "--quiet", action="store_true", help="Do not show the report.")
-    @argument("statement", nargs="*", help="What to run; in a cell magic, the cell.")
-    @needs_local_scope
-    @line_cell_magic
     def tlrun(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Run a statement or a cell and show the memory of each line.
 
@@ -89,58 +105,55 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
         __tracebackhide__ = "__ipython_bottom__"
         args, statement = _parsed(self.tlrun, line)
         wishes = _Wishes(args.function, args.save, args.quiet or args.give)
-        profiler = self._run(wishes, statement, cell, local_ns)
-        return profiler.result() if args.give else None
+        _, report = self._run(wishes, statement, cell, local_ns)
+        return report if args.give else None
 
-    @magic_arguments()
-    @argument("-f", "--function", metavar="FUNC", action="append", default=[], help="As %%tlrun.")
-    @argument("-c", "--column", metavar="COLS", action="append", default=[], help="Ignored.")
-    @argument("-D", "--no_default_columns", action="store_true", help="Ignored.")
-    @argument("-r", "--return-profiler", action="store_true", help="Return the LineProfiler.")
-    @argument("-g", "--gpu", metavar="GPU_ID", help="Report only on this GPU.")
-    @argument("-q", "--quiet", action="store_true", help="Do not show the report.")
-    @argument("-T", "--dump-profile", metavar="OUTPUT", help="Write the report to a file too.")
-    @argument("statement", nargs="*", help="What to run; in a cell magic, the cell.")
-    @needs_local_scope
-    @line_cell_magic
+    @_magic(
+        argument(
+            "-f", "--function", metavar="FUNC", action="append", default=[], help="As %%tlrun."
+        ),
+        argument("-c", "--column", metavar="COLS", action="append", default=[], help="Ignored."),
+        argument("-D", "--no_default_columns", action="store_true", help="Ignored."),
+        argument("-r", "--return-profiler", action="store_true", help="Return the LineProfiler."),
+        argument("-g", "--gpu", metavar="GPU_ID", help="Report only on this GPU."),
+        argument("-q", "--quiet", action="store_true", help="Do not show the report."),
+        argument("-T", "--dump-profile", metavar="OUTPUT", help="Write the report to a file too."),
+        argument("statement", nargs="*", help="What to run; in a cell magic, the cell."),
+    )
     def mlrun(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Do what %tlrun does, with the options of pytorch_memlab's %mlrun."""
         __tracebackhide__ = "__ipython_bottom__"
         args, statement = _parsed(self.mlrun, line)
         quiet = args.quiet or args.return_profiler
-        devices = None if args.gpu is None else (args.gpu,)
+        devices = None if args.gpu is None else (_gpu(args.gpu),)
         wishes = _Wishes(args.function, args.dump_profile, quiet, devices)
-        profiler = self._run(wishes, statement, cell, local_ns)
+        profiler, _ = self._run(wishes, statement, cell, local_ns)
         return profiler if args.return_profiler else None
 
     def _run(
         self, wishes: _Wishes, statement: str, cell: str | None, local_ns: Any
-    ) -> LineProfiler:
+    ) -> tuple[LineProfiler, LineReport]:
         __tracebackhide__ = True
-        namespace = self.shell.user_ns if local_ns is None else local_ns
         if cell is None and not statement:
             raise UsageError("give a statement to run: %tlrun -f FUNC STATEMENT")
         if cell is None and not wishes.functions:
             raise UsageError(
                 "name what to profile: %tlrun -f FUNC STATEMENT; the lines of a whole cell: %%tlrun"
             )
+        namespace = self.shell.user_ns if local_ns is None else local_ns
         try:
             profiler = self._profiler(wishes, namespace)
         except TensorlensError as error:
             raise UsageError(str(error)) from None
-        source = statement if cell is None else cell
+        code = self._prepared(profiler, wishes, cell or statement, cell is not None, namespace)
         try:
-            if cell is None or wishes.functions:
-                code = self._compiled(source, namespace)
-                with profiler:
-                    exec(code, self.shell.user_global_ns, namespace)
-            else:
-                self._run_cell_profiled(profiler, source, namespace)
+            with profiler:
+                exec(code, self.shell.user_global_ns, namespace)
         finally:
             namespace.pop(_SHOW, None)
             profiler.close()
-            self._deliver(profiler, wishes)
-        return profiler
+            report = self._deliver(profiler, wishes)
+        return profiler, report
 
     def _profiler(self, wishes: _Wishes, namespace: Any) -> LineProfiler:
         profiler = LineProfiler(devices=wishes.devices)
@@ -152,81 +165,110 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
             profiler.add_function(function)
         return profiler
 
-    def _compiled(self, source: str, namespace: Any) -> types.CodeType:
-        tree, filename = self._tree(source)
-        return self._code(tree, filename, namespace)
-
-    def _tree(self, source: str) -> tuple[ast.Module, str]:
+    def _prepared(
+        self, profiler: LineProfiler, wishes: _Wishes, source: str, is_cell: bool, namespace: Any
+    ) -> types.CodeType:
+        """Return the code to run; with no function named, its own lines are to be profiled."""
         __tracebackhide__ = True
         transformed = self.shell.transform_cell(source)
-        filename = self.shell.compile.cache(transformed, self.shell.execution_count)
-        return self.shell.compile.ast_parse(transformed, filename), filename
-
-    def _code(self, tree: ast.Module, filename: str, namespace: Any) -> types.CodeType:
-        """Return the code of a cell; the value of its last expression is shown, as always."""
-        if tree.body and isinstance(last := tree.body[-1], ast.Expr):
-            namespace[_SHOW] = lambda value: self.shell.displayhook(value)
-            show = ast.copy_location(ast.Name(_SHOW, ast.Load()), last.value)
-            last.value = ast.copy_location(ast.Call(show, [last.value], []), last.value)
-            ast.fix_missing_locations(tree)
-        code = self.shell.compile(tree, filename, "exec")
-        assert isinstance(code, types.CodeType)
+        # execution_count is that of the next cell already in some versions of IPython
+        number = len(self.shell.history_manager.input_hist_parsed) - 1
+        filename = self.shell.compile.cache(transformed, number)
+        tree = self.shell.compile.ast_parse(transformed, filename)
+        if not wishes.functions:
+            # a framework is counted from its import on, and taken up only between profiled lines
+            imports, tree.body = _leading_imports(tree.body)
+            first = self.shell.compile(ast.Module(imports, []), filename, "exec")
+            exec(first, self.shell.user_global_ns, namespace)
+        if is_cell:
+            self._show_the_last(tree, namespace)
+        code: types.CodeType = self.shell.compile(tree, filename, "exec")
+        if not wishes.functions:
+            lines = source.strip("\n").splitlines()
+            if len(lines) != len(transformed.splitlines()):
+                lines = transformed.splitlines()
+            _add_cell(profiler, code, lines)
         return code
 
-    def _run_cell_profiled(self, profiler: LineProfiler, source: str, namespace: Any) -> None:
-        __tracebackhide__ = True
-        tree, filename = self._tree(source)
-        # a framework is counted from its import on, and only between profiled lines
-        imports, tree.body = _leading_imports(tree)
-        if imports:
-            module = ast.Module(imports, [])
-            exec(self.shell.compile(module, filename, "exec"), namespace)
-        code = self._code(tree, filename, namespace)
-        lines = tuple(source.splitlines())
-        for each in _codes(code):
-            closure = tuple(types.CellType() for _ in each.co_freevars)
-            entry = profiler.add_function(
-                types.FunctionType(each, {"__name__": "__main__"}, None, None, closure)
-            )
-            if each is code:
-                entry.name = entry.qualname = "cell"
-                entry.first_line, entry.source, entry.source_note = 1, lines, None
-        with profiler:
-            exec(code, self.shell.user_global_ns, namespace)
+    def _show_the_last(self, tree: ast.Module, namespace: Any) -> None:
+        """Have the value of a cell's last expression shown, as that of any cell is."""
+        if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+            namespace[_SHOW] = self.shell.displayhook
+            show = ast.copy_location(ast.Name(_SHOW, ast.Load()), last.value)
+            last.value = ast.copy_location(ast.Call(show, [last.value], []), last.value)
 
-    def _deliver(self, profiler: LineProfiler, wishes: _Wishes) -> None:
+    def _deliver(self, profiler: LineProfiler, wishes: _Wishes) -> LineReport:
         report = profiler.result()
         if not wishes.functions:
-            called = tuple(each for each in report.functions if each.calls)
-            report = replace(report, functions=called or report.functions[:1])
+            cell, *others = report.functions
+            called = (each for each in others if each.calls)
+            report = replace(report, functions=(cell, *called))
         if not wishes.quiet:
             display(report)
         if wishes.save_as:
             try:
-                print(f"Wrote {_saved(report, Path(wishes.save_as))}")
+                print(f"Wrote {_save(report, Path(wishes.save_as))}")
             except TensorlensError as error:
                 raise UsageError(str(error)) from None
+        return report
 
 
-def _parsed(magic: Callable[..., Any], line: str) -> tuple[Any, str]:
-    """Return the options and the statement, whose quotes are its own."""
-    parser: Any = magic.parser  # type: ignore[attr-defined]
-    words = line.split()
-    takes_value = {
-        flag
-        for action in parser._actions
-        if action.option_strings and action.nargs != 0
-        for flag in action.option_strings
+def _gpu(text: str) -> Any:
+    return int(text) if text.isdigit() else text
+
+
+def _add_cell(profiler: LineProfiler, cell: types.CodeType, lines: list[str]) -> None:
+    for code in (cell, *_functions_in(cell)):
+        closure = tuple(types.CellType() for _ in code.co_freevars)
+        stand_in = types.FunctionType(code, {"__name__": "__main__"}, None, None, closure)
+        entry = profiler.add_function(stand_in)
+        if code is cell:
+            entry.name = entry.qualname = "cell"
+            entry.first_line, entry.source, entry.source_note = 1, tuple(lines), None
+
+
+def _functions_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            is_class = not constant.co_flags & inspect.CO_OPTIMIZED
+            if not is_class and not constant.co_name.startswith("<"):
+                yield constant
+            yield from _functions_in(constant)
+
+
+def _leading_imports(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    count = 0
+    while count < len(body) and isinstance(body[count], (ast.Import, ast.ImportFrom)):
+        count += 1
+    return body[:count], body[count:]
+
+
+def _save(report: LineReport, path: Path) -> Path:
+    try:
+        return save(report, path, overwrite=True)
+    except errors.UsageError:  # an ending that says nothing: text, as %mlrun and %lprun write
+        try:
+            path.write_text(renderer_for("txt").render(report), "utf-8")  # type: ignore[arg-type]
+        except OSError as error:
+            raise TensorlensError(f"cannot write {path}: {error.strerror}") from None
+        return path
+
+
+def _parsed(magic: Any, line: str) -> tuple[Any, str]:
+    """Return the options, and the statement as it was typed."""
+    parser = magic.parser
+    with_value = {
+        flag for action in parser._actions if action.nargs is None for flag in action.option_strings
     }
-    rest = line
-    used = []
-    while (words := rest.split(None, 1)) and words[0].startswith("-"):
-        rest = words[1] if len(words) > 1 else ""
-        if words[0] == "--":
+    options: list[str] = []
+    rest = line.strip()
+    while rest.startswith("-"):
+        word, _, rest = rest.partition(" ")
+        rest = rest.lstrip()
+        if word == "--":
             break
-        used.append(words[0])
-        if words[0] in takes_value and rest:
-            value, rest = _value(rest)
-            used.append(value)
-    args = parse_argstring(magic, "")
-    return parser.parse_args(used, args), rest.strip()
+        options.append(word)
+        if word in with_value and (match := _VALUE.match(rest)):
+            options.append(match[1] or match[2] or match[3])
+            rest = rest[match.end() :].lstrip()
+    return parser.parse_args(options), rest

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <ctime>
 #include <cstdlib>
 
 #include <fcntl.h>
@@ -379,6 +380,24 @@ int64_t read_resident() {
 #endif
 }
 
+// Asking the kernel costs one to four microseconds, more than all else of a read, and the
+// answer moves with page faults, not with single lines: within this time it is not asked again.
+constexpr int64_t kResidentAge = 200'000;  // ns
+
+std::atomic<int64_t> g_resident{-1};
+std::atomic<int64_t> g_resident_since{0};
+
+int64_t recent_resident() {
+  timespec clock;
+  clock_gettime(CLOCK_MONOTONIC, &clock);
+  const int64_t now = int64_t{1'000'000'000} * clock.tv_sec + clock.tv_nsec;
+  if (now - g_resident_since.load(std::memory_order_relaxed) > kResidentAge) {
+    g_resident.store(read_resident(), std::memory_order_relaxed);
+    g_resident_since.store(now, std::memory_order_relaxed);
+  }
+  return g_resident.load(std::memory_order_relaxed);
+}
+
 // A fork copies one thread only. Holding every lock across it means that no other thread leaves
 // a table half written in the child.
 
@@ -396,6 +415,7 @@ void after_fork() {
 
 void after_fork_in_child() {
   after_fork();
+  g_resident_since.store(0, std::memory_order_relaxed);
   const int parents = g_statm.exchange(-1, std::memory_order_relaxed);
   if (parents >= 0) {
     close(parents);
@@ -452,7 +472,8 @@ TL_EXPORT int64_t tl_adopt(c10::StorageImpl* const* storages, int64_t length) {
   return adopted;
 }
 
-// Gives allocated, peak since the previous call by anyone, and the resident set, in bytes.
+// Gives allocated, peak since the previous call by anyone, and the resident set (at most
+// kResidentAge old), in bytes.
 TL_EXPORT void tl_read(int64_t* figures) {
   const int64_t allocated = g_allocated.load(std::memory_order_relaxed);
   const int64_t peak = g_peak.exchange(allocated, std::memory_order_relaxed);
@@ -460,7 +481,7 @@ TL_EXPORT void tl_read(int64_t* figures) {
   raise_peak(g_allocated.load(std::memory_order_relaxed));
   figures[0] = allocated;
   figures[1] = peak > allocated ? peak : allocated;
-  figures[2] = read_resident();
+  figures[2] = recent_resident();
 }
 
 static PyObject* read_as_tuple(PyObject*, PyObject*) {

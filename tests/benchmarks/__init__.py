@@ -1,0 +1,1 @@
+"""What tensorlens costs, as ratios measured side by side in one run: `make bench`."""

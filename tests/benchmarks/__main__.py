@@ -1,0 +1,23 @@
+"""Print every benchmark: `python -m tests.benchmarks`."""
+
+import os
+import sys
+
+import torch
+
+from tests.benchmarks import imports, lines, step
+from tests.benchmarks.side_by_side import show
+
+
+def main() -> None:
+    print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
+    show("import tensorlens (whole processes)", imports.run())
+    show("10,200 profiled lines, a line each", lines.cost_of_a_line(), per=lines.LINES)
+    show("unprofiled Python loop", lines.beside(lines.python_loop))
+    show("unprofiled tensor code", lines.beside(lines.tensor_loop))
+    # last: the stand-ins for CUDA that pytorch_memlab needs stay in place
+    show("2 ms training step, loop and step profiled, a step each", step.run(), per=step.STEPS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Runs the command line as a user does, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("TENSORLENS")}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8", **changes}
+
+
+def python(folder: Path, *arguments: str, stdin: str = "", **changes: str):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=environment(**changes),
+    )
+
+
+def tensorlens(folder: Path, *arguments: str, stdin: str = "", **changes: str):
+    """Run it as the installed command does: by a launcher that is no module."""
+    launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
+    # -c leaves '' first in sys.path, where the launcher's folder stands for the command
+    return python(folder, "-c", launcher, *arguments, stdin=stdin, **changes)
+
+
+def own_lines(stderr: str) -> list[str]:
+    """The lines of a standard error that are tensorlens's."""
+    return [line for line in stderr.splitlines() if line.startswith("tensorlens: ")]
+
+
+def program_lines(stderr: str) -> list[str]:
+    """The other lines: those of the program."""
+    return [line for line in stderr.splitlines() if not line.startswith("tensorlens: ")]

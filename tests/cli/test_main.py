@@ -1,0 +1,70 @@
+"""The command line as a whole: help, version, errors of usage, what it costs to start."""
+
+import subprocess
+import sys
+
+import pytest
+from commands import environment, python, tensorlens
+
+import tensorlens as package
+
+
+def test_alone_it_prints_its_help(tmp_path):
+    done = tensorlens(tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: tensorlens ")
+    for verb in ("run", "show", "doctor"):
+        assert f"    {verb} " in done.stdout
+
+
+@pytest.mark.parametrize("module", ["tensorlens", "tensorlens.cli"])
+def test_it_runs_as_a_module_and_tells_its_version(tmp_path, module):
+    done = python(tmp_path, "-m", module, "--version")
+    assert (done.returncode, done.stdout) == (0, f"tensorlens {package.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["frob"], "invalid choice: 'frob'"),
+        (["run"], "tensorlens run: error: give a SCRIPT, or -m MODULE"),
+        (["run", "-m"], "tensorlens run: error: give a SCRIPT, or -m MODULE"),
+        (["run", "-o"], "tensorlens run: error: argument -o/--output: expected one argument"),
+        (["show"], "tensorlens show: error: the following arguments are required: FILE"),
+    ],
+)
+def test_errors_of_usage_are_one_line_and_exit_with_2(tmp_path, arguments, text):
+    done = tensorlens(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.rstrip().endswith("--help)")
+
+
+def test_what_starts_quickly_loads_little(tmp_path):
+    code = """
+import contextlib, io, sys
+from tensorlens.cli import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main(["--version"])
+print(sorted({"torch", "numpy", "line_profiler", "psutil", "tabulate", "jinja2"} & {*sys.modules}))
+with contextlib.redirect_stderr(io.StringIO()):
+    main(["show", "missing.json"])
+print(sorted({"torch", "numpy", "line_profiler", "psutil", "IPython"} & {*sys.modules}))
+"""
+    assert python(tmp_path, "-c", code).stdout == "[]\n[]\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    launcher = "from tensorlens.cli import main; main()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", launcher, "doctor", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    child.stdout.close()
+    assert child.wait() in (0, 120)  # argparse prints the help, and ends the process, itself
+    child.stderr.close()

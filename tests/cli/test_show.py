@@ -1,0 +1,135 @@
+"""``tensorlens show``: the same table again, other formats, and files that are no reports."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from commands import environment, own_lines, tensorlens
+
+from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+
+CPU = LineMemory(4000, 4000, 8192, 4000, 4000, 4000)
+REPORT = LineReport(
+    functions=(
+        FunctionLines(
+            *("step", "step", "train", "train.py", 1, 1),
+            lines=(Line(1, "def step():"), Line(2, "    a = ones(1000)", 1, 1500, {"cpu": CPU})),
+        ),
+    ),
+    devices=(DeviceSource("cpu", "counting allocator", "exact"),),
+)
+TABLE = """\
+Memory per line
+  cpu  counting allocator, exact
+
+step  train.py:1  1 call
+Line  Hits     Time  Allocated        Peak  Reserved          Net  │ Source
+──────────────────────────────────────────────────────────────────────────────────────
+   1                                                               │ def step():
+   2     1  1.50 us   3.91 KiB  ▲ 3.91 KiB  8.00 KiB  ● +3.91 KiB  │     a = ones(1000)
+
+▲ highest peak   ● largest growth
+"""
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(REPORT.to_json(), "utf-8")
+    return path
+
+
+def test_it_prints_the_table(saved):
+    done = tensorlens(saved.parent, "show", "run.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == TABLE
+
+
+@pytest.mark.parametrize(
+    ("ending", "start"), [("html", "<!"), ("csv", "function,"), ("txt", TABLE), ("json", "{")]
+)
+def test_it_converts(saved, ending, start):
+    out = saved.parent / f"out.{ending}"
+    done = tensorlens(saved.parent, "show", "run.json", "-o", out.name)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"tensorlens: wrote {out.name}\n"
+    assert out.read_text("utf-8").lower().startswith(start.lower())
+
+
+def test_it_overwrites_only_when_forced(saved):
+    out = saved.parent / "out.txt"
+    out.write_text("precious")
+    done = tensorlens(saved.parent, "show", "run.json", "-o", "out.txt")
+    assert done.returncode == 2
+    assert own_lines(done.stderr) == [
+        "tensorlens: error: out.txt exists: choose another name, or overwrite it with -f"
+    ]
+    assert out.read_text() == "precious"
+    assert tensorlens(saved.parent, "show", "-f", "-o", "out.txt", "run.json").returncode == 0
+    assert out.read_text("utf-8") == TABLE
+
+
+def test_a_closed_pipe_is_silent(saved):
+    launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
+    child = subprocess.Popen(
+        [sys.executable, "-c", launcher, "show", "run.json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=saved.parent,
+    )
+    child.stdout.close()
+    assert child.wait() == 1
+    assert child.stderr.read() == b""
+    child.stderr.close()
+
+
+def spoilt(**changes):
+    return json.dumps({**REPORT.to_dict(), **changes}).encode()
+
+
+def with_peak(peak):
+    data = REPORT.to_dict()
+    data["functions"][0]["lines"][1]["memory"]["cpu"]["peak"] = peak
+    return json.dumps(data).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("a.json", None, "there is no file a.json"),
+        ("a.json", b"", "a.json: not a tensorlens report: it is not JSON"),
+        ("a.json", b"hello", "a.json: not a tensorlens report: it is not JSON"),
+        ("a.json", b"\x93NUMPY\xff\xfe", "a.json: not a tensorlens report: it is not text"),
+        ("a.json", b"[" * 200_000, "a.json: not a tensorlens report: it is not JSON"),
+        ("a.json", b"9" * 10_000, "a.json: not a tensorlens report: it is not JSON"),
+        ("a.json", b"{}", "a.json: not a tensorlens line report"),
+        ("a.json", b"[1, 2]", "a.json: not a tensorlens line report"),
+        ("a.json", spoilt(version=2), "line report of version 2; this tensorlens reads 1"),
+        ("a.json", spoilt(functions=5), "a.json: damaged line report: "),
+        ("a.json", with_peak("much"), "a.json: damaged line report: "),
+        ("a.html", b"<html>", "a.html: a .html file cannot be shown again; keep the .json"),
+        ("a.csv", b"function", "a.csv: a .csv file cannot be shown again; keep the .json"),
+    ],
+)
+def test_what_it_cannot_show_gets_one_line(tmp_path, capsys, monkeypatch, name, content, text):
+    from tensorlens.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert main(["show", name]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"tensorlens: error: {text}") or text in err
+    assert err.count("\n") == 1
+
+
+def test_a_folder_gets_one_line(tmp_path, capsys):
+    from tensorlens.cli import main
+
+    assert main(["show", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"tensorlens: error: {tmp_path} is a folder: give a .json file that tensorlens wrote\n"
+    )
