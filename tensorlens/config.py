@@ -40,7 +40,7 @@ def load(environment: dict[str, str] | None = None, folder: Path | None = None) 
         UsageError: a setting has a value that cannot be taken; the text says which.
     """
     env = os.environ if environment is None else environment
-    table = _table((folder or Path.cwd()) / "pyproject.toml")
+    table = _table((folder or Path()) / "pyproject.toml")
     enabled = env.get("TENSORLENS") or table.get("enabled", True)
     devices = env.get("TENSORLENS_DEVICES") or table.get("devices")
     stream = env.get("TENSORLENS_STREAM") or table.get("stream", "stdout")
@@ -71,8 +71,8 @@ def current() -> Config:
 def _table(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            table = tomllib.load(file).get("tool", {}).get("tensorlens", {})
-    except (OSError, ValueError):  # not ours to complain about
+            table = tomllib.load(file)["tool"]["tensorlens"]
+    except (OSError, ValueError, LookupError, TypeError):  # not ours to complain about
         return {}
     return table if isinstance(table, dict) else {}
 

@@ -64,6 +64,9 @@ class Program:
             sys.argv[0] = self.argv[0]
             vars(main).update(self._names())
             sys.modules["__main__"] = main
+            if "__mp_main__" in sys.modules:
+                # multiprocessing's name for it, set when tensorlens imported multiprocessing
+                sys.modules["__mp_main__"] = main
             exec(code, vars(main))
         except SystemExit:
             raise

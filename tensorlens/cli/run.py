@@ -25,16 +25,19 @@ from tensorlens.records.lines import LineReport
 
 _EPILOG = """\
 examples:
-  tensorlens run train.py --lr 0.1                functions decorated with @tensorlens.profile
-  tensorlens run -p train.py train.py             every function of the script
-  tensorlens run -p nets.resnet -o r.json -m train
+  tensorlens run train.py --lr 0.1         what @tensorlens.profile decorates
+  tensorlens run -p train.py train.py      every function of the script
+  tensorlens run -p nets -o run.json -m train.main
   tensorlens run -p nets.resnet.Net.forward train.py
 
-The exit code is the program's own; 1 when tensorlens cannot start it, 2 for a usage error.
-Tables go to standard output when the program ends, also by an exception, Ctrl-C or SIGTERM; all
-else that tensorlens says goes to standard error. A worker process that ran profiled code reports
-too: with -o run.json to run.PID.json. -p reaches forked workers but not spawned ones; decorators
-reach both. If FILE cannot be written at the end, the tables are printed instead.
+The exit code is the program's own; 1 when tensorlens cannot start it, 2 for
+a usage error. Tables go to standard output when the program ends, also by an
+exception, Ctrl-C or SIGTERM; all else that tensorlens says goes to standard
+error. If FILE cannot be written at the end, the tables are printed instead.
+
+A worker process that ran profiled code reports too: with -o run.json a
+forked one to run.PID.json, a spawned one to standard output. -p reaches
+forked workers only; decorators reach both.
 """
 
 
@@ -43,9 +46,10 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         help="run a program with its lines profiled",
-        description="Run a script or a module as python would, with @tensorlens.profile active"
-        " and the code that -p names profiled without any change to it.",
-        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
+        description="Run a script or a module as python would, with the memory of its lines\n"
+        "profiled: of what @tensorlens.profile decorates, and of what -p names.",
+        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [-f]\n"
+        "           (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -67,7 +71,12 @@ def add_parser(subparsers: Any) -> None:
         metavar="MODULE",
         help="run a module, as python -m does; all that follows is given to it",
     )
-    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGS")
+    parser.add_argument(
+        "script",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT ARGS",
+        help="the program and what is given to it",
+    )
     parser.set_defaults(func=run, raises_for_the_program=True, parser=parser)
 
 
@@ -169,7 +178,8 @@ class Session:
                 sys.stdout.write(str(report))
                 sys.stdout.flush()
             return
-        say(f"wrote {output.typed}; {self._next_step(output)}")
+        next_step = "" if report.process else f"; {self._next_step(output)}"
+        say(f"wrote {output.typed}{next_step}")
 
     def _next_step(self, output: Output) -> str:
         ending = output.path.suffix.lower()

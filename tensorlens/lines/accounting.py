@@ -7,16 +7,17 @@ read, reserved), in the order of the process's slots; see :mod:`tensorlens.lines
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorlens.frameworks.base import UNKNOWN
 
 if TYPE_CHECKING:
     from tensorlens.lines.threads import ThreadState
 
-_ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
+ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
 """Exceptions that are how an iteration ends, not how a line fails."""
 
 WIDTH = 3
@@ -50,10 +51,11 @@ class LineStats:
         self.cells: list[Cell] = []
         self.raised: str | None = None
 
-    def widen(self, slots: int) -> None:
+    def widen(self, slots: int, lock: AbstractContextManager[Any]) -> None:
         """Make room for the figures of devices that came into use."""
-        while len(self.cells) < slots:
-            self.cells.append(Cell())
+        with lock:  # two threads at once would make too much of it
+            while len(self.cells) < slots:
+                self.cells.append(Cell())
 
 
 class Switch:
@@ -101,13 +103,16 @@ class Activation:
     """
 
     __slots__ = (
-        "accounts", "began", "called", "code", "high", "lineno", "pending", "resumed", "start", "thread",
+        "accounts", "began", "called", "code", "frame", "high", "lineno", "pending", "resumed",
+        "start", "thread",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, accounts: tuple[Account, ...], thread: ThreadState) -> None:
         self.code = code
         self.accounts = accounts
         self.thread = thread
+        self.frame = 0
+        """The frame's ``id()`` where the tracer knows it."""
         self.lineno = 0
         self.start: Sequence[int] | None = None
         self.began = 0
@@ -135,16 +140,17 @@ class Activation:
         """
         now = perf_counter_ns()
         thread = self.thread
-        figures = thread.read()
+        if len(thread.busy) > 1:
+            figures = thread.read_beside_others(self)
+        else:
+            figures = thread.read()
+            if self.pending:
+                figures = self.with_pending(figures)
         start = self.start
         self.start = figures
-        if len(thread.busy) > 1:
-            thread.tell_others(figures)
         if start is None:
             thread.tell_caller(self, figures)
         else:
-            if self.pending:
-                figures = self._with_pending(figures)
             if self.called:
                 raise_peaks(self.high, figures[1::WIDTH])
             if len(figures) != len(start):
@@ -153,7 +159,7 @@ class Activation:
             for account in self.accounts:
                 stats = account.lines.get(self.lineno) or account.line(self.lineno)
                 if len(stats.cells) * WIDTH < len(figures):
-                    stats.widen(len(figures) // WIDTH)
+                    stats.widen(len(figures) // WIDTH, thread.lock)
                 stats.time_ns += now - self.began
                 if not self.resumed:
                     stats.hits += 1
@@ -188,15 +194,43 @@ class Activation:
 
     def finish(self, error: BaseException | None = None) -> None:
         """The frame returns, yields, or is left by ``error``: what follows is not its doing."""
-        ended = self.lineno
-        if self.start is not None:
-            self.line(ended)
+        try:
+            if self.start is not None:
+                self.line(self.lineno)
+        finally:
             self.start = None
-        self.thread.pop(self)
-        if error is not None and not isinstance(error, _ENDINGS):
-            text = _one_line(error)
+            self.thread.pop(self)
+        if not self.lineno:  # it did not come to run: its arguments did not fit
             for account in self.accounts:
-                account.line(ended).raised = text
+                account.calls -= 1
+        if error is not None and not isinstance(error, ENDINGS):
+            self.mark_raised(_line_in(error, self.code), one_line(error))
+
+    def mark_raised(self, lineno: int | None, text: str) -> None:
+        """Note that an exception left the frame from ``lineno``, or else from its last line."""
+        if not self.lineno:
+            return
+        for account in self.accounts:
+            stats = account.lines.get(lineno or 0) or account.line(self.lineno)
+            stats.raised = text
+
+    def join(self, account: Account) -> None:
+        """Charge ``account`` as well, from the next line on: a block within the frame begins."""
+        if self.start is not None:
+            self.line(self.lineno)
+            self.resumed = True
+        self.accounts = (*self.accounts, account)
+
+    def part(self, account: Account, error: BaseException | None = None) -> None:
+        """Undo :meth:`join`; the block ends, by ``error`` if given."""
+        if self.start is not None:
+            self.line(self.lineno)
+            self.resumed = True
+        others = tuple(other for other in self.accounts if other is not account)
+        self.accounts = (account,)
+        if error is not None and not isinstance(error, ENDINGS):
+            self.mark_raised(_line_in(error, account.code), one_line(error))
+        self.accounts = others
 
     def abandon(self) -> None:
         """Forget the running line: its end was not seen, so its figures would be wrong."""
@@ -205,14 +239,14 @@ class Activation:
     def fail(self, failure: Exception) -> None:
         """Give up on the running line because of a failure inside tensorlens, and say so."""
         self.start = None
-        for account in self.accounts:
-            account.failure = f"a line could not be measured: {_one_line(failure)}"
+        note_failure(self.accounts, "a line", failure)
 
     def fold(self, peaks: Sequence[int]) -> None:
         """Note peaks that a read by someone else ended, for the line that is running."""
         raise_peaks(self.pending, peaks)
 
-    def _with_pending(self, figures: Sequence[int]) -> list[int]:
+    def with_pending(self, figures: Sequence[int]) -> list[int]:
+        """Return a read's figures with the peaks that other reads took away before it."""
         pending, self.pending = self.pending, []
         raised = list(figures)
         for slot, peak in enumerate(pending):
@@ -220,6 +254,12 @@ class Activation:
             if peak > raised[at]:
                 raised[at] = peak
         return raised
+
+
+def note_failure(accounts: tuple[Account, ...], what: str, failure: Exception) -> None:
+    """Say in the notes of ``accounts`` that something failed inside tensorlens."""
+    for account in accounts:
+        account.failure = f"{what} could not be measured: {one_line(failure)}"
 
 
 def raise_peaks(highest: list[int], peaks: Sequence[int]) -> None:
@@ -231,7 +271,24 @@ def raise_peaks(highest: list[int], peaks: Sequence[int]) -> None:
             highest[slot] = peak
 
 
-def _one_line(error: BaseException) -> str:
+def _line_in(error: BaseException, code: CodeType) -> int | None:
+    """Return the line of ``code`` that ``error`` came from, which may be above a ``finally``."""
+    seen = error.__traceback__
+    while seen is not None:
+        passed = seen.tb_frame.f_code
+        # a twin has a code object of its own
+        if passed is code or (
+            passed.co_firstlineno == code.co_firstlineno
+            and passed.co_filename == code.co_filename
+            and passed.co_qualname == code.co_qualname
+        ):
+            return seen.tb_lineno
+        seen = seen.tb_next
+    return None
+
+
+def one_line(error: BaseException) -> str:
+    """Return ``Type: text`` of an exception, the first line of its text only."""
     try:
         text = str(error).strip().splitlines()
     except Exception:  # somebody's __str__

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.lines.accounting import Activation, Switch
+from tensorlens.lines.accounting import Activation, Switch, note_failure
 from tensorlens.lines.engine import Engine
 from tensorlens.lines.functions import ProfiledFunction, compile_marker
 from tensorlens.lines.threads import ThreadState
@@ -38,12 +38,18 @@ class AroundCall:
     """The region around a wrapped function; see :class:`tensorlens.lines.wrapping.Region`."""
 
     def __init__(
-        self, engine: Engine, switch: Switch, entry: ProfiledFunction, call_ended: CallEnded
+        self,
+        engine: Engine,
+        switch: Switch,
+        entry: ProfiledFunction,
+        call_ended: CallEnded,
+        all_calls_are_wrapped: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._switch = switch
         self._entry = entry
         self._call_ended = call_ended
+        self._all_calls_are_wrapped = all_calls_are_wrapped
         self._twins: dict[int, FunctionType | None] = {}
         self.mark_compiled = compile_marker(entry)
 
@@ -52,7 +58,7 @@ class AroundCall:
         try:
             return self._enter_traced()
         except Exception as failure:
-            self._entry.account.failure = f"a call could not be measured: {failure}"
+            note_failure((self._entry.account,), "a call", failure)
             return None
 
     def enter_call(self, function: Any) -> tuple[Entered | None, Any]:
@@ -62,7 +68,7 @@ class AroundCall:
             if twin is not None:
                 return self._enter_twin(), twin
         except Exception as failure:
-            self._entry.account.failure = f"a call could not be measured: {failure}"
+            note_failure((self._entry.account,), "a call", failure)
             return None, function
         return self.enter(), function
 
@@ -71,13 +77,17 @@ class AroundCall:
         if entered is None:
             return
         thread, height, traced, own = entered
-        if own is not None:
-            own.finish(error)
-        self._switch.count -= 1
-        if traced:
-            self._engine.disable((self._entry.account,))
-        if len(thread.stack) > height:
-            thread.unwind(height)
+        try:
+            if own is not None:
+                own.finish(error)
+        except Exception as failure:
+            note_failure((self._entry.account,), "a line", failure)
+        finally:
+            self._switch.count -= 1
+            if traced:
+                self._engine.disable((self._entry.account,))
+            if len(thread.stack) > height:
+                thread.unwind(height)
 
     def over(self, error: BaseException | None) -> None:
         """A call has ended."""
@@ -90,7 +100,10 @@ class AroundCall:
         whole = None
         if self._entry.compiler is not None:
             whole = self._activation(thread)
-            whole.line(self._entry.first_line)
+            try:
+                whole.line(self._entry.first_line)
+            except Exception as failure:
+                whole.fail(failure)
         return Entered(thread, height, True, whole)
 
     def _enter_twin(self) -> Entered:
@@ -111,6 +124,8 @@ class AroundCall:
         if type(function) is not FunctionType or function.__code__ is not account.code:
             return None
         if self._entry.compiler is not None or not self._engine.watched.is_alone(account):
+            return None
+        if not self._all_calls_are_wrapped():  # a function that was only added needs the tracer
             return None
         tracing = sys.gettrace()
         if tracing is not None and tracing is not self._engine.threads.current().ours:

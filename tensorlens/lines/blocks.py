@@ -29,13 +29,14 @@ class Block:
             source=tuple(line.rstrip("\r\n") for line in lines),
             source_note=None if lines else f"the source is not available ({code.co_filename})",
         )
+        self.frame = id(frame)
         self._engine = engine
         self._activation: Activation = engine.adopt(self.function.account, frame)
         self.function.account.calls = 1
 
     def close(self, frame: FrameType, error: BaseException | None) -> None:
         """End the block; its last line ends here."""
-        self._engine.release(self._activation, frame, error)
+        self._engine.release(self._activation, self.function.account, frame, error)
 
 
 def _extent(filename: str, lineno: int) -> tuple[int, int]:

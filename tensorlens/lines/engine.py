@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from types import FrameType
 
 from tensorlens.lines.accounting import Account, Activation
 from tensorlens.lines.meters import Meters
@@ -19,16 +21,32 @@ class Engine:
         self.watched = Watched()
         self.tracer = make_tracer(self.watched, self.threads)
 
-    def attach(self) -> None:
-        """Take up frameworks imported since, unless a line is open that they would disturb."""
-        if not self.threads.busy and self.meters.refresh():
+    def attach(self, reported: Iterable[Account] = ()) -> None:
+        """Take up frameworks imported since, unless a line is open that they would disturb.
+
+        Nor while the figures of ``reported``, which came from the counters before, are wanted.
+        """
+        if self.threads.busy or any(account.lines for account in reported):
+            return
+        if self.meters.refresh():
             for account in self.watched.all():
+                calls = account.calls
                 account.clear()
+                if calls:
+                    account.failure = (
+                        f"calls before a framework was imported are left out ({calls}): "
+                        "another counter had measured them"
+                    )
 
     def watch(self, account: Account) -> None:
-        """Report the lines of the account's code to it."""
-        if self.watched.add(account):
+        """Report the lines of the account's code to it.
+
+        Raises:
+            ProfileError: other tools hold every tool id of ``sys.monitoring``.
+        """
+        if self.watched.knows(id(account.code)) is None:
             self.tracer.watch(account.code)
+        self.watched.add(account)
 
     def unwatch(self, account: Account) -> None:
         """Stop to report them."""
@@ -57,36 +75,62 @@ class Engine:
         ``accounts`` are told when another tracer cut in meanwhile.
         """
         thread = self.threads.current()
-        thread.depth -= 1
-        if not thread.depth:
-            trouble = self.tracer.disable(thread)
-            if trouble is not None:
-                for account in {*accounts, *(a for top in thread.stack for a in top.accounts)}:
-                    account.failure = trouble
+        try:
+            # the depth is above 0 until then: a tracer beside us is told of this call, and must
+            # not take our place meanwhile
+            trouble = self.tracer.disable(thread) if thread.depth == 1 else None
+        finally:
+            thread.depth -= 1
+        if trouble is not None:
+            for account in {*accounts, *(a for top in thread.stack for a in top.accounts)}:
+                account.failure = trouble
 
-    def adopt(self, account: Account, frame: object) -> Activation:
+    def adopt(self, account: Account, frame: FrameType) -> Activation:
         """Charge a frame that is running already to ``account``, from its next line on."""
-        thread = self.enable()
         self.watch(account)
+        thread = self.enable()
+        running = _activation_of(frame, thread)
+        if running is not None:
+            running.join(account)
+            return running
         activation = Activation(account.code, (account,), thread)
+        activation.frame = id(frame)
         self.tracer.adopt(thread, activation, frame)
         return activation
 
     def release(
-        self, activation: Activation, frame: object, error: BaseException | None = None
+        self,
+        activation: Activation,
+        account: Account,
+        frame: FrameType,
+        error: BaseException | None = None,
     ) -> None:
         """Undo :meth:`adopt`; the line that is running ends here, by ``error`` if given."""
-        activation.finish(error)
-        self.tracer.release(activation, frame)
-        for account in activation.accounts:
-            self.unwatch(account)
-        self.disable(activation.accounts)
+        if len(activation.accounts) > 1:
+            activation.part(account, error)
+        else:
+            activation.finish(error)
+            self.tracer.release(activation, frame)
+        self.unwatch(account)
+        self.disable((account,))
 
     def forked(self) -> None:
         """In a new child process: what the parent measured is the parent's to report."""
         self.threads.forget_others()
         for account in self.watched.all():
             account.clear()
+
+
+def _activation_of(frame: FrameType, thread: ThreadState) -> Activation | None:
+    """Return the activation of ``frame`` if the function is being profiled already."""
+    if not thread.stack:
+        return None
+    top, code = thread.stack[-1], frame.f_code
+    if top.frame:
+        return top if top.frame == id(frame) else None
+    # a twin: its frame is not known, its code is a copy
+    same = code is not top.code and code.co_firstlineno == top.code.co_firstlineno
+    return top if same and code.co_filename == top.code.co_filename else None
 
 
 engine = Engine()

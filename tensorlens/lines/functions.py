@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from tensorlens.errors import ProfileError
@@ -32,6 +33,10 @@ class ProfiledFunction:
     """What compiles its lines away (``torch.compile``)."""
     compiled_into: bool = False
     """A compiler has read the decorated function into a larger graph."""
+    function: Any = None
+    """None for a block."""
+    wrapped: bool = False
+    """It was given a wrapper; whether all calls go through that, :func:`is_reachable` tells."""
 
 
 def innermost(function: Any) -> Any:
@@ -55,38 +60,83 @@ def python_function(item: Any) -> FunctionType:
         ProfileError: there is none; the text says what to profile instead.
     """
     function = innermost(item)
-    if isinstance(function, MethodType):
-        function = innermost(function.__func__)
+    for _ in range(10):  # a wrapper of a method of a module, and so on
+        attribute = forward_of(function)
+        if attribute is not None:
+            function = innermost(getattr(function, attribute))
+        elif isinstance(function, MethodType):
+            # torch.compile(module) wraps its __call__, which is the same for all modules
+            owner = function.__self__
+            whole = function.__func__ is inspect.getattr_static(type(owner), "__call__", None)
+            module = whole and forward_of(owner) is not None
+            function = innermost(owner if module else function.__func__)
     if isinstance(function, FunctionType):
         return function
     raise ProfileError(why_not(item))
+
+
+def forward_of(item: Any) -> str | None:
+    """Return the attribute to profile when ``item`` is a module instance, else None."""
+    return next((name for f in frameworks() if (name := f.forward_of(item)) is not None), None)
+
+
+def compiler_of(item: Any) -> str | None:
+    """Return what compiles the lines of ``item`` away, or None."""
+    return next((name for f in frameworks() if (name := f.compiled_by(item)) is not None), None)
 
 
 def why_not(item: Any) -> str:
     """Return the line that tells why ``item`` has no lines to profile, and what to do."""
     name = _name(item)
     if isinstance(item, type):
+        method = _a_method_of(item)
+        if method is None:
+            return f"cannot profile the class {name}: it has no Python methods; give a function"
         return (
             f"cannot profile the class {name}: put @profile on its methods "
-            f"(for example {name}.forward)"
+            f"(for example {name}.{method})"
+        )
+    if isinstance(item, functools.partial):
+        return why_not(item.func)
+    if isinstance(item, ModuleType):
+        return f"cannot profile all of {name}: give one of its functions, or run tensorlens run -p"
+    compiler = compiler_of(item)
+    if compiler is not None:
+        return (
+            f"cannot profile {name}: {compiler} compiled its lines away; "
+            "profile the function that calls it"
         )
     if isinstance(item, BuiltinFunctionType) or inspect.isroutine(item):
         return f"cannot profile {name}: it is built in and has no Python lines; profile its caller"
     if callable(item):
-        return (
-            f"cannot profile {name}: a {type(item).__name__} object has no Python lines of its "
-            "own; profile the function that calls it"
-        )
-    return f"cannot profile a {type(item).__name__}: give a function, a method or a module"
+        kind = type(item).__qualname__
+        python = isinstance(inspect.getattr_static(type(item), "__call__", None), FunctionType)
+        advice = f"put @profile on {kind}.__call__" if python else "profile its caller"
+        return f"cannot profile a {kind} object, which has no Python lines of its own: {advice}"
+    if isinstance(item, str):
+        return f"cannot profile the text {item!r}: give the function itself"
+    kind = type(item).__name__
+    article = "an" if kind[0].lower() in "aeiou" else "a"
+    what = "None" if item is None else f"{article} {kind}"
+    return f"cannot profile {what}: give a function, a method or a module"
+
+
+def _a_method_of(item: type) -> str | None:
+    names = [name for name, value in vars(item).items() if isinstance(value, FunctionType)]
+    # a sort is stable: the first in the source, but no __init__ where there is another
+    names.sort(key=lambda name: (name != "forward", name.startswith("__")))
+    if names:
+        return names[0]
+    return None if item.__module__ == "builtins" else "forward"
 
 
 def describe(item: Any, function: FunctionType, account: Account) -> ProfiledFunction:
     """Return the entry of ``function``, with its source as it is now."""
     code = function.__code__
     source, note = source_of(code)
-    compiled = next((by for f in frameworks() if (by := f.compiled_by(item)) is not None), None)
     return ProfiledFunction(
         account=account,
+        function=function,
         name=function.__name__,
         qualname=function.__qualname__,
         module=function.__module__ or "",
@@ -94,7 +144,7 @@ def describe(item: Any, function: FunctionType, account: Account) -> ProfiledFun
         first_line=code.co_firstlineno,
         source=source,
         source_note=note,
-        compiler=compiled,
+        compiler=compiler_of(item),
     )
 
 
@@ -108,6 +158,39 @@ def source_of(code: CodeType) -> tuple[tuple[str, ...], str | None]:
     if not block:
         return (), f"the source is not available ({code.co_filename})"
     return tuple(line.rstrip("\r\n") for line in block), None
+
+
+def is_reachable(function: Any, is_ours: Callable[[Any], bool]) -> bool:
+    """Tell whether code that names ``function`` gets the function itself and not its wrapper.
+
+    That is so where a wrapper was made (``is_ours`` knows one) but not put in its place. Looks
+    where the name of a module's function, of a method or of a recursive local function leads.
+    """
+    if function is None:
+        return True
+    path = function.__qualname__.split(".")
+    if "<locals>" in path:
+        cells = function.__closure__ or ()
+        return any(_content(cell) is function for cell in cells)
+    found: Any = function.__globals__.get(path[0])
+    for name in path[1:]:
+        found = vars(found).get(name) if isinstance(found, type) else None
+    if isinstance(found, property):
+        found = found.fget
+    elif isinstance(found, (staticmethod, classmethod)):
+        found = found.__func__
+    for _ in range(100):  # wrappers may refer to each other in a circle
+        if found is None or found is function or is_ours(found):
+            break
+        found = inspect.getattr_static(found, "__wrapped__", None)
+    return found is function
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
 
 
 def _name(item: Any) -> str:

@@ -28,7 +28,7 @@ class Meters:
         self._host = host
         self.counters: list[Counter] = []
         self.generation = 0
-        """Grows when slot 0 is exchanged: readers made before are stale."""
+        """Grows when slot 0 or the frameworks change: readers made before are stale."""
         self._frameworks: list[Framework] = []
         self._slot_of: dict[str, int] = {}
 
@@ -38,12 +38,12 @@ class Meters:
         if self.counters and len(found) == len(self._frameworks):
             return False
         self._frameworks = list(found)
+        self.generation += 1
         host = next((c for f in found if (c := f.cpu_counter()) is not None), None)
         if self.counters and (host is None or host is self.counters[0]):
             return False
         exchanged = bool(self.counters)
         self.counters[:1] = [host or self._host()]
-        self.generation += 1
         return exchanged
 
     def notes(self) -> list[str]:

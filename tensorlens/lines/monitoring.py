@@ -9,10 +9,11 @@ those two are heard for the whole program, and only they.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 
 from tensorlens.errors import ProfileError
-from tensorlens.lines.accounting import Activation
+from tensorlens.lines.accounting import Activation, note_failure
 from tensorlens.lines.threads import Threads, ThreadState
 from tensorlens.lines.tracer import Watched, open_activation
 
@@ -23,6 +24,22 @@ if sys.version_info >= (3, 12):
         _EVENTS.LINE | _EVENTS.PY_START | _EVENTS.PY_RESUME | _EVENTS.PY_RETURN | _EVENTS.PY_YIELD
     )
     _GLOBAL = _EVENTS.PY_UNWIND | _EVENTS.PY_THROW
+
+    def _line_callback(threads: Threads) -> Callable[[CodeType, int], None]:
+        local, frame_at = threads.local, sys._getframe
+
+        def on_line(code: CodeType, lineno: int) -> None:
+            try:
+                stack = local.state.stack
+            except AttributeError:  # nothing was profiled in this thread so far
+                return
+            if stack and stack[-1].frame == id(frame_at(1)):
+                try:
+                    stack[-1].line(lineno)
+                except Exception as failure:
+                    stack[-1].fail(failure)
+
+        return on_line
 
     class MonitoringTracer:
         """See :class:`tensorlens.lines.tracer.Tracer`."""
@@ -36,6 +53,15 @@ if sys.version_info >= (3, 12):
             self._watching = 0
             self._suspended: dict[int, Activation] = {}
             """Frames that yielded, by identity; a frame that starts anew at one takes its place."""
+            self._callbacks: dict[int, Callable[..., None]] = {
+                _EVENTS.LINE: _line_callback(threads),
+                _EVENTS.PY_START: self._on_start,
+                _EVENTS.PY_RESUME: self._on_resume,
+                _EVENTS.PY_RETURN: self._on_return,
+                _EVENTS.PY_YIELD: self._on_yield,
+                _EVENTS.PY_UNWIND: self._on_unwind,
+                _EVENTS.PY_THROW: self._on_throw,
+            }
 
         def watch(self, code: CodeType) -> None:
             """Set the line events of ``code``.
@@ -45,19 +71,25 @@ if sys.version_info >= (3, 12):
             """
             if self._tool is None:
                 self._tool = self._take_tool()
-            if not self._watching:
                 _monitoring.set_events(self._tool, _GLOBAL)
             self._watching += 1
             _monitoring.set_local_events(self._tool, code, _LOCAL)
 
         def unwatch(self, code: CodeType) -> None:
-            """Clear the line events of ``code``."""
+            """Clear the line events of ``code``; the tool id goes back after the last one."""
             if self._tool is None:
                 return
             _monitoring.set_local_events(self._tool, code, 0)
+            for key, activation in list(self._suspended.items()):
+                if activation.code is code:
+                    del self._suspended[key]
             self._watching -= 1
             if not self._watching:
-                _monitoring.set_events(self._tool, 0)
+                tool, self._tool = self._tool, None
+                _monitoring.set_events(tool, 0)
+                for event in self._callbacks:
+                    _monitoring.register_callback(tool, event, None)
+                _monitoring.free_tool_id(tool)
 
         def enable(self, thread: ThreadState) -> None:
             """Nothing to do: the events belong to the code, not to a thread."""
@@ -68,6 +100,7 @@ if sys.version_info >= (3, 12):
 
         def adopt(self, thread: ThreadState, activation: Activation, frame: object) -> None:
             """Report a running frame from its next line on."""
+            activation.frame = id(frame)
             activation.enter()
 
         def release(self, activation: Activation, frame: object) -> None:
@@ -78,27 +111,16 @@ if sys.version_info >= (3, 12):
             for tool in (4, 3, 2):
                 if _monitoring.get_tool(tool) is None:
                     _monitoring.use_tool_id(tool, "tensorlens")
-                    self._register(tool)
+                    for event, callback in self._callbacks.items():
+                        _monitoring.register_callback(tool, event, callback)
                     return tool
             raise ProfileError(
                 "no sys.monitoring tool id is free: stop another profiler or debugger first"
             )
 
-        def _register(self, tool: int) -> None:
-            for event, callback in (
-                (_EVENTS.LINE, self._on_line),
-                (_EVENTS.PY_START, self._on_start),
-                (_EVENTS.PY_RESUME, self._on_resume),
-                (_EVENTS.PY_RETURN, self._on_return),
-                (_EVENTS.PY_YIELD, self._on_yield),
-                (_EVENTS.PY_UNWIND, self._on_unwind),
-                (_EVENTS.PY_THROW, self._on_throw),
-            ):
-                _monitoring.register_callback(tool, event, callback)
-
-        def _running(self, code: CodeType) -> Activation | None:
+        def _running(self, frame: FrameType) -> Activation | None:
             stack = self._threads.current().stack
-            if stack and stack[-1].code is code:
+            if stack and stack[-1].frame == id(frame):
                 return stack[-1]
             return None
 
@@ -106,16 +128,14 @@ if sys.version_info >= (3, 12):
             accounts = self._knows(id(code))
             if accounts is None:
                 return
-            self._suspended.pop(id(sys._getframe(1)), None)
-            open_activation(code, accounts, self._threads.current())
-
-        def _on_line(self, code: CodeType, lineno: int) -> None:
-            activation = self._running(code)
-            if activation is not None:
-                try:
-                    activation.line(lineno)
-                except Exception as failure:
-                    activation.fail(failure)
+            frame = id(sys._getframe(1))
+            self._suspended.pop(frame, None)
+            try:
+                activation = open_activation(code, accounts, self._threads.current())
+                if activation is not None:
+                    activation.frame = frame
+            except Exception as failure:
+                note_failure(accounts, "a call", failure)
 
         def _on_resume(self, code: CodeType, offset: int) -> None:
             self._go_on(code, sys._getframe(1))
@@ -127,26 +147,27 @@ if sys.version_info >= (3, 12):
         def _go_on(self, code: CodeType, frame: FrameType) -> None:
             activation = self._suspended.pop(id(frame), None)
             if activation is not None and activation.code is code:
-                activation.thread = self._threads.current()
                 try:
+                    activation.thread = self._threads.current()
                     activation.resume(frame.f_lineno)
                 except Exception as failure:
                     activation.fail(failure)
 
         def _on_yield(self, code: CodeType, offset: int, value: object) -> None:
-            activation = self._running(code)
+            frame = sys._getframe(1)
+            activation = self._running(frame)
             if activation is not None:
-                self._suspended[id(sys._getframe(1))] = activation
+                self._suspended[id(frame)] = activation
                 self._close(activation, None)
 
         def _on_return(self, code: CodeType, offset: int, value: object) -> None:
-            activation = self._running(code)
+            activation = self._running(sys._getframe(1))
             if activation is not None:
                 self._close(activation, None)
 
         def _on_unwind(self, code: CodeType, offset: int, error: BaseException) -> None:
             if self._knows(id(code)) is not None:
-                activation = self._running(code)
+                activation = self._running(sys._getframe(1))
                 if activation is not None:
                     self._close(activation, error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, TextIO
 
 from tensorlens import config
 from tensorlens.errors import UsageError
+from tensorlens.lines.accounting import one_line
 from tensorlens.lines.blocks import Block
 from tensorlens.lines.engine import engine
 from tensorlens.lines.exits import ExitReport
@@ -83,15 +85,25 @@ class DecoratorProfiler(LineProfiler):
     def _print(
         self, entries: Iterable[ProfiledFunction], options: Options, process: str | None = None
     ) -> None:
-        engine.attach()
+        try:
+            self._report(list(entries), options, process)
+        except Exception as failure:  # in a call of the program, or at its exit
+            with suppress(Exception):
+                _write(f"tensorlens: no report: {one_line(failure)}\n", sys.stderr)
+
+    def _report(
+        self, entries: list[ProfiledFunction], options: Options, process: str | None
+    ) -> None:
+        engine.attach(entry.account for entry in entries)
         devices = self.devices if options.devices is None else options.devices
         report = build_report(entries, engine.meters, devices, process)
         kept = self.receiver is not None and self.receiver(report)
         if kept and options.every is None:
             return
+        text = f"{report}\n"
         # a closed pipe, a full disk: the program goes on as if we were not here
-        with suppress(OSError, ValueError, RuntimeError):
-            print(report, file=_stream(options.stream), flush=True)
+        with suppress(OSError, ValueError):
+            _write(text, _stream(options.stream))
 
 
 class Profile:
@@ -142,7 +154,7 @@ class Profile:
         stream: TextIO | None = None,
     ) -> Any:
         """See the class."""
-        if every is not None and (not isinstance(every, int) or every < 1):
+        if every is not None and (type(every) is not int or every < 1):
             raise UsageError(f"every={every!r}: give a whole number of calls, 1 or more")
         if not config.enabled():
             return _Configured(None) if function is None else function
@@ -176,10 +188,16 @@ class Profile:
         return block
 
     def _exit(self, error: BaseException | None, frame: Any) -> None:
-        block, options = self._blocks().pop()
+        block, options = self._blocks().pop(self._index_of(frame))
         if block is not None:
             block.close(frame, error)
             self.profiler._print([block.function], options)
+
+    def _index_of(self, frame: Any) -> int:
+        # blocks in generators need not end in the order they began
+        blocks = self._blocks()
+        own = (at for at, (block, _) in enumerate(blocks) if block and block.frame == id(frame))
+        return max(own, default=-1)
 
     def _blocks(self) -> list[tuple[Block | None, Options]]:
         if not hasattr(self._open, "blocks"):
@@ -215,11 +233,31 @@ class _Configured:
             self._profile._exit(error, sys._getframe(1))
 
 
-def _stream(given: TextIO | None) -> TextIO:
+def _stream(given: TextIO | None) -> TextIO | None:
     if given is not None:
         return given
-    stream: TextIO = getattr(sys, config.current().stream)
+    stream: TextIO | None = getattr(sys, config.current().stream)
     return stream
+
+
+def _write(text: str, stream: TextIO | None) -> None:
+    """Write ``text``, leaving nothing of it behind in a buffer when that fails.
+
+    The interpreter would try again at exit, complain, and change the exit code to 120.
+    """
+    if stream is None:  # as under pythonw
+        return
+    stream.flush()  # what the program wrote comes first; if that fails, it is its own affair
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    standard = any(stream is one for one in (sys.__stdout__, sys.__stderr__))
+    if raw is None or not standard:
+        stream.write(text)
+        stream.flush()
+        return
+    errors = stream.errors or "strict"
+    rest = text.replace("\n", os.linesep).encode(stream.encoding, errors)
+    while rest and (written := raw.write(rest)):
+        rest = rest[written:]
 
 
 profile = Profile()

@@ -12,7 +12,14 @@ from tensorlens.frameworks.base import frameworks
 from tensorlens.lines.accounting import Account, Switch
 from tensorlens.lines.around import AroundCall
 from tensorlens.lines.engine import Engine, engine
-from tensorlens.lines.functions import ProfiledFunction, describe, python_function, why_not
+from tensorlens.lines.functions import (
+    ProfiledFunction,
+    describe,
+    forward_of,
+    is_reachable,
+    python_function,
+    why_not,
+)
 from tensorlens.lines.results import build_report
 from tensorlens.lines.wrapping import Region, WrappingMixin
 from tensorlens.records.lines import LineReport
@@ -52,6 +59,7 @@ class LineProfiler(WrappingMixin):
         self._switch = Switch()
         self._entries: dict[int, ProfiledFunction] = {}
         """By the ``id()`` of the code object, which the entry keeps alive."""
+        self._wrappers_see_all: bool | None = None
         if target_gpu is not None:
             devices = (target_gpu,)
         self.devices = checked_devices(devices)
@@ -78,7 +86,7 @@ class LineProfiler(WrappingMixin):
         Raises:
             ProfileError: it has no Python lines.
         """
-        attribute = _forward_of(function)
+        attribute = forward_of(function)
         if attribute is not None:
             setattr(function, attribute, self(getattr(function, attribute)))
             return function
@@ -104,8 +112,8 @@ class LineProfiler(WrappingMixin):
 
     def result(self, functions: Iterable[ProfiledFunction] | None = None) -> LineReport:
         """Return what was seen so far; the profiler may go on."""
-        self._engine.attach()
-        chosen = self._entries.values() if functions is None else functions
+        chosen = list(self._entries.values() if functions is None else functions)
+        self._engine.attach(entry.account for entry in chosen)
         return build_report(chosen, self._engine.meters, self.devices)
 
     def print_stats(self, function: Any = None, columns: Any = None, stream: Any = None) -> None:
@@ -143,7 +151,7 @@ class LineProfiler(WrappingMixin):
         return tuple(entry.account for entry in self._entries.values())
 
     def _measured(self, item: Any) -> Any:
-        attribute = _forward_of(item)
+        attribute = forward_of(item)
         return item if attribute is None else getattr(item, attribute)
 
     def _python_functions(self, item: Any) -> list[Any]:
@@ -160,14 +168,29 @@ class LineProfiler(WrappingMixin):
         entry = self._entries.get(id(code))
         if entry is None:
             account = Account(code, self._switch)
-            entry = self._entries[id(code)] = describe(item, function, account)
+            entry = describe(item, function, account)
             self._engine.attach()
             self._engine.watch(account)
+            self._entries[id(code)] = entry
+            self._wrappers_see_all = None
         return entry
 
     def _region(self, function: Any) -> Region:
         entry = self._entries[id(python_function(function).__code__)]
-        return AroundCall(self._engine, self._switch, entry, self.call_ended)
+        entry.wrapped = True
+        self._wrappers_see_all = None
+        return AroundCall(
+            self._engine, self._switch, entry, self.call_ended, self._all_calls_are_wrapped
+        )
+
+    def _all_calls_are_wrapped(self) -> bool:
+        """Tell whether wrappers see every call, so that no tracer has to look for others."""
+        if self._wrappers_see_all is None:
+            self._wrappers_see_all = all(
+                entry.wrapped and not is_reachable(entry.function, self._already_a_wrapper)
+                for entry in self._entries.values()
+            )
+        return self._wrappers_see_all
 
 
 def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:
@@ -183,7 +206,3 @@ def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:
     for framework in loaded:
         given = [framework.device_name(device) for device in given]
     return tuple(str(device) for device in given)
-
-
-def _forward_of(item: Any) -> str | None:
-    return next((name for f in frameworks() if (name := f.forward_of(item)) is not None), None)

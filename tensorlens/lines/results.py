@@ -94,7 +94,7 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
         notes.append(f"compiled by {function.compiler}: its lines were compiled away")
     elif function.compiled_into and not account.calls:
         notes.append(COMPILED_INTO)
-    if not account.calls and not function.compiled_into:
+    if not account.calls and not account.lines and not function.compiled_into:
         notes.append(NEVER_CALLED)
     if function.source_note:
         notes.append(function.source_note)
@@ -122,7 +122,7 @@ def _line(
 
 
 def _memory(cell: Cell) -> LineMemory:
-    unread = cell.unread or cell.net_max is None
+    unread = cell.unread or cell.net_max is None or cell.allocated < 0
     return LineMemory(
         allocated=_known(cell.allocated),
         peak=_known(cell.peak),

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import dis
 import sys
+import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from tensorlens.lines.accounting import Account, Activation
+from tensorlens.lines.accounting import ENDINGS, Account, Activation, note_failure, one_line
 from tensorlens.lines.threads import Threads, ThreadState
 from tensorlens.lines.tracer import Watched, open_activation
 
 Trace = Callable[[FrameType, str, Any], Any]
 
 _RETURN = dis.opmap["RETURN_VALUE"]
+_YIELD = dis.opmap["YIELD_VALUE"]
 _SWALLOWED = (StopIteration, StopAsyncIteration)
 """Seen as an exception event wherever a loop or an await comes to its end."""
 
@@ -27,14 +29,17 @@ _SWALLOWED = (StopIteration, StopAsyncIteration)
 class LocalTrace:
     """The trace function of one profiled frame."""
 
-    __slots__ = ("activation", "chained", "error")
+    __slots__ = ("activation", "chained", "error", "handled", "raised_at")
 
     def __init__(self, activation: Activation) -> None:
         self.activation = activation
         self.chained: Any = None
         """The local trace function of the debugger or coverage tool beside us."""
         self.error: BaseException | None = None
-        """The exception that may be leaving the frame."""
+        """The exception that may be leaving the frame; kept until the next line only."""
+        self.handled: str | None = None
+        """The text of the exception that an ``except`` or ``finally`` of the frame deals with."""
+        self.raised_at = 0
 
     def on_event(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         """Take an event of the frame; nothing that fails here may reach the program.
@@ -45,12 +50,14 @@ class LocalTrace:
         """
         try:
             if event == "line":
-                self.error = None
+                if self.error is not None or self.handled is not None:
+                    self._deal_with_error()
                 self.activation.line(frame.f_lineno)
             elif event == "return":
                 self._leave(frame, arg)
             elif event == "exception" and not issubclass(arg[0], _SWALLOWED):
                 self.error = arg[1]
+                self.raised_at = frame.f_lineno
         except Exception as failure:
             self.activation.fail(failure)
         if self.chained is not None:
@@ -59,14 +66,28 @@ class LocalTrace:
             return self.on_event
         return None
 
+    def _deal_with_error(self) -> None:
+        # not the exception itself, which would keep all its frames alive with what they hold
+        handled = self.error or sys.exc_info()[1]
+        self.error = None
+        self.handled = None
+        if handled is not None and not isinstance(handled, ENDINGS):
+            self.handled = one_line(handled)
+
     def _leave(self, frame: FrameType, arg: Any) -> None:
         error, self.error = self.error, None
-        if error is None:
-            self.activation.finish()
+        activation = self.activation
+        if arg is not None or (error is None and self.handled is None):
+            activation.finish()
             return
         opcode = frame.f_code.co_code[frame.f_lasti]
-        left = arg is None and opcode != _RETURN
-        self.activation.finish(error if left and isinstance(error, BaseException) else None)
+        if opcode == _RETURN or (opcode == _YIELD and error is None):
+            activation.finish()
+        elif isinstance(error, BaseException):
+            activation.finish(error)
+        else:  # it was raised again when the finally was over, and of that there is no event
+            activation.finish()
+            activation.mark_raised(self.raised_at, self.handled or "")
 
 
 class SettraceTracer:
@@ -77,6 +98,10 @@ class SettraceTracer:
     def __init__(self, watched: Watched, threads: Threads) -> None:
         self._watched = watched
         self._threads = threads
+        self._enabled = 0
+        """How many threads are in an enabled region."""
+        self._for_threads: Any = None
+        """What ``threading`` installed in new threads before us."""
 
     def watch(self, code: CodeType) -> None:
         """Nothing to do: the trace function asks at every call."""
@@ -86,17 +111,20 @@ class SettraceTracer:
 
     def enable(self, thread: ThreadState) -> None:
         """Install our trace function in the calling thread, before the one that is there."""
-        thread.previous = sys.gettrace()
-        if thread.previous is not None:
-            thread.ours = self._chaining_trace(thread)
-        else:
-            if thread.plain is None:
-                thread.plain = self._plain_trace(thread)
-            thread.ours = thread.plain
-        sys.settrace(thread.ours)
+        with thread.lock:
+            if not self._enabled:
+                self._for_threads = threading.gettrace()
+                threading.settrace(self._begin_thread)
+            self._enabled += 1
+        self._install(thread)
 
     def disable(self, thread: ThreadState) -> str | None:
-        """Put back the trace function that was there."""
+        """Put back the trace function that was there; frames that still run are let go."""
+        with thread.lock:
+            self._enabled -= 1
+            if not self._enabled and threading.gettrace() == self._begin_thread:
+                threading.settrace(self._for_threads)
+        thread.unwind(thread.base)
         previous, thread.previous = thread.previous, None
         current = sys.gettrace()
         if current is thread.ours:
@@ -106,6 +134,36 @@ class SettraceTracer:
             return "something removed the trace function: lines that ran after it are missing"
         name = getattr(current, "__qualname__", type(current).__qualname__)
         return f"another tracer ({name}) took over: lines that ran after it are missing"
+
+    def _install(self, thread: ThreadState) -> None:
+        thread.base = len(thread.stack)
+        thread.previous = sys.gettrace()
+        if thread.previous is not None:
+            thread.ours = self._chaining_trace(thread)
+        else:
+            if thread.plain is None:
+                thread.plain = self._plain_trace(thread)
+            thread.ours = thread.plain
+        sys.settrace(thread.ours)
+
+    def _begin_thread(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """Trace a thread that starts while profiled code runs, until no more of that does."""
+        sys.settrace(self._for_threads)
+        thread = self._threads.current()
+        self._install(thread)
+        thread.depth += 1
+        traced = thread.ours
+
+        def trace(frame: FrameType, event: str, arg: Any) -> Any:
+            if self._enabled:
+                return traced(frame, event, arg)
+            thread.depth -= 1
+            sys.settrace(thread.previous)
+            return None if thread.previous is None else thread.previous(frame, event, arg)
+
+        thread.ours = trace
+        sys.settrace(trace)
+        return trace(frame, event, arg)
 
     def adopt(self, thread: ThreadState, activation: Activation, frame: object) -> None:
         """Trace a frame that is running already, from its next line on."""
@@ -162,10 +220,12 @@ class SettraceTracer:
                 local.activation.resume(frame.f_lineno)
                 return local
             activation = open_activation(frame.f_code, accounts, thread)
-            return LocalTrace(activation) if activation is not None else None
+            if activation is None:
+                return None
+            activation.frame = id(frame)
+            return LocalTrace(activation)
         except Exception as failure:
-            for account in accounts:
-                account.failure = repr(failure)
+            note_failure(accounts, "a call", failure)
             return None
 
 
@@ -177,6 +237,5 @@ def keep(thread: ThreadState) -> None:
     """
     current = sys.gettrace()
     if current is not thread.ours and thread.depth:
-        if current is None:
-            thread.previous = None
+        thread.previous = current
         sys.settrace(thread.ours)

@@ -18,17 +18,21 @@ from tensorlens.lines.meters import Meters, Read
 class ThreadState:
     """What one thread is doing inside profiled code."""
 
-    def __init__(self, ident: int, meters: Meters, busy: dict[int, ThreadState]) -> None:
+    def __init__(self, ident: int, threads: Threads) -> None:
         self.ident = ident
-        self.meters = meters
-        self.busy = busy
+        self.meters = threads.meters
+        self.busy = threads.busy
         """The threads that are inside profiled code, by identity; shared by all of them."""
+        self.lock = threads.lock
+        """Held where a peak goes from one running line to another; shared as well."""
         self.stack: list[Activation] = []
         self.depth = 0
         """How many enabled regions this thread is in."""
         self.generation = -1
         self.read: Read
         self.renew()
+        self.base = 0
+        """How many activations there were when the outermost of those regions began."""
         self.previous: Any = None
         """The trace function that was there before ours."""
         self.ours: Any = None
@@ -46,24 +50,33 @@ class ThreadState:
         """Make ``activation`` the innermost of this thread."""
         activation.called = bool(self.stack)
         if not self.stack:
+            self.renew()
             self.busy[self.ident] = self
         self.stack.append(activation)
 
     def pop(self, activation: Activation) -> None:
         """Remove ``activation`` and let its caller's line know the highest peak inside it."""
         stack = self.stack
-        if activation in stack:
-            while stack.pop() is not activation:
-                pass
-        if stack:
-            stack[-1].fold(activation.high)
-        else:
-            self.busy.pop(self.ident, None)
+        if not stack or stack[-1] is not activation:
+            if activation not in stack:
+                return
+            self.unwind(stack.index(activation) + 1)
+        with self.lock:
+            stack.pop()
+            if stack:
+                stack[-1].fold(activation.high)
+                stack[-1].fold(activation.pending)
+            else:
+                self.busy.pop(self.ident, None)
         activation.high = []
+        activation.pending = []
 
     def tell_caller(self, activation: Activation, figures: Sequence[int]) -> None:
         """Let the caller's line know the peaks that the first read of ``activation`` ended."""
         stack = self.stack
+        # a generator can go on where no tracer sees it (throw() into what it delegates to)
+        if (not stack or stack[-1] is not activation) and activation not in stack:
+            self.push(activation)
         if len(stack) > 1 and stack[-1] is activation:
             stack[-2].fold(figures[1::WIDTH])
 
@@ -74,13 +87,19 @@ class ThreadState:
             top.abandon()
             self.pop(top)
 
-    def tell_others(self, figures: Sequence[int]) -> None:
-        """Let the running line of every other thread know the peaks that a read here ended."""
-        peaks = figures[1::WIDTH]
-        for other in list(self.busy.values()):
-            if other is not self:
-                for activation in other.stack[-1:]:
-                    activation.fold(peaks)
+    def read_beside_others(self, activation: Activation) -> Sequence[int]:
+        """Read for ``activation``, and let the running lines of other threads know the peaks.
+
+        In one piece: between a read and the telling, another thread's line must not end.
+        """
+        with self.lock:
+            figures = self.read()
+            peaks = figures[1::WIDTH]
+            for other in list(self.busy.values()):
+                if other is not self:
+                    for running in other.stack[-1:]:
+                        running.fold(peaks)
+            return activation.with_pending(figures)
 
 
 class Threads:
@@ -89,6 +108,7 @@ class Threads:
     def __init__(self, meters: Meters) -> None:
         self.meters = meters
         self.busy: dict[int, ThreadState] = {}
+        self.lock = threading.RLock()  # a signal handler may run profiled code while it is held
         self.local = threading.local()
         """``local.state`` is the calling thread's state, once :meth:`current` was asked for it."""
 
@@ -96,13 +116,15 @@ class Threads:
         """Return the state of the calling thread."""
         state: ThreadState | None = getattr(self.local, "state", None)
         if state is None:
-            state = ThreadState(threading.get_ident(), self.meters, self.busy)
+            state = ThreadState(threading.get_ident(), self)
             self.local.state = state
         return state
 
     def forget_others(self) -> None:
         """Keep only the calling thread: after a fork, the others do not exist."""
+        self.lock = threading.RLock()
         mine = self.current()
+        mine.lock = self.lock
         mine.ident = threading.get_ident()
         self.busy.clear()
         if mine.stack:

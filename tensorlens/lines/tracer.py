@@ -57,11 +57,10 @@ class Watched:
         self.knows = self._accounts.get
         """``knows(id(code))``: the accounts of a code object or None; the hot path's question."""
 
-    def add(self, account: Account) -> bool:
-        """Add an account; return True if its code was not watched before."""
+    def add(self, account: Account) -> None:
+        """Add an account."""
         known = self._accounts.get(id(account.code), ())
         self._accounts[id(account.code)] = (*known, account)
-        return not known
 
     def remove(self, account: Account) -> bool:
         """Remove an account; return True if nobody watches its code any more."""

@@ -16,7 +16,8 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
-from bytecode import Bytecode, Instr, Label, TryBegin
+from bytecode import Bytecode, Instr, Label
+from bytecode.instr import TryBegin
 
 from tensorlens.lines.threads import Threads
 

@@ -8,6 +8,7 @@ lose return values and what is thrown in.
 from __future__ import annotations
 
 import functools
+import inspect
 import keyword
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -53,14 +54,14 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
         if self._already_a_wrapper(func):
             return func
         region = self._region(func)
-        mark, probe = region.mark_compiled, compiler
+        # no globals: see _among_the_names_of
+        mark, probe, hand_over = region.mark_compiled, compiler, _handing_over
 
-        @functools.wraps(func)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if probe.is_tracing():
                 mark()
                 return func(*args, **kwargs)
-            call, given = _handing_over(args, kwargs)
+            call, given = hand_over(args, kwargs)
             del args
             entered, target = region.enter_call(func)
             try:
@@ -73,7 +74,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             region.over(None)
             return result
 
-        return self._mark_wrapper(wrapper)
+        return self._mark_wrapper(_among_the_names_of(func, wrapper))
 
     def wrap_generator(self, func: Any) -> Any:
         """Return a generator function with the tracer on while its generators run."""
@@ -85,7 +86,13 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             call, given = _handing_over(args, kwargs)
             del args
-            return (yield from _steps(call(func, given, kwargs), region))
+            closed: list[Any] = []
+            try:
+                return (yield from _steps(call(func, given, kwargs), region, closed))
+            except GeneratorExit:
+                if closed:
+                    return closed.pop()
+                raise
 
         return self._mark_wrapper(wrapper)
 
@@ -117,7 +124,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             step: Awaitable[Any] = inner.__anext__()
             while True:
                 try:
-                    items = [await _awaiting(step, region)]
+                    items = [await _awaiting(step, region, whole=False)]
                 except StopAsyncIteration:
                     return
                 try:
@@ -134,10 +141,14 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
         return self._mark_wrapper(wrapper)
 
 
-def _steps(inner: Any, region: Region) -> Generator[Any, Any, Any]:
+def _steps(
+    inner: Any, region: Region, closed: list[Any] | None = None, *, whole: bool = True
+) -> Generator[Any, Any, Any]:
     """``yield from inner`` (PEP 380), with the tracer on only while ``inner`` runs.
 
-    Nothing that passes through is kept in a local: a batch that its consumer drops must go.
+    ``closed`` receives what ``inner.close()`` returns, if anything (Python 3.13 and later);
+    ``whole`` is False for one step of many. Nothing that passes through is kept in a local: a
+    batch that its consumer drops must go.
     """
     resume, passing = inner.send, [None]
     while True:
@@ -146,11 +157,12 @@ def _steps(inner: Any, region: Region) -> Generator[Any, Any, Any]:
             passing.append(resume(passing.pop()))
         except StopIteration as end:
             region.leave(entered, None)
-            region.over(None)
+            if whole:
+                region.over(None)
             return end.value
         except BaseException as error:
             region.leave(entered, error)
-            region.over(error)
+            region.over(None if isinstance(error, StopAsyncIteration) else error)
             raise
         region.leave(entered, None)
         try:
@@ -159,7 +171,9 @@ def _steps(inner: Any, region: Region) -> Generator[Any, Any, Any]:
         except GeneratorExit:
             entered = region.enter()
             try:
-                inner.close()
+                value = inner.close()
+                if value is not None and closed is not None:
+                    closed.append(value)
             finally:
                 region.leave(entered, None)
                 region.over(None)
@@ -172,18 +186,33 @@ def _steps(inner: Any, region: Region) -> Generator[Any, Any, Any]:
 class _Stepping:
     """The awaitable form of :func:`_steps`."""
 
-    __slots__ = ("_inner", "_region")
+    __slots__ = ("_inner", "_region", "_whole")
 
-    def __init__(self, inner: Any, region: Region) -> None:
+    def __init__(self, inner: Any, region: Region, whole: bool) -> None:
         self._inner = inner
         self._region = region
+        self._whole = whole
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return _steps(self._inner, self._region)
+        return _steps(self._inner, self._region, whole=self._whole)
 
 
-def _awaiting(inner: Any, region: Region) -> _Stepping:
-    return _Stepping(inner, region)
+def _awaiting(inner: Any, region: Region, *, whole: bool = True) -> _Stepping:
+    return _Stepping(inner, region, whole)
+
+
+def _among_the_names_of(function: Any, wrapper: Any) -> Any:
+    """Return ``wrapper`` as a wrapper of ``function`` that has the same globals.
+
+    ``torch.jit.script`` compiles the source of the function below every wrapper, but looks up its
+    names where the outermost one was made (torch/_jit_internal.py, get_closure).
+    """
+    inner = inspect.unwrap(function)
+    if isinstance(inner, types.FunctionType):
+        wrapper = types.FunctionType(
+            wrapper.__code__, inner.__globals__, wrapper.__name__, None, wrapper.__closure__
+        )
+    return functools.update_wrapper(wrapper, function)
 
 
 _Call = Callable[[Any, list[Any], dict[str, Any]], Any]
@@ -199,7 +228,9 @@ def _handing_over(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Call,
 
 
 def _is_plain_name(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name)
+    # an assignment to __debug__ is refused; names beyond ASCII are normalised where they are read
+    assignable = name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
+    return assignable and name.isascii()
 
 
 @functools.lru_cache(maxsize=256)

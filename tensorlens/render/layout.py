@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorlens.records.lines import FunctionLines, Line, LineMemory, LineReport
 from tensorlens.render.figures import device_names, size
-from tensorlens.render.source import dedented, printable
+from tensorlens.render.source import dedented, printable, short_path
 
 _FOLD_FROM = 12
 _FOLD_KEEPS = 3
@@ -132,7 +132,7 @@ def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
     return FunctionLayout(
         function,
         title=printable(function.qualname),
-        place=printable(f"{function.filename}:{function.first_line}"),
+        place=printable(f"{short_path(function.filename)}:{function.first_line}"),
         calls=f"{function.calls} {times}",
         body=body,
         remarks=tuple(remarks),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from pathlib import Path
 from collections.abc import Sequence
 
 _TAB = 4
@@ -70,3 +71,11 @@ def clipped(text: str, room: int, ellipsis: str) -> str:
         if used > room:
             return text[:index] + ellipsis
     return text + ellipsis
+
+
+def short_path(filename: str) -> str:
+    """Return ``filename`` from the working directory where it lies inside, else as it is."""
+    try:
+        return str(Path(filename).relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return filename

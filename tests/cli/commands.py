@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 def environment(**changes: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TENSORLENS")}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8", **changes}
 
 
@@ -25,6 +26,7 @@ def python(folder: Path, *arguments: str, stdin: str = "", **changes: str):
         text=True,
         encoding="utf-8",
         env=environment(**changes),
+        timeout=60,
     )
 
 

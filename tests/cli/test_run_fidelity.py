@@ -52,7 +52,7 @@ def fail(how):
     if how == "hook":
         sys.excepthook = lambda kind, error, tb: print("hook", error, tb.tb_frame.f_code.co_name)
         raise ValueError("for the hook")
-    if how == "hook exits":
+    if how == "hook-exits":
         sys.excepthook = lambda *_: sys.exit(7)
         raise ValueError("for the hook")
 fail(sys.argv[1])
@@ -100,8 +100,8 @@ def test_the_program_sees_what_it_would_see(folder, words):
 @pytest.mark.parametrize("options", [(), ("-p", "fail.py")], ids=["alone", "profiled"])
 @pytest.mark.parametrize(
     "how",
-    ["raise", "cause", "context", "group", "arguments", "number", "text", "none"]
-    + ["interrupt", "terminate", "hook", "hook exits"],
+    "raise cause context group arguments number text none".split()
+    + "interrupt terminate hook hook-exits".split(),
 )
 def test_it_ends_as_the_program_does(folder, how, options):
     plain = python(folder, "fail.py", how)

@@ -101,15 +101,14 @@ class SwitchedOn(Decorated):
         return self.profiler
 
 
-def run(code, *flags, stdin=None, status=0, cwd=None, **environment):
-    """Run ``code`` in a fresh interpreter; return the finished process."""
+def run(code, *arguments, status=0, **environment):
+    """Run ``code``, or a file, in a fresh interpreter; return the finished process."""
+    what = [str(code)] if isinstance(code, Path) else ["-c", textwrap.dedent(code)]
     result = subprocess.run(
-        [sys.executable, *flags, "-c", textwrap.dedent(code)],
+        [sys.executable, *what, *arguments],
         capture_output=True,
         text=True,
         timeout=100,
-        cwd=cwd,
-        input=stdin,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
     )
     assert result.returncode == status, (result.returncode, result.stdout, result.stderr)

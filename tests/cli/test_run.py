@@ -1,0 +1,427 @@
+"""``tensorlens run``: what is profiled, where the figures go, what it says, what it refuses."""
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from commands import environment, own_lines, program_lines, tensorlens
+
+from tensorlens.cli import main
+from tensorlens.cli.gathering import Gathering
+from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+
+DECORATED = """\
+import tensorlens
+
+@tensorlens.profile
+def step(count):
+    items = [0] * count
+    return items
+
+for _ in range(3):
+    step(10)
+"""
+
+PLAIN = """\
+import sys
+from nets.core import grow, Net
+from nets import shrink
+
+def main():
+    print(grow(2), Net().forward(3), shrink(4))
+
+if __name__ == "__main__":
+    main()
+"""
+
+CORE = """\
+import functools
+
+def grow(value):
+    def inner(more):
+        return more + 1
+    return inner(value)
+
+def unused():
+    return 0
+
+class Net:
+    def __init__(self):
+        self.weight = 2
+
+    @property
+    def double(self):
+        return self.weight * 2
+
+    @staticmethod
+    def half(value):
+        return value / 2
+
+    @functools.lru_cache
+    def forward(self, value):
+        return self.double + self.half(value)
+"""
+
+OTHER = """\
+def shrink(value):
+    return value - 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "step.py").write_text(DECORATED)
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "nets" / "__init__.py").write_text("from .other import shrink as shrink\n")
+    (tmp_path / "nets" / "core.py").write_text(CORE)
+    (tmp_path / "nets" / "other.py").write_text(OTHER)
+    return tmp_path
+
+
+def calls(folder, *arguments):
+    """The functions of the report and how often each was called."""
+    done = tensorlens(folder, "run", "-f", "-o", "out.json", *arguments)
+    assert done.returncode == 0, done.stderr
+    report = LineReport.from_json((folder / "out.json").read_text("utf-8"))
+    return {function.qualname: function.calls for function in report.functions}
+
+
+NET = {"Net.__init__": 1, "Net.forward": 1, "Net.double": 1, "Net.half": 1}
+GROW = {"grow": 1, "grow.<locals>.inner": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        (["plain.py"], {"main": 1}),
+        (["plain"], {"main": 1}),
+        (["__main__.main"], {"main": 1}),
+        (["nets.core"], {**GROW, **NET}),
+        (["nets/core.py"], {**GROW, **NET}),
+        (["nets"], {**GROW, **NET, "shrink": 1}),
+        (["nets/"], {**GROW, **NET, "shrink": 1}),
+        (["nets.core.grow"], GROW),
+        (["nets.core.Net"], NET),
+        (["nets.core.Net.forward"], {"Net.forward": 1}),
+        (["nets.shrink"], {"shrink": 1}),
+        (["nets.core.unused"], {"unused": 0}),
+        (
+            ["nets.shrink", "plain.py", "nets.core.Net.half"],
+            {"shrink": 1, "main": 1, "Net.half": 1},
+        ),
+        (["."], {**GROW, **NET, "shrink": 1, "main": 1}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_p_names_is_profiled_and_nothing_else(folder, options, seen):
+    named = [word for option in options for word in ("-p", option)]
+    assert calls(folder, *named, "plain.py") == seen
+
+
+def test_p_and_m_go_together(folder):
+    assert calls(folder, "-p", "plain", "-m", "plain") == {"main": 1}
+    (folder / "nets" / "__main__.py").write_text("from .core import grow\ngrow(1)\n")
+    assert calls(folder, "-p", "nets", "-m", "nets") == GROW
+
+
+def test_p_finds_what_is_imported_late_and_by_other_modules(folder):
+    (folder / "late.py").write_text(
+        "def go():\n    from nets.core import grow as g\n    g(1)\ngo()\n"
+    )
+    assert calls(folder, "-p", "nets.core", "late.py") == GROW
+
+
+def test_p_leaves_code_alone_that_is_compiled_from_its_source(folder):
+    (folder / "kernels.py").write_text(
+        "def jit(f):\n    assert f.__code__.co_name == f.__name__\n    return f\n"
+        "class numba:\n    njit = staticmethod(lambda **_: jit)\n"
+        "@jit\ndef one(): return 1\n"
+        "@numba.njit(cache=True)\ndef two(): return 2\n"
+        "one(), two()\n"
+    )
+    assert calls(folder, "-p", "kernels.py", "kernels.py") == {"jit": 2}
+
+
+def test_p_keeps_the_options_of_decorators(folder):
+    script = DECORATED.replace("@tensorlens.profile", "@tensorlens.profile(every=2)")
+    (folder / "every.py").write_text(script)
+    done = tensorlens(folder, "run", "-p", "every.py", "every.py")
+    assert re.findall(r"step .* (\d call)", done.stdout) == ["2 call", "1 call"]
+
+
+def test_the_bytecode_of_profiled_modules_is_not_kept(folder):
+    calls(folder, "-p", "nets.core", "plain.py")
+    kept = [path.name for path in (folder / "nets" / "__pycache__").iterdir()]
+    assert not any(name.startswith("core.") for name in kept)
+    assert any(name.startswith("other.") for name in kept)
+
+
+def test_without_o_the_table_is_printed_and_the_next_command_told(folder):
+    done = tensorlens(folder, "run", "step.py", "--lr", "0 1")
+    assert done.returncode == 0
+    assert re.search(r"^step  \S*step\.py:3  3 calls$", done.stdout, re.MULTILINE)
+    assert done.stdout.count("Memory per line") == 1
+    assert done.stderr == (
+        "tensorlens: to keep these figures: tensorlens run -o step.json step.py --lr '0 1'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ending", "following"),
+    [
+        ("json", "tensorlens show out.json"),
+        ("html", "open out.html in a browser"),
+        ("csv", "head out.csv"),
+        ("txt", "less out.txt"),
+    ],
+)
+def test_o_writes_the_format_of_its_ending(folder, ending, following):
+    out = folder / f"out.{ending}"
+    done = tensorlens(folder, "run", "-o", out.name, "step.py")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"tensorlens: wrote {out.name}; next: {following}\n"
+    content = out.read_text("utf-8")
+    if ending == "json":
+        assert LineReport.from_json(content).functions[0].calls == 3
+        shown = tensorlens(folder, "show", out.name)
+        assert "step.py:3  3 calls" in shown.stdout
+    elif ending == "csv":
+        assert len(list(csv.DictReader(content.splitlines()))) >= 2
+    else:
+        assert "step" in content and "items = [0] * count" in content
+
+
+def test_o_follows_the_folder_it_was_given_in(folder):
+    (folder / "moves.py").write_text("import os\nos.chdir('nets')\n" + DECORATED)
+    tensorlens(folder, "run", "-o", "out.json", "moves.py")
+    assert (folder / "out.json").exists()
+
+
+def test_o_takes_blocks_and_every_too(folder):
+    (folder / "parts.py").write_text(
+        "import tensorlens\n"
+        "@tensorlens.profile(every=2)\n"
+        "def f():\n"
+        "    return 1\n"
+        "for _ in range(5):\n"
+        "    f()\n"
+        "for _ in range(3):\n"
+        "    with tensorlens.profile:\n"
+        "        x = 1\n"
+    )
+    done = tensorlens(folder, "run", "-o", "out.json", "parts.py")
+    assert done.stdout.count("Memory per line") == 2  # every=2 prints as the code asks
+    report = LineReport.from_json((folder / "out.json").read_text("utf-8"))
+    assert {function.name: function.calls for function in report.functions} == {
+        "f": 5,
+        "with block in module": 3,
+    }
+    hits = {line.lineno: line.hits for each in report.functions for line in each.lines}
+    assert hits[4] == 5 and hits[9] == 3
+
+
+@pytest.mark.parametrize("end", ["raise ValueError(1)", "sys.exit(3)", "raise KeyboardInterrupt"])
+def test_the_report_is_there_however_the_program_ends(folder, end):
+    (folder / "ends.py").write_text(f"import sys\n{DECORATED}\n{end}\n")
+    printed = tensorlens(folder, "run", "ends.py")
+    assert printed.stdout.count("3 calls") == 1
+    tensorlens(folder, "run", "-o", "out.json", "ends.py")
+    assert (folder / "out.json").exists()
+
+
+@pytest.mark.parametrize(("number", "options"), [
+    (signal.SIGTERM, []), (signal.SIGTERM, ["-o", "out.json"]), (signal.SIGINT, ["-o", "out.json"]),
+])  # fmt: skip
+def test_the_report_is_there_when_a_signal_ends_it(folder, number, options):
+    script = f"{DECORATED}\nimport time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+    (folder / "waits.py").write_text(script)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tensorlens", "run", *options, "waits.py"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=environment(),
+    )
+    assert child.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    child.send_signal(number)
+    out, err = child.communicate(timeout=30)
+    assert child.returncode == -number
+    assert time.monotonic() - began < 10
+    assert out.count("3 calls") == (0 if options else 1)
+    assert (folder / "out.json").exists() == bool(options)
+    assert len(own_lines(err)) == 1
+
+
+def test_a_file_that_cannot_be_written_at_the_end_is_printed_instead(folder):
+    (folder / "away").mkdir()
+    (folder / "removes.py").write_text(f"import os\n{DECORATED}\nos.rmdir('away')\n")
+    done = tensorlens(folder, "run", "-o", "away/out.json", "removes.py")
+    assert done.returncode == 0
+    assert "3 calls" in done.stdout
+    [line] = done.stderr.splitlines()
+    assert line.startswith("tensorlens: error: cannot write ")
+    assert line.endswith("No such file or directory; the figures are printed instead")
+
+
+def test_a_file_that_appeared_meanwhile_is_not_overwritten(folder):
+    (folder / "makes.py").write_text(f"{DECORATED}\nopen('out.json', 'w').write('mine')\n")
+    done = tensorlens(folder, "run", "-o", "out.json", "makes.py")
+    assert (folder / "out.json").read_text() == "mine"
+    assert "3 calls" in done.stdout
+    assert "exists" in done.stderr
+
+
+def test_f_overwrites(folder):
+    (folder / "out.txt").write_text("old")
+    assert tensorlens(folder, "run", "-f", "-o", "out.txt", "step.py").returncode == 0
+    assert "3 calls" in (folder / "out.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["nope.py"], 1, "there is no script nope.py"),
+        (["nets"], 1, "nets is a folder without a __main__.py: name the script in it"),
+        (["-m", "nope"], 1, "there is no module nope"),
+        (["-m", "nets.nope"], 1, "there is no module nets.nope"),
+        (["-m", "step.py"], 1, "there is no module step.py; did you mean -m step?"),
+        (["-m", "nets"], 1, "nets is a package without a __main__: name a module"),
+        (["-m", "sys"], 1, "the module sys cannot be run: it has no Python code"),
+        (["-p", "nope", "mark.py"], 1, "-p nope: no file, module or function by that name"),
+        (["-p", "nope.py", "mark.py"], 1, "-p nope.py: there is no such file"),
+        (["-p", "nets/nope", "mark.py"], 1, "-p nets/nope: there is no such file"),
+        (["-p", "data.txt", "mark.py"], 1, "-p data.txt: not a Python source file (.py)"),
+        (
+            ["-p", "work", "mark.py"],
+            1,
+            "-p work: no file, module or function by that name; for the one in mark.py:"
+            " -p __main__.work",
+        ),
+        (["-p", "math", "mark.py"], 1, "-p math: math has no Python source (it is built in)"),
+        (["-p", "tensorlens.units", "mark.py"], 1, "-p tensorlens.units: tensorlens cannot profile"
+         " itself"),
+        (
+            ["-p", "json", "mark.py"],
+            1,
+            "-p json: tensorlens itself uses it and has imported it; profile the function that"
+            " calls it",
+        ),
+        (["-p", "", "mark.py"], 2, "-p: give a file, folder, module or module.function"),
+        (
+            ["-o", "out.xyz", "mark.py"],
+            2,
+            "cannot tell the format of 'out.xyz': the endings known are .csv, .html, .json, .txt",
+        ),
+        (
+            ["-o", "old.json", "mark.py"],
+            2,
+            "old.json exists: choose another name, or overwrite it with -f",
+        ),
+        (["-o", "dir.json", "mark.py"], 1, "cannot write dir.json: it is a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_it_refuses_gets_one_line_before_anything_runs(
+    folder, capsys, monkeypatch, arguments, code, text
+):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["tensorlens"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (folder / "mark.py").write_text("def work(): pass\nopen('ran', 'w')\n")
+    (folder / "data.txt").write_text("")
+    (folder / "old.json").write_text("precious")
+    (folder / "dir.json").mkdir()
+    assert main(["run", *arguments]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"tensorlens: error: {text}\n"
+    assert not (folder / "ran").exists()
+    assert (folder / "old.json").read_text() == "precious"
+
+
+def test_a_function_a_module_does_not_have_is_refused(folder):
+    done = tensorlens(folder, "run", "-p", "nets.core.nope", "plain.py")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"tensorlens: error: -p nets.core.nope: {folder}/nets/core.py defines no function or"
+        " class nope\n"
+    )
+
+
+def test_it_says_when_nothing_of_a_target_ran(folder):
+    (folder / "idle.py").write_text("import nets.core\nprint('hello')\n")
+    done = tensorlens(
+        *(folder, "run", "-o", "out.json", "-p", "nets.core", "-p", "idle.py"),
+        *("-p", "plain", "idle.py"),
+    )
+    assert done.stdout == "hello\n"
+    assert done.stderr.splitlines() == [
+        "tensorlens: -p nets.core: its 6 functions were never called",
+        "tensorlens: -p idle.py: no function of it was defined; put the lines into one, or into a"
+        " block: with tensorlens.profile:",
+        "tensorlens: -p plain: the program never imported it",
+        "tensorlens: nothing was profiled, so out.json was not written",
+    ]
+    assert not (folder / "out.json").exists()
+
+
+def test_tensor_bytes_are_exact(folder):
+    pytest.importorskip("torch")
+    (folder / "tensors.py").write_text(
+        "import torch\n"
+        "def work():\n"
+        "    a = torch.ones(1000)\n"
+        "    b = torch.ones(2, 1024)\n"
+        "    del a\n"
+        "    return b\n"
+        "work()\n"
+    )
+    done = tensorlens(folder, "run", "-o", "out.json", "-p", "tensors.py", "tensors.py")
+    assert done.returncode == 0, done.stderr
+    report = LineReport.from_json((folder / "out.json").read_text("utf-8"))
+    if report.devices[0].precision != "exact bytes":
+        pytest.skip(f"counted by {report.devices[0].source}")
+    memory = {line.lineno: line.memory.get("cpu") for line in report.functions[0].lines}
+    # 4 bytes an element: 1000 x 4, then 2 x 1024 x 4 more, then without the first
+    assert [memory[line].net for line in (3, 4, 5, 6)] == [4000, 8192, -4000, 0]
+    assert [memory[line].allocated for line in (3, 4, 5, 6)] == [4000, 12192, 8192, 8192]
+    assert memory[4].peak == 12192
+    table = tensorlens(folder, "show", "out.json").stdout
+    assert "+3.91 KiB  │     a = torch.ones(1000)" in table
+    assert "● +8.00 KiB  │     b = torch.ones(2, 1024)" in table
+
+
+def test_only_the_program_speaks_on_standard_error_but_for_one_line(folder):
+    (folder / "speaks.py").write_text(f"import sys\nprint('me', file=sys.stderr)\n{DECORATED}")
+    done = tensorlens(folder, "run", "speaks.py")
+    assert program_lines(done.stderr) == ["me"]
+    assert len(own_lines(done.stderr)) == 1
+
+
+def function(*lines: Line, calls: int) -> LineReport:
+    made = FunctionLines("f", "f", "m", "m.py", 1, calls, lines)
+    return LineReport((made,), (DeviceSource("cpu", "counted", "exact"),))
+
+
+def test_gathering_adds_up():
+    gathering = Gathering()
+    first = LineMemory(10, 20, 30, net=5, net_max=4, net_first=1)
+    second = LineMemory(7, 25, None, net=-2, net_max=3, net_first=3)
+    gathering.add(function(Line(1, "a", 2, 100, {"cpu": first}), Line(2, "b"), calls=2))
+    gathering.add(function(Line(1, "a", 3, 50, {"cpu": second}, "E: x"), calls=3))
+    [made] = gathering.report().functions
+    assert made.calls == 5
+    assert made.lines == (
+        Line(1, "a", 5, 150, {"cpu": LineMemory(10, 25, None, 3, 4, 1)}, "E: x"),
+        Line(2, "b"),
+    )
+    assert json.loads(gathering.report().to_json())["process"] is None

@@ -1,0 +1,236 @@
+"""Counters are those of the process, so every thread's running line sees every peak."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from bench import Bench, FakeMemory
+
+
+def in_turns(*steps: Callable[[], object]) -> None:
+    """Run each step in a thread of its own; ``turn()`` inside hands over to the next thread."""
+    threads = [threading.Thread(target=step) for step in steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_the_running_line_of_another_thread_has_the_peak_that_a_read_here_ended(
+    bench: Bench, memory: FakeMemory
+) -> None:
+    waiting, spiked = threading.Event(), threading.Event()
+
+    @bench.profile
+    def waiter() -> None:
+        waiting.set(), spiked.wait(10)  # A
+        memory.allocate(1)  # B
+
+    @bench.profile
+    def spiker() -> None:
+        memory.spike(800)  # C
+        memory.allocate(20)  # D
+        spiked.set()  # E
+
+    def other() -> None:
+        waiting.wait(10)
+        spiker()
+
+    in_turns(waiter, other)
+    assert bench.peaks("A", "C", "D") == [800, 800, 20]
+    assert bench.nets("A", "C", "D") == [20, 0, 20]
+    assert bench.at("B").peak == 21
+    assert bench.is_idle()
+
+
+def test_a_peak_goes_to_the_innermost_line_and_from_there_to_its_callers(
+    bench: Bench, memory: FakeMemory
+) -> None:
+    waiting, spiked = threading.Event(), threading.Event()
+
+    @bench.profile
+    def inner() -> None:
+        waiting.set(), spiked.wait(10)  # A
+        memory.free(0)  # B
+
+    @bench.profile
+    def outer() -> None:
+        inner()  # C
+        memory.free(0)  # D
+
+    @bench.profile
+    def spiker() -> None:
+        memory.spike(300)  # E
+        spiked.set()  # F
+
+    def other() -> None:
+        waiting.wait(10)
+        spiker()
+
+    in_turns(outer, other)
+    assert bench.peaks("A", "B", "C", "D", "E") == [300, 0, 300, 0, 300]
+
+
+def test_a_function_called_from_several_threads_at_once_loses_nothing(
+    bench: Bench, memory: FakeMemory
+) -> None:
+    interval = sys.getswitchinterval()
+    start = threading.Barrier(4)
+
+    @bench.profile
+    def step() -> int:
+        total = 0
+        for number in range(500):  # A
+            total += number  # B
+        return total  # C
+
+    def work() -> None:
+        start.wait(10)
+        for _ in range(5):
+            step()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        in_turns(work, work, work, work)
+    finally:
+        sys.setswitchinterval(interval)
+    assert bench.hits("A", "B", "C") == [20 * 501, 20 * 500, 20]
+    assert bench.function("step").calls == 20
+    assert bench.is_idle()
+
+
+def test_no_peak_is_lost_or_invented_between_threads(bench: Bench, memory: FakeMemory) -> None:
+    interval = sys.getswitchinterval()
+    start = threading.Barrier(3)
+    ended = threading.Event()
+
+    @bench.profile
+    def spiker() -> None:
+        memory.spike(1000)  # A
+        memory.free(0)
+
+    @bench.profile
+    def idler() -> None:
+        while not ended.is_set():
+            len("")  # B
+
+    def spike() -> None:
+        start.wait(10)
+        for _ in range(200):
+            spiker()
+        ended.set()
+
+    def idle() -> None:
+        start.wait(10)
+        idler()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        in_turns(spike, idle, idle)
+    finally:
+        sys.setswitchinterval(interval)
+    assert bench.at("A").peak == 1000
+    assert bench.hits("A") == [200]
+
+
+def test_threads_started_in_profiled_code_are_profiled(bench: Bench, memory: FakeMemory) -> None:
+    @bench.profile
+    def work(size: int) -> None:
+        memory.allocate(size)  # A
+
+    @bench.profile
+    def step() -> None:
+        for size in (10, 300):
+            thread = threading.Thread(target=work, args=(size,))
+            thread.start()  # B
+            thread.join()  # C
+        memory.allocate(5)  # D
+
+    step()
+    assert bench.hits("A", "D") == [2, 1]
+    assert bench.nets("A", "D") == [310, 5]
+    assert bench.function("work").calls == 2
+    assert bench.is_idle()
+
+
+def test_a_pool_goes_on_unmeasured_when_the_profiler_is_off(memory: FakeMemory) -> None:
+    bench = Bench("around")
+
+    def work(size: int) -> object:
+        memory.allocate(size)  # A
+        return sys.gettrace()
+
+    profiler = bench.another_profiler(work)
+    with ThreadPoolExecutor(1) as pool:
+        with profiler:
+            pool.submit(work, 10).result()
+        pool.submit(work, 200).result()
+        assert pool.submit(work, 3000).result() is None
+        with profiler:
+            work(1)
+    (function,) = profiler.result().functions
+    assert function.calls == 2
+    assert threading.gettrace() is None
+    bench.close()
+
+
+def test_a_trace_function_for_new_threads_that_was_there_goes_on(
+    bench: Bench, memory: FakeMemory
+) -> None:
+    seen = []
+
+    def theirs(frame: object, event: str, arg: object) -> object:
+        if getattr(frame, "f_code", None) is plain.__code__:
+            seen.append((event, threading.current_thread().name))
+        return theirs
+
+    def plain() -> None:
+        memory.allocate(20)
+
+    def work() -> None:
+        plain()  # A
+
+    threading.settrace(theirs)
+    try:
+        work = bench.profile(work)
+        thread = threading.Thread(target=work, name="new")
+        thread.start()
+        thread.join()
+    finally:
+        threading.settrace(None)  # type: ignore[arg-type]
+    assert bench.nets("A") == [20]
+    assert ("line", "new") in seen
+
+
+def test_thread_local_generators_end_in_the_thread_that_drops_them(
+    bench: Bench, memory: FakeMemory
+) -> None:
+    @bench.profile
+    def numbers() -> Iterator[int]:
+        memory.allocate(1)  # A
+        yield 1
+
+    running = numbers()
+    next(running)
+    thread = threading.Thread(target=running.close)
+    thread.start()
+    thread.join()
+    assert bench.hits("A") == [1]
+    assert not bench.engine.threads.busy
+
+
+@pytest.mark.parametrize("ends_by", ["return", "error"])
+def test_a_thread_that_ended_is_forgotten(bench: Bench, memory: FakeMemory, ends_by: str) -> None:
+    @bench.profile
+    def work() -> None:
+        memory.allocate(1)
+        if ends_by == "error":
+            raise SystemExit
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not bench.engine.threads.busy
