@@ -17,8 +17,10 @@ from tensorlens.frameworks.base import UNKNOWN
 if TYPE_CHECKING:
     from tensorlens.lines.threads import ThreadState
 
-ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
+_ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
 """Exceptions that are how an iteration ends, not how a line fails."""
+_STOPS = frozenset({"_StopRecomputationError"})
+"""The same of a framework, by name: how torch.utils.checkpoint ends its second forward."""
 
 WIDTH = 3
 """Figures a slot: allocated, peak, reserved."""
@@ -203,7 +205,7 @@ class Activation:
         if not self.lineno:  # it did not come to run: its arguments did not fit
             for account in self.accounts:
                 account.calls -= 1
-        if error is not None and not isinstance(error, ENDINGS):
+        if error is not None and is_failure(error):
             self.mark_raised(_line_in(error, self.code), one_line(error))
 
     def mark_raised(self, lineno: int | None, text: str) -> None:
@@ -228,7 +230,7 @@ class Activation:
             self.resumed = True
         others = tuple(other for other in self.accounts if other is not account)
         self.accounts = (account,)
-        if error is not None and not isinstance(error, ENDINGS):
+        if error is not None and is_failure(error):
             self.mark_raised(_line_in(error, account.code), one_line(error))
         self.accounts = others
 
@@ -285,6 +287,11 @@ def _line_in(error: BaseException, code: CodeType) -> int | None:
             return seen.tb_lineno
         seen = seen.tb_next
     return None
+
+
+def is_failure(error: BaseException) -> bool:
+    """Tell whether a line that ``error`` leaves has failed, rather than an iteration ended."""
+    return not isinstance(error, _ENDINGS) and type(error).__name__ not in _STOPS
 
 
 def one_line(error: BaseException) -> str:

@@ -78,7 +78,7 @@ class AroundCall:
             return
         thread, height, traced, own = entered
         try:
-            if own is not None:
+            if own is not None and (own.start is not None or error is not None):
                 own.finish(error)
         except Exception as failure:
             note_failure((self._entry.account,), "a line", failure)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from tensorlens.lines.accounting import ENDINGS, Account, Activation, note_failure, one_line
+from tensorlens.lines.accounting import Account, Activation, is_failure, note_failure, one_line
 from tensorlens.lines.threads import Threads, ThreadState
 from tensorlens.lines.tracer import Watched, open_activation
 
@@ -71,7 +71,7 @@ class LocalTrace:
         handled = self.error or sys.exc_info()[1]
         self.error = None
         self.handled = None
-        if handled is not None and not isinstance(handled, ENDINGS):
+        if handled is not None and is_failure(handled):
             self.handled = one_line(handled)
 
     def _leave(self, frame: FrameType, arg: Any) -> None:

@@ -47,7 +47,8 @@ def make_twin(function: FunctionType, threads: Threads) -> FunctionType | None:
     if code.co_flags & _SUSPENDS or not code.co_flags & CO_OPTIMIZED:
         return None
     try:
-        hooked = hooked_code(code, functools.partial(_line_hook, threads, code))
+        hook_for = functools.partial(_line_hook, threads, code)
+        hooked = hooked_code(code, hook_for, _return_hook(threads, code))
     except Exception:  # bytecode that the assembler does not take: settrace does
         return None
     if hooked.co_varnames != code.co_varnames:  # locals() would come in another order
@@ -76,8 +77,27 @@ def _line_hook(threads: Threads, code: CodeType, lineno: int, *, moved: bool) ->
     return hook
 
 
-def hooked_code(code: CodeType, hook_for: HookFor) -> CodeType:
-    """Return ``code`` with a call of a hook wherever a line starts to execute.
+def _return_hook(threads: Threads, code: CodeType) -> Hook:
+    """Return what ends the last line while the frame still holds its locals.
+
+    So do trace functions and sys.monitoring: what the locals held is given back to the caller.
+    """
+    local = threads.local
+
+    def hook() -> None:
+        stack = local.state.stack
+        if stack and stack[-1].code is code:
+            activation = stack[-1]
+            try:
+                activation.finish()
+            except Exception as failure:
+                activation.fail(failure)
+
+    return hook
+
+
+def hooked_code(code: CodeType, hook_for: HookFor, at_return: Hook | None = None) -> CodeType:
+    """Return ``code`` with a call of a hook wherever a line starts to execute, and at its return.
 
     That is where the trace function of CPython 3.11 is called (Python/ceval.c,
     maybe_call_line_trace): wherever the line differs from that of the instruction executed
@@ -98,6 +118,8 @@ def hooked_code(code: CodeType, hook_for: HookFor) -> CodeType:
             target.extend(_entrance(before, waiting, item, arrivals, hook_for))
         else:
             target.extend(waiting)
+        if at_return is not None and item.name == "RETURN_VALUE":
+            target.extend(_call(at_return, item))
         target.append(item)
         started = started or item.name == "RESUME"
         before, waiting = item, []

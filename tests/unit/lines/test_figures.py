@@ -91,6 +91,34 @@ def test_a_line_that_never_ran_is_blank(bench: Bench, memory: FakeMemory) -> Non
     assert bench.function("uncalled").note == "never called"
 
 
+def test_what_locals_hold_is_given_back_in_the_line_of_the_caller(
+    bench: Bench, memory: FakeMemory
+) -> None:
+    class Tensor:
+        def __init__(self) -> None:
+            memory.allocate(100)
+
+        def __del__(self) -> None:
+            memory.free(100)
+
+    @bench.profile
+    def step() -> int:
+        kept = Tensor()  # A
+        return len([kept])  # B
+
+    @bench.profile
+    def outer() -> None:
+        step()  # C
+        memory.allocate(1)  # D
+
+    outer()
+    assert bench.nets("A", "B", "C", "D") == [100, 0, 0, 1]
+    assert bench.at("B").allocated == 100
+    assert bench.at("C") == LineMemory(0, 100, 100, 0, 0, 0)
+    assert bench.peaks("D") == [1]
+    assert bench.is_idle()
+
+
 def test_more_hits_hold_no_more_memory(bench: Bench, memory: FakeMemory) -> None:
     @bench.profile
     def step(times: int) -> None:
