@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from tensorlens.lines import recursion
 from tensorlens.lines.accounting import Activation, Switch, note_failure
 from tensorlens.lines.engine import Engine
 from tensorlens.lines.functions import ProfiledFunction, compile_marker
@@ -77,6 +78,7 @@ class AroundCall:
         if entered is None:
             return
         thread, height, traced, own = entered
+        recursion.give_back(height)
         try:
             if own is not None and (own.start is not None or error is not None):
                 own.finish(error)
@@ -97,6 +99,7 @@ class AroundCall:
         thread = self._engine.enable()
         self._switch.count += 1
         height = len(thread.stack)
+        recursion.lend(height)
         whole = None
         if self._entry.compiler is not None:
             whole = self._activation(thread)
@@ -110,6 +113,7 @@ class AroundCall:
         thread = self._engine.ready()
         self._switch.count += 1
         height = len(thread.stack)
+        recursion.lend(height)
         return Entered(thread, height, False, self._activation(thread))
 
     def _activation(self, thread: ThreadState) -> Activation:
