@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from pathlib import Path
 from collections.abc import Sequence
+from pathlib import Path
 
 _TAB = 4
 _ESCAPE = re.compile(
