@@ -1,34 +1,46 @@
 # `make demo` shows the tool at work, `make test` checks it; both make .venv on first use.
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # a plain "torch" would bring several GB of CUDA packages; this pin is a CPU build for CI and demo
 TORCH ?= torch==2.13.0
-READY := $(VENV)/.ready
+PIP := -m pip install --quiet --disable-pip-version-check
+# the line tracer is another one from 3.12 on; its tests need no torch
+NEWER := $(foreach version,3.12 3.13,$(shell python$(version) -c 'print("$(version)")' 2>/dev/null))
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint pytest bench clean $(NEWER:%=test-%)
 
-demo: $(READY)
+demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
 
-test: $(READY) lint
-	$(BIN)/python -m pytest
+test: lint $(NEWER:%=test-%) pytest
 
-lint: $(READY)
+lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)
+pytest: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+$(NEWER:%=test-%): test-%: $(VENV)-%/.ready
+	$(VENV)-$*/bin/python -m pytest tests/unit/lines tests/unit/render tests/unit/records
+
+bench: $(VENV)/.ready
 	$(BIN)/python -m tests.benchmarks
 
-$(READY): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP) "$(TORCH)"
+	$(BIN)/python $(PIP) -e ".[test]"
+	touch $@
+
+$(VENV)-%/.ready: pyproject.toml
+	python$* -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python $(PIP) -e . pytest pandas
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-3.*
