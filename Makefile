@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 PIP := -m pip install --quiet --disable-pip-version-check
 # the line tracer is another one from 3.12 on; its tests need no torch
-NEWER := $(foreach version,3.12 3.13,$(shell python$(version) -c 'print("$(version)")' 2>/dev/null))
+python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
+    || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python$(1) 2>/dev/null | tail -n 1)
+NEWER := $(foreach version,3.12 3.13,$(if $(call python,$(version)),$(version)))
 
 .PHONY: demo test lint pytest bench clean $(NEWER:%=test-%)
 
@@ -38,7 +40,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 $(VENV)-%/.ready: pyproject.toml
-	python$* -m venv $(VENV)-$*
+	$(call python,$*) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python $(PIP) -e . pytest pandas
 	touch $@
 
