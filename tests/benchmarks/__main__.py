@@ -10,6 +10,7 @@ from tests.benchmarks.side_by_side import show
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # two threads on two busy cores time the scheduler
     print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
     show("import tensorlens (whole processes)", imports.run())
     show("10,200 profiled lines, a line each", lines.cost_of_a_line(), per=lines.LINES)

@@ -8,6 +8,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <ctime>
@@ -380,20 +381,28 @@ int64_t read_resident() {
 #endif
 }
 
-// Asking the kernel costs one to four microseconds, more than all else of a read, and the
-// answer moves with page faults, not with single lines: within this time it is not asked again.
-constexpr int64_t kResidentAge = 200'000;  // ns
+// Asking the kernel costs more than all else of a read: a microsecond, or ten where its code has
+// left the processor's cache. The answer moves with page faults, not with single lines, so it is
+// asked again only when a hundred times what the last time took has gone by: at most one percent.
+constexpr int64_t kShare = 100;
 
 std::atomic<int64_t> g_resident{-1};
-std::atomic<int64_t> g_resident_since{0};
+std::atomic<int64_t> g_ask_again{0};
 
-int64_t recent_resident() {
+int64_t monotonic_ns() {
   timespec clock;
   clock_gettime(CLOCK_MONOTONIC, &clock);
-  const int64_t now = int64_t{1'000'000'000} * clock.tv_sec + clock.tv_nsec;
-  if (now - g_resident_since.load(std::memory_order_relaxed) > kResidentAge) {
+  return int64_t{1'000'000'000} * clock.tv_sec + clock.tv_nsec;
+}
+
+int64_t recent_resident() {
+  const int64_t begun = monotonic_ns();
+  if (begun >= g_ask_again.load(std::memory_order_relaxed)) {
     g_resident.store(read_resident(), std::memory_order_relaxed);
-    g_resident_since.store(now, std::memory_order_relaxed);
+    const int64_t ended = monotonic_ns();
+    // a pause of this thread in between is no cost of asking
+    const int64_t cost = std::min<int64_t>(ended - begun, 10'000);
+    g_ask_again.store(ended + kShare * cost, std::memory_order_relaxed);
   }
   return g_resident.load(std::memory_order_relaxed);
 }
@@ -415,7 +424,7 @@ void after_fork() {
 
 void after_fork_in_child() {
   after_fork();
-  g_resident_since.store(0, std::memory_order_relaxed);
+  g_ask_again.store(0, std::memory_order_relaxed);
   const int parents = g_statm.exchange(-1, std::memory_order_relaxed);
   if (parents >= 0) {
     close(parents);
@@ -473,7 +482,7 @@ TL_EXPORT int64_t tl_adopt(c10::StorageImpl* const* storages, int64_t length) {
 }
 
 // Gives allocated, peak since the previous call by anyone, and the resident set (at most
-// kResidentAge old), in bytes.
+// 1 ms old), in bytes.
 TL_EXPORT void tl_read(int64_t* figures) {
   const int64_t allocated = g_allocated.load(std::memory_order_relaxed);
   const int64_t peak = g_peak.exchange(allocated, std::memory_order_relaxed);
