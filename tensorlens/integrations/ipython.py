@@ -38,10 +38,8 @@ _VALUE = re.compile(r""""([^"]*)"|'([^']*)'|(\S+)""")
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext tensorlens``: add the magics, and show reports as text in a terminal."""
+    """``%load_ext tensorlens``: add the magics."""
     shell.register_magics(TensorlensMagics)
-    plain = shell.display_formatter.formatters["text/plain"]
-    plain.for_type(LineReport, lambda report, printer, cycle: printer.text(str(report)))
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -49,7 +47,6 @@ def unload_ipython_extension(shell: Any) -> None:
     for kind in ("line", "cell"):
         for name in ("tlrun", "mlrun"):
             shell.magics_manager.magics[kind].pop(name, None)
-    shell.display_formatter.formatters["text/plain"].pop(LineReport, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,9 @@ class LineReport:
 
         return html.fragment(self)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
         return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
