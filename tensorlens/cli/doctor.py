@@ -89,7 +89,7 @@ def _python() -> Finding:
     if sys.version_info >= (3, 12):
         tracer = "lines traced by sys.monitoring, which slows nothing else down"
     else:
-        tracer = "lines traced by sys.settrace; Python 3.12 and later have sys.monitoring"
+        tracer = "lines: hooks in decorated functions, sys.settrace elsewhere"
     return Finding(f"Python {platform.python_version()}", True, tracer)
 
 

@@ -35,6 +35,27 @@ class Entered(NamedTuple):
     """An activation that no tracer will end: of a twin, or of a function compiled away."""
 
 
+class Unmeasured:
+    """The region around a wrapped function that was pickled by value into another process."""
+
+    def enter(self) -> None:
+        """Do nothing."""
+
+    def enter_call(self, function: Any) -> tuple[None, Any]:
+        """Let ``function`` itself run."""
+        return None, function
+
+    def leave(self, entered: None, error: BaseException | None) -> None:
+        """Do nothing."""
+
+    def over(self, error: BaseException | None) -> None:
+        """Do nothing."""
+
+    def mark_compiled(self) -> bool:
+        """Do nothing."""
+        return True
+
+
 class AroundCall:
     """The region around a wrapped function; see :class:`tensorlens.lines.wrapping.Region`."""
 
@@ -53,6 +74,10 @@ class AroundCall:
         self._all_calls_are_wrapped = all_calls_are_wrapped
         self._twins: dict[int, FunctionType | None] = {}
         self.mark_compiled = compile_marker(entry)
+
+    def __reduce__(self) -> tuple[type[Unmeasured], tuple[()]]:
+        # cloudpickle sends a function of __main__ with its closure: the profiler stays here
+        return Unmeasured, ()
 
     def enter(self) -> Entered | None:
         """Switch on; a function whose lines are compiled away is measured as a whole."""
