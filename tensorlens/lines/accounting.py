@@ -148,8 +148,8 @@ class Activation:
             figures = thread.read()
             if self.pending:
                 figures = self.with_pending(figures)
-        start = self.start
-        self.start = figures
+        # until all is done: an interrupt in between must not have the line charged again
+        start, self.start = self.start, None
         if start is None:
             thread.tell_caller(self, figures)
         else:
@@ -187,6 +187,7 @@ class Activation:
             self.resumed = False
         self.lineno = lineno
         self.began = perf_counter_ns()
+        self.start = figures
 
     def resume(self, lineno: int) -> None:
         """The frame goes on inside ``lineno``, whose hit was counted before it was suspended."""

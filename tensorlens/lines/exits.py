@@ -24,6 +24,9 @@ class ExitReport:
         self._report = report
         self._installed_in: int | None = None
         self._done = False
+        self._reporting = False
+        self._terminated = False
+        """SIGTERM arrived while the report was being made."""
 
     def install(self) -> None:
         """Arrange for the report; later calls do nothing."""
@@ -52,7 +55,13 @@ class ExitReport:
     def _run(self) -> None:
         if not self._done:
             self._done = True
-            self._report(self._process())
+            self._reporting = True
+            try:
+                self._report(self._process())
+            finally:
+                self._reporting = False
+            if self._terminated:
+                _die_by_sigterm()
             if getattr(sys, "last_type", None) is KeyboardInterrupt:
                 _die_by_sigint()
 
@@ -64,12 +73,19 @@ class ExitReport:
         return f"process {os.getpid()}{name}"
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        if self._reporting:  # a pool ends its workers so, which may be at their exit already
+            self._terminated = True
+            return
         try:
             self._run()
         finally:
-            # die as without us: by the signal, not by an exit code
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+            _die_by_sigterm()
+
+
+def _die_by_sigterm() -> None:
+    # as without us: by the signal, not by an exit code
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _die_by_sigint() -> None:

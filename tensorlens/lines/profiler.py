@@ -201,7 +201,8 @@ def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:
     """
     if devices is None:
         return None
-    given = [devices] if isinstance(devices, (str, int)) else list(devices)
+    several = not isinstance(devices, str) and isinstance(devices, Iterable)
+    given = list(devices) if several else [devices]
     loaded = frameworks()
     for framework in loaded:
         given = [framework.device_name(device) for device in given]

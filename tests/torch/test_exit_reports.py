@@ -331,7 +331,7 @@ class TestProcesses:
         assert "never called" in out
 
     def test_a_pool_that_is_terminated(self, run):
-        status, _, err = run(
+        status, out, err = run(
             """
             import multiprocessing
             if __name__ == "__main__":
@@ -340,6 +340,9 @@ class TestProcesses:
             """
         )
         assert (status, err) == (0, "")
+        calls = [line.split()[-2] for line in out.splitlines() if line.startswith(TITLE)]
+        # a worker that ended by itself is terminated while it reports
+        assert sum(int(count) for count in calls if count.isdigit()) == 8
 
     def test_a_worker_that_fails_ends_as_before(self, run):
         status, out, err = run(
@@ -467,3 +470,23 @@ def test_a_signal_that_comes_during_the_report_does_not_repeat_it(start):
     rest, _ = process.communicate(timeout=20)
     assert process.returncode == -signal.SIGTERM
     assert tables(rest) <= 1
+
+
+def test_a_termination_during_the_report_waits_for_it(start):
+    process = start(
+        """
+        class Slow:
+            def write(self, text):
+                os.write(1, b"begun\\n")
+                time.sleep(0.3)
+                os.write(1, text.encode())
+            def flush(self): pass
+        sys.stdout = Slow()
+        work()
+        """
+    )
+    wait_for(process, "begun")
+    process.terminate()
+    rest, _ = process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGTERM
+    assert tables(rest) == 1

@@ -285,6 +285,12 @@ class TestBadInput:
             assert str(caught.value) == text
             assert isinstance(caught.value, ValueError)
 
+    @pytest.mark.parametrize(
+        "devices", ["cpu", torch.device("cpu"), ("cpu",), [torch.device("cpu")]]
+    )
+    def test_devices_may_be_one_or_several(self, devices):
+        assert tensorlens.LineProfiler(devices=devices).devices == ("cpu",)
+
     @pytest.mark.parametrize("every", [0, -1, "x", 1.5, True, [2]])
     def test_every_that_is_no_count(self, every):
         for use in (

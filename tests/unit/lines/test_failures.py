@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from bench import Bench, FakeFramework, FakeMemory
 
+from tensorlens.lines import accounting
+
 
 @pytest.mark.parametrize("error", [RuntimeError("driver lost"), MemoryError()])
 @pytest.mark.parametrize("read", [1, 2, 3, 4])
@@ -117,6 +119,37 @@ def test_an_interrupt_that_arrives_inside_a_hook_passes_and_leaves_things_usable
     assert bench.peaks("A", "B") == [1, 21]
     assert bench.hits("A", "B") == [1, 1]
     assert bench.is_idle()
+
+
+@pytest.mark.parametrize("reading", range(1, 7))
+def test_an_interrupt_between_two_steps_of_a_hook_charges_nothing_wrongly(
+    bench: Bench, memory: FakeMemory, monkeypatch: pytest.MonkeyPatch, reading: int
+) -> None:
+    @bench.profile
+    def step() -> None:
+        memory.allocate(1)  # A
+        memory.allocate(20)  # B
+
+    clock = iter(range(1_000_000, 2_000_000))
+    interrupted_at = 1_000_000 + reading - 1
+
+    def interrupted_clock() -> int:
+        now = next(clock)
+        if now == interrupted_at:
+            raise KeyboardInterrupt
+        return now
+
+    monkeypatch.setattr(accounting, "perf_counter_ns", interrupted_clock)
+    with pytest.raises(KeyboardInterrupt):
+        step()
+    function = bench.function("step")
+    assert {line.lineno for line in function.lines} == set(
+        range(function.first_line, function.first_line + len(function.lines))
+    )
+    for line in function.lines:
+        assert line.hits <= 1
+        assert line.time_ns < 10
+    assert bench.nets("A", "B") in ([None, None], [1, None], [1, 20])
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later have no trace function")
