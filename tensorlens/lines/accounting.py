@@ -13,6 +13,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.lines.signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from tensorlens.lines.threads import ThreadState
@@ -67,6 +68,14 @@ class Switch:
 
     def __init__(self) -> None:
         self.count = 0
+
+    def on(self) -> None:
+        """Switch on; calls nest."""
+        self.count += 1
+
+    def off(self) -> None:
+        """Undo one :meth:`on`."""
+        self.count -= 1
 
 
 class Account:
@@ -260,7 +269,13 @@ class Activation:
 
 
 def note_failure(accounts: tuple[Account, ...], what: str, failure: Exception) -> None:
-    """Say in the notes of ``accounts`` that something failed inside tensorlens."""
+    """Say in the notes of ``accounts`` that something failed inside tensorlens.
+
+    Raises:
+        Exception: ``failure`` itself, if it is not ours but of the program's signal handler.
+    """
+    if is_from_a_handler(failure):
+        raise failure
     for account in accounts:
         account.failure = f"{what} could not be measured: {one_line(failure)}"
 

@@ -100,21 +100,24 @@ class AroundCall:
 
     def leave(self, entered: Entered | None, error: BaseException | None) -> None:
         """Switch off."""
-        if entered is None:
-            return
-        thread, height, traced, own = entered
-        recursion.give_back(height)
-        try:
-            if own is not None and (own.start is not None or error is not None):
-                own.finish(error)
-        except Exception as failure:
-            note_failure((self._entry.account,), "a line", failure)
-        finally:
-            self._switch.count -= 1
-            if traced:
-                self._engine.disable((self._entry.account,))
-            if len(thread.stack) > height:
-                thread.unwind(height)
+        thread = self._engine.threads.current()
+        interrupted = thread.interrupted or isinstance(error, KeyboardInterrupt)
+        thread.interrupted = True  # until all is undone: one more interrupt may end it half way
+        if entered is not None:
+            _, height, traced, own = entered
+            self._switch.off()
+            recursion.give_back(thread, height)
+            try:
+                if own is not None and (own.start is not None or error is not None):
+                    own.finish(error)
+            except Exception as failure:
+                note_failure((self._entry.account,), "a line", failure)
+            finally:
+                if traced:
+                    self._engine.disable((self._entry.account,))
+                if len(thread.stack) > height:
+                    thread.unwind(height)
+        thread.interrupted = interrupted
 
     def over(self, error: BaseException | None) -> None:
         """A call has ended."""
@@ -122,9 +125,9 @@ class AroundCall:
 
     def _enter_traced(self) -> Entered:
         thread = self._engine.enable()
-        self._switch.count += 1
+        self._switch.on()
         height = len(thread.stack)
-        recursion.lend(height)
+        recursion.lend(thread)
         whole = None
         if self._entry.compiler is not None:
             whole = self._activation(thread)
@@ -136,9 +139,9 @@ class AroundCall:
 
     def _enter_twin(self) -> Entered:
         thread = self._engine.ready()
-        self._switch.count += 1
+        self._switch.on()
         height = len(thread.stack)
-        recursion.lend(height)
+        recursion.lend(thread)
         return Entered(thread, height, False, self._activation(thread))
 
     def _activation(self, thread: ThreadState) -> Activation:

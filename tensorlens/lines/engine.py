@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from types import FrameType
 
+from tensorlens.lines import recursion
 from tensorlens.lines.accounting import Account, Activation
 from tensorlens.lines.meters import Meters
 from tensorlens.lines.threads import Threads, ThreadState
@@ -56,6 +59,8 @@ class Engine:
     def ready(self) -> ThreadState:
         """Return the calling thread's state, with the counters that are the best now."""
         thread = self.threads.current()
+        if thread.interrupted:
+            self._recover(thread)
         if not thread.stack and not thread.depth:
             self.attach()
             thread.renew()
@@ -64,10 +69,32 @@ class Engine:
     def enable(self) -> ThreadState:
         """Switch the tracer on in the calling thread; calls nest."""
         thread = self.ready()
-        if not thread.depth:
+        if thread.depth:
+            self.tracer.renew(thread)
+        else:
             self.tracer.enable(thread)
         thread.depth += 1
         return thread
+
+    def hold(self) -> None:
+        """Do :meth:`enable` for a ``with`` statement rather than for one call."""
+        self.enable().held += 1
+
+    def let_go(self, accounts: tuple[Account, ...] = ()) -> None:
+        """Undo one :meth:`hold`."""
+        self.threads.current().held -= 1
+        self.disable(accounts)
+
+    def _recover(self, thread: ThreadState) -> None:
+        """Drop what calls left behind that an interrupt ended between two of our own steps."""
+        if thread.held or is_inside_a_wrapper(sys._getframe(1)):
+            return
+        thread.interrupted = False
+        thread.unwind(0)
+        recursion.give_back_all(thread)
+        if thread.depth:
+            thread.depth = 1
+            self.disable()
 
     def disable(self, accounts: tuple[Account, ...] = ()) -> None:
         """Undo one :meth:`enable` of the calling thread.
@@ -89,6 +116,7 @@ class Engine:
         """Charge a frame that is running already to ``account``, from its next line on."""
         self.watch(account)
         thread = self.enable()
+        thread.held += 1
         running = _activation_of(frame, thread)
         if running is not None:
             running.join(account)
@@ -112,13 +140,25 @@ class Engine:
             activation.finish(error)
             self.tracer.release(activation, frame)
         self.unwatch(account)
-        self.disable((account,))
+        self.let_go((account,))
 
     def forked(self) -> None:
         """In a new child process: what the parent measured is the parent's to report."""
         self.threads.forget_others()
         for account in self.watched.all():
             account.clear()
+
+
+def is_inside_a_wrapper(frame: FrameType | None) -> bool:
+    """Tell whether a profiled call is running, apart from the one that is just being entered."""
+    package = str(Path(__file__).parent)
+    while frame is not None and frame.f_code.co_filename.startswith(package):
+        frame = frame.f_back
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(package):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _activation_of(frame: FrameType, thread: ThreadState) -> Activation | None:

@@ -94,6 +94,9 @@ if sys.version_info >= (3, 12):
         def enable(self, thread: ThreadState) -> None:
             """Nothing to do: the events belong to the code, not to a thread."""
 
+        def renew(self, thread: ThreadState) -> None:
+            """Nothing to do: the events belong to the code, not to a thread."""
+
         def disable(self, thread: ThreadState) -> str | None:
             """Nothing to do: the events belong to the code, not to a thread."""
             return None

@@ -56,7 +56,7 @@ class LineProfiler(WrappingMixin):
         engine: Engine = engine,
     ) -> None:
         self._engine = engine
-        self._switch = Switch()
+        self._switch = WatchingSwitch(engine)
         self._entries: dict[int, ProfiledFunction] = {}
         """By the ``id()`` of the code object, which the entry keeps alive."""
         self._wrappers_see_all: bool | None = None
@@ -90,22 +90,28 @@ class LineProfiler(WrappingMixin):
         if attribute is not None:
             setattr(function, attribute, self(getattr(function, attribute)))
             return function
+        known = set(self._entries)
         self.add_function(function)
-        return self.wrap_callable(function)
+        try:
+            return self.wrap_callable(function)
+        except ProfileError:
+            for key in set(self._entries) - known:
+                del self._entries[key]
+            raise
 
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
         """A call of a wrapped function has ended; the decorators report here."""
 
     def enable_by_count(self) -> None:
         """Switch on in the calling thread; calls nest."""
-        self._switch.count += 1
-        self._engine.enable()
+        self._switch.on()
+        self._engine.hold()
 
     def disable_by_count(self) -> None:
         """Undo one :meth:`enable_by_count`."""
         if self._switch.count:
-            self._switch.count -= 1
-            self._engine.disable(self._accounts())
+            self._switch.off()
+            self._engine.let_go(self._accounts())
 
     enable = enable_by_count
     disable = disable_by_count
@@ -140,6 +146,7 @@ class LineProfiler(WrappingMixin):
     def close(self) -> None:
         """Stop to watch the functions; wrapped ones run on unmeasured."""
         for account in self._accounts():
+            self._switch.remove(account)
             self._engine.unwatch(account)
 
     @property
@@ -170,14 +177,17 @@ class LineProfiler(WrappingMixin):
             account = Account(code, self._switch)
             entry = describe(item, function, account)
             self._engine.attach()
-            self._engine.watch(account)
+            self._switch.add(account)
             self._entries[id(code)] = entry
             self._wrappers_see_all = None
         return entry
 
     def _region(self, function: Any) -> Region:
         entry = self._entries[id(python_function(function).__code__)]
-        entry.wrapped = True
+        if not entry.wrapped:
+            self._switch.remove(entry.account)
+            self._engine.watch(entry.account)
+            entry.wrapped = True
         self._wrappers_see_all = None
         return AroundCall(
             self._engine, self._switch, entry, self.call_ended, self._all_calls_are_wrapped
@@ -191,6 +201,50 @@ class LineProfiler(WrappingMixin):
                 for entry in self._entries.values()
             )
         return self._wrappers_see_all
+
+
+class WatchingSwitch(Switch):
+    """Watches the functions that were only added while it is on; wrapped ones always are.
+
+    So that what a finished ``with`` block had profiled runs at full speed again.
+    """
+
+    __slots__ = ("_accounts", "_engine")
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._engine = engine
+        self._accounts: list[Account] = []
+
+    def __reduce__(self) -> tuple[type[Switch], tuple[()]]:
+        return Switch, ()
+
+    def add(self, account: Account) -> None:
+        """Watch ``account`` whenever the switch is on."""
+        if self.count:
+            self._engine.watch(account)
+        self._accounts.append(account)
+
+    def remove(self, account: Account) -> None:
+        """Leave the watching of ``account`` to others."""
+        if account in self._accounts:
+            self._accounts.remove(account)
+            if self.count:
+                self._engine.unwatch(account)
+
+    def on(self) -> None:
+        """Switch on; calls nest."""
+        if not self.count:
+            for account in self._accounts:
+                self._engine.watch(account)
+        super().on()
+
+    def off(self) -> None:
+        """Undo one :meth:`on`."""
+        super().off()
+        if not self.count:
+            for account in self._accounts:
+                self._engine.unwatch(account)
 
 
 def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
+from tensorlens.lines.threads import ThreadState
+
 ADDED_FRAMES = 2
 """The wrapper, and what hands the arguments over: see tensorlens.lines.wrapping."""
 
@@ -17,20 +19,31 @@ STEP = 50
 """Nested profiled calls after which the limit is raised again."""
 
 
-def lend(height: int) -> None:
-    """Raise the limit if the call at this height of the profiled stack begins a new step."""
+def lend(thread: ThreadState) -> None:
+    """Raise the limit if the call that begins now begins a new step."""
+    height = len(thread.stack)
     if height and height % STEP == 0:
-        sys.setrecursionlimit(sys.getrecursionlimit() + _room(height))
+        _raise_by(thread, _room(height))
 
 
-def give_back(height: int) -> None:
-    """Undo :func:`lend` when the call at this height is over."""
+def give_back(thread: ThreadState, height: int) -> None:
+    """Undo :func:`lend` when the call that began at ``height`` is over."""
     if height and height % STEP == 0:
-        # too deep for the lower limit only if the program has set one of its own meanwhile
-        with suppress(RecursionError, ValueError):
-            sys.setrecursionlimit(sys.getrecursionlimit() - _room(height))
+        _raise_by(thread, -min(_room(height), thread.lent))
+
+
+def give_back_all(thread: ThreadState) -> None:
+    """Undo every :func:`lend` of the thread."""
+    _raise_by(thread, -thread.lent)
 
 
 def _room(height: int) -> int:
     # the first time also for the step that was taken before
     return STEP * ADDED_FRAMES * (2 if height == STEP else 1)
+
+
+def _raise_by(thread: ThreadState, frames: int) -> None:
+    # too deep for the lower limit only if the program has set one of its own meanwhile
+    with suppress(RecursionError, ValueError):
+        sys.setrecursionlimit(sys.getrecursionlimit() + frames)
+        thread.lent += frames

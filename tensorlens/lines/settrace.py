@@ -26,6 +26,9 @@ _SWALLOWED = (StopIteration, StopAsyncIteration)
 """Seen as an exception event wherever a loop or an await comes to its end."""
 
 
+_REMOVED = "something removed the trace function: lines that ran after it are missing"
+
+
 class LocalTrace:
     """The trace function of one profiled frame."""
 
@@ -118,8 +121,15 @@ class SettraceTracer:
             self._enabled += 1
         self._install(thread)
 
+    def renew(self, thread: ThreadState) -> None:
+        """Install ours again where an interrupt or a debugger's ``continue`` removed it."""
+        if sys.gettrace() is None:
+            thread.trouble = _REMOVED
+            sys.settrace(thread.ours)
+
     def disable(self, thread: ThreadState) -> str | None:
         """Put back the trace function that was there; frames that still run are let go."""
+        trouble, thread.trouble = thread.trouble, None
         with thread.lock:
             self._enabled -= 1
             if not self._enabled and threading.gettrace() == self._begin_thread:
@@ -129,15 +139,17 @@ class SettraceTracer:
         current = sys.gettrace()
         if current is thread.ours:
             sys.settrace(previous)
-            return None
+            return trouble
         if current is None:
-            return "something removed the trace function: lines that ran after it are missing"
+            return _REMOVED
         name = getattr(current, "__qualname__", type(current).__qualname__)
         return f"another tracer ({name}) took over: lines that ran after it are missing"
 
     def _install(self, thread: ThreadState) -> None:
         thread.base = len(thread.stack)
-        thread.previous = sys.gettrace()
+        previous = sys.gettrace()
+        # ours is still there where an interrupt cut a call short
+        thread.previous = None if previous is thread.ours else previous
         if thread.previous is not None:
             thread.ours = self._chaining_trace(thread)
         else:

@@ -28,11 +28,19 @@ class ThreadState:
         self.stack: list[Activation] = []
         self.depth = 0
         """How many enabled regions this thread is in."""
+        self.held = 0
+        """How many of them are ``with`` statements rather than calls."""
+        self.interrupted = False
+        """An interrupt may have ended a profiled call between two of our own steps."""
+        self.lent = 0
+        """How many frames the recursion limit was raised by."""
         self.generation = -1
         self.read: Read
         self.renew()
         self.base = 0
         """How many activations there were when the outermost of those regions began."""
+        self.trouble: str | None = None
+        """What cut in on ours since the outermost region began."""
         self.previous: Any = None
         """The trace function that was there before ours."""
         self.ours: Any = None

@@ -32,6 +32,10 @@ class Tracer(Protocol):
         """The calling thread enters its first profiled region."""
         ...
 
+    def renew(self, thread: ThreadState) -> None:
+        """The calling thread enters one more profiled region inside the first."""
+        ...
+
     def disable(self, thread: ThreadState) -> str | None:
         """The calling thread left its last one; return what went wrong meanwhile, or None."""
         ...

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from bytecode import Bytecode, Instr, Label
 from bytecode.instr import TryBegin
 
+from tensorlens.lines.signals import is_from_a_handler
 from tensorlens.lines.threads import Threads
 
 Hook = Callable[[], None]
@@ -49,7 +50,9 @@ def make_twin(function: FunctionType, threads: Threads) -> FunctionType | None:
     try:
         hook_for = functools.partial(_line_hook, threads, code)
         hooked = hooked_code(code, hook_for, _return_hook(threads, code))
-    except Exception:  # bytecode that the assembler does not take: settrace does
+    except Exception as failure:  # bytecode that the assembler does not take: settrace does
+        if is_from_a_handler(failure):
+            raise
         return None
     if hooked.co_varnames != code.co_varnames:  # locals() would come in another order
         return None

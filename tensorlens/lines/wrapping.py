@@ -63,8 +63,9 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
                 return func(*args, **kwargs)
             call, given = hand_over(args, kwargs)
             del args
-            entered, target = region.enter_call(func)
+            entered = None
             try:
+                entered, target = region.enter_call(func)
                 result = call(target, given, kwargs)
             except BaseException as error:
                 region.leave(entered, error)
@@ -152,8 +153,9 @@ def _steps(
     """
     resume, passing = inner.send, [None]
     while True:
-        entered = region.enter()
+        entered = None
         try:
+            entered = region.enter()
             passing.append(resume(passing.pop()))
         except StopIteration as end:
             region.leave(entered, None)
@@ -169,8 +171,9 @@ def _steps(
             passing.append((yield passing.pop()))
             resume = inner.send
         except GeneratorExit:
-            entered = region.enter()
+            entered = None
             try:
+                entered = region.enter()
                 value = inner.close()
                 if value is not None and closed is not None:
                     closed.append(value)

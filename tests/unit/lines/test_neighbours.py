@@ -369,9 +369,10 @@ def test_the_tool_id_is_given_back_and_taken_again(memory: FakeMemory) -> None:
     before = held()
     for _ in range(3):
         profiler = bench.another_profiler(step)
-        assert len(held()) == len(before) + 1
         with profiler:
+            assert len(held()) == len(before) + 1
             step()
+        assert held() == before
         (function,) = profiler.result().functions
         assert function.calls == 1
         profiler.close()
