@@ -17,6 +17,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -171,7 +172,8 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
         # execution_count is that of the next cell already in some versions of IPython
         number = len(self.shell.history_manager.input_hist_parsed) - 1
         filename = self.shell.compile.cache(transformed, number)
-        tree = self.shell.compile.ast_parse(transformed, filename)
+        with _syntax_in_one_line():
+            tree = self.shell.compile.ast_parse(transformed, filename)
         if not wishes.functions:
             # a framework is counted from its import on, and taken up only between profiled lines
             imports, tree.body = _leading_imports(tree.body)
@@ -179,7 +181,8 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
             exec(first, self.shell.user_global_ns, namespace)
         if is_cell:
             self._show_the_last(tree, namespace)
-        code: types.CodeType = self.shell.compile(tree, filename, "exec")
+        with _syntax_in_one_line():
+            code: types.CodeType = self.shell.compile(tree, filename, "exec")
         if not wishes.functions:
             lines = source.strip("\n").splitlines()
             if len(lines) != len(transformed.splitlines()):
@@ -231,6 +234,16 @@ def _functions_in(code: types.CodeType) -> Iterator[types.CodeType]:
             if not is_class and not constant.co_name.startswith("<"):
                 yield constant
             yield from _functions_in(constant)
+
+
+@contextmanager
+def _syntax_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except SyntaxError as error:
+        hint = ": put it in a function and give -f" if "await" in error.msg else ""
+        where = f"line {error.lineno}: {(error.text or '').strip()}"
+        raise UsageError(f"SyntaxError: {error.msg}{hint} ({where})") from None
 
 
 def _leading_imports(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -57,12 +57,13 @@ class ExitReport:
             self._done = True
             self._reporting = True
             try:
-                self._report(self._process())
+                with _one_interrupt_later() as interrupts:
+                    self._report(self._process())
             finally:
                 self._reporting = False
             if self._terminated:
                 _die_by_sigterm()
-            if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            if interrupts or _ended_by_interrupt():
                 _die_by_sigint()
 
     def _process(self) -> str | None:
@@ -80,6 +81,32 @@ class ExitReport:
             self._run()
         finally:
             _die_by_sigterm()
+
+
+@contextmanager
+def _one_interrupt_later() -> Iterator[list[int]]:
+    """Note the first Ctrl-C instead of ending the report; a second one ends it as always."""
+    noted: list[int] = []
+    default = signal.default_int_handler
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.signal(signal.SIGINT, default)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not default:
+        yield noted
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, default)
+
+
+def _ended_by_interrupt() -> bool:
+    # at an interactive prompt it is only the last thing that failed
+    return getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
 
 
 def _die_by_sigterm() -> None:

@@ -106,6 +106,8 @@ def why_not(item: Any) -> str:
             f"cannot profile {name}: {compiler} compiled its lines away; "
             "profile the function that calls it"
         )
+    if isinstance(getattr(item, "__wrapped__", None), FunctionType):
+        return f"cannot profile {name} through its wrapper: put @profile below the other decorator"
     if isinstance(item, BuiltinFunctionType) or inspect.isroutine(item):
         return f"cannot profile {name}: it is built in and has no Python lines; profile its caller"
     if callable(item):

@@ -156,6 +156,8 @@ class Profile:
         """See the class."""
         if every is not None and (type(every) is not int or every < 1):
             raise UsageError(f"every={every!r}: give a whole number of calls, 1 or more")
+        if stream is not None and not callable(getattr(stream, "write", None)):
+            raise UsageError(f"stream={stream!r}: give an open text file, such as sys.stderr")
         if not config.enabled():
             return _Configured(None) if function is None else function
         options = Options(every, checked_devices(devices), stream)

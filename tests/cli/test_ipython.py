@@ -156,7 +156,11 @@ def test_an_error_comes_after_the_report_and_as_ipython_shows_it(shell, source):
 def test_a_syntax_error_shows_no_report(shell):
     text, result = run(shell, "%%tlrun\nx = = 3")
     assert not result.success
-    assert "SyntaxError" in text and "Memory" not in text
+    assert text == "UsageError: SyntaxError: invalid syntax (line 1: x = = 3)\n"
+    text, _ = run(shell, "%%tlrun\nimport asyncio\nawait asyncio.sleep(0)")
+    assert text.startswith(
+        "UsageError: SyntaxError: 'await' outside function: put it in a function"
+    )
 
 
 def test_t_writes_a_file_in_the_format_of_its_ending_else_text(shell, tmp_path):

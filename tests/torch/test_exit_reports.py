@@ -472,7 +472,8 @@ def test_a_signal_that_comes_during_the_report_does_not_repeat_it(start):
     assert tables(rest) <= 1
 
 
-def test_a_termination_during_the_report_waits_for_it(start):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_report_waits_for_it(start, number):
     process = start(
         """
         class Slow:
@@ -486,7 +487,7 @@ def test_a_termination_during_the_report_waits_for_it(start):
         """
     )
     wait_for(process, "begun")
-    process.terminate()
+    process.send_signal(number)
     rest, _ = process.communicate(timeout=20)
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode == -number
     assert tables(rest) == 1

@@ -301,6 +301,22 @@ class TestBadInput:
                 use()
             assert str(caught.value) == f"every={every!r}: give a whole number of calls, 1 or more"
 
+    def test_a_stream_that_cannot_be_written(self):
+        with pytest.raises(UsageError) as caught:
+            tensorlens.profile(stream=5)
+        assert str(caught.value) == "stream=5: give an open text file, such as sys.stderr"
+
+    def test_a_function_under_a_cache(self):
+        @functools.lru_cache
+        def answer():
+            return 42
+
+        with pytest.raises(ProfileError) as caught:
+            tensorlens.profile(answer)
+        assert str(caught.value).endswith(
+            "answer through its wrapper: put @profile below the other decorator"
+        )
+
     def test_a_setting_that_is_no_value(self):
         code = """
         import tensorlens
