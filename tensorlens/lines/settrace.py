@@ -101,8 +101,8 @@ class SettraceTracer:
     def __init__(self, watched: Watched, threads: Threads) -> None:
         self._watched = watched
         self._threads = threads
-        self._enabled = 0
-        """How many threads are in an enabled region."""
+        self._enabled: set[int] = set()
+        """The threads that are in an enabled region, by identity."""
         self._for_threads: Any = None
         """What ``threading`` installed in new threads before us."""
 
@@ -115,10 +115,11 @@ class SettraceTracer:
     def enable(self, thread: ThreadState) -> None:
         """Install our trace function in the calling thread, before the one that is there."""
         with thread.lock:
-            if not self._enabled:
-                self._for_threads = threading.gettrace()
+            installed = threading.gettrace()
+            if installed != self._begin_thread:
+                self._for_threads = installed
                 threading.settrace(self._begin_thread)
-            self._enabled += 1
+            self._enabled.add(thread.ident)
         self._install(thread)
 
     def renew(self, thread: ThreadState) -> None:
@@ -131,7 +132,7 @@ class SettraceTracer:
         """Put back the trace function that was there; frames that still run are let go."""
         trouble, thread.trouble = thread.trouble, None
         with thread.lock:
-            self._enabled -= 1
+            self._enabled.discard(thread.ident)
             if not self._enabled and threading.gettrace() == self._begin_thread:
                 threading.settrace(self._for_threads)
         thread.unwind(thread.base)

@@ -3,6 +3,7 @@
 import random
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,9 @@ def alarm() -> Iterator[None]:
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+    # what an interrupt left installed goes at the next call, which may not come in this test
+    sys.settrace(None)
+    threading.settrace(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("alarm")
