@@ -19,7 +19,11 @@ class Adapter:
     def __init__(self) -> None:
         import torch
 
+        from tensorlens.frameworks.torch import accelerators
+
         compiler.is_tracing = torch.compiler.is_compiling
+        # bound once: a build with accelerators asks for the used ones at every profiled line
+        self._accelerators = accelerators
 
     def cpu_counter(self) -> Counter:
         """Return the counter of host memory: torch's CPU allocator, or a fallback.
@@ -33,15 +37,11 @@ class Adapter:
 
     def has_accelerators(self) -> bool:
         """Return whether this torch was built for any accelerator."""
-        from tensorlens.frameworks.torch import accelerators
-
-        return accelerators.has_accelerators()
+        return self._accelerators.has_accelerators()
 
     def used_devices(self) -> Sequence[str]:
         """Return the names of the accelerators in use so far, initialising none."""
-        from tensorlens.frameworks.torch import accelerators
-
-        return accelerators.used_devices()
+        return self._accelerators.used_devices()
 
     def device_counter(self, device: str) -> Counter:
         """Return the counter of an accelerator.
@@ -49,9 +49,7 @@ class Adapter:
         Raises:
             DeviceError: no such device here.
         """
-        from tensorlens.frameworks.torch import accelerators
-
-        return accelerators.device_counter(device)
+        return self._accelerators.device_counter(device)
 
     def device_name(self, device: Any) -> str:
         """Return torch's full spelling of a device: ``cuda`` and ``0`` are ``cuda:0``.
@@ -59,10 +57,8 @@ class Adapter:
         Raises:
             DeviceError: it surely does not exist here.
         """
-        from tensorlens.frameworks.torch import accelerators
-
-        accelerators.check_device(device)
-        return accelerators.canonical(device)
+        self._accelerators.check_device(device)
+        return self._accelerators.canonical(device)
 
     def compiled_by(self, function: Any) -> str | None:
         """Return ``torch.compile``, ``torch.jit.script`` or ``torch.jit.trace``, or None.
