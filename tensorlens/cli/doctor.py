@@ -87,7 +87,7 @@ def examine() -> Iterator[Finding]:
 
 def _python() -> Finding:
     if sys.version_info >= (3, 12):
-        tracer = "lines traced by sys.monitoring, which slows nothing else down"
+        tracer = "lines traced by sys.monitoring"
     else:
         tracer = "lines: hooks in decorated functions, sys.settrace elsewhere"
     return Finding(f"Python {platform.python_version()}", True, tracer)
