@@ -4,12 +4,16 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.torch.native import build
+from tensorlens.frameworks import building as build
+from tensorlens.frameworks.torch.native import build as torch_parts
+from tensorlens.frameworks.torch.native.build import COUNTER
 
 ROOT = Path(__file__).parents[2]
 COUNT = """
@@ -44,7 +48,7 @@ def built(tmp_path_factory):
     """One built library, that tests may copy."""
     path = tmp_path_factory.mktemp("built") / "counter.so"
     try:
-        build._compile(path)
+        build._compile(COUNTER, path)
     except build.NativeUnavailable as error:
         pytest.skip(str(error))
     return path
@@ -61,7 +65,7 @@ def compiled(monkeypatch, built):
     """Replace the compiler by a copy, and tell how often it ran."""
     runs = []
 
-    def copy(output):
+    def copy(part, output):
         runs.append(output)
         output.write_bytes(built.read_bytes())
 
@@ -69,7 +73,7 @@ def compiled(monkeypatch, built):
     return runs
 
 
-def refuse(output):
+def refuse(part, output):
     raise AssertionError("compiled again")
 
 
@@ -77,7 +81,7 @@ def failure(monkeypatch, **environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(build.NativeUnavailable) as caught:
-        build.load()
+        build.load(COUNTER)
     text = str(caught.value)
     assert isinstance(caught.value, TensorlensError)
     assert "\n" not in text
@@ -129,16 +133,16 @@ except ValueError as error:
 
 
 def test_the_second_load_does_not_compile(cache, compiled, monkeypatch):
-    build.load()
+    build.load(COUNTER)
     assert len(compiled) == 1
     monkeypatch.setattr(build, "_compile", refuse)
-    assert build.load().tl_blocks
+    assert build.load(COUNTER).tl_blocks
     assert len(list(cache.iterdir())) == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x7fELF", None])
 def test_a_damaged_library_is_built_once_more(cache, compiled, damage):
-    build.load()
+    build.load(COUNTER)
     (library,) = cache.iterdir()
     whole = library.read_bytes()
     library.chmod(0o600)
@@ -146,30 +150,30 @@ def test_a_damaged_library_is_built_once_more(cache, compiled, damage):
     library.unlink()
     library.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
     library.chmod(0o600)
-    build.load()
+    build.load(COUNTER)
     assert len(compiled) == 2
     assert [path.read_bytes() for path in cache.iterdir()] == [whole]
-    build.load()
+    build.load(COUNTER)
     assert len(compiled) == 2
 
 
 def test_what_others_could_have_written_is_not_loaded(cache, compiled):
-    build.load()
+    build.load(COUNTER)
     (library,) = cache.iterdir()
     library.chmod(0o666)
-    build.load()
+    build.load(COUNTER)
     assert len(compiled) == 2
     cache.chmod(0o777)
-    build.load()
+    build.load(COUNTER)
     assert len(compiled) == 3
     assert len(list(cache.iterdir())) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_another_users_library_is_not_loaded(cache, compiled):
-    build.load()
+    build.load(COUNTER)
     os.chown(cache, 12345, 12345)
-    build.load()
+    build.load(COUNTER)
     assert len(compiled) == 2
 
 
@@ -177,8 +181,8 @@ def test_no_cache_folder_can_be_made(tmp_path, monkeypatch, compiled):
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    assert build.load().tl_blocks
-    assert build.load().tl_blocks
+    assert build.load(COUNTER).tl_blocks
+    assert build.load(COUNTER).tl_blocks
     assert len(compiled) == 2
     assert not compiled[0].parent.exists()
 
@@ -193,21 +197,19 @@ def test_a_full_disk(cache, monkeypatch, compiled):
         return original(self, data)
 
     monkeypatch.setattr(Path, "write_bytes", write)
-    assert build.load().tl_blocks
+    assert build.load(COUNTER).tl_blocks
     assert list(cache.iterdir()) == []
 
 
 def test_the_key_covers_torch_and_the_source(monkeypatch, tmp_path):
-    before = build._key()
-    assert build._key() == before
+    before = build._key(COUNTER)
+    assert build._key(COUNTER) == before
     changed = tmp_path / "counter.cpp"
-    changed.write_bytes(build.SOURCE.read_bytes() + b"\n")
+    changed.write_bytes(COUNTER.source.read_bytes() + b"\n")
+    assert build._key(replace(COUNTER, source=changed)) != before
     with monkeypatch.context() as patch:
-        patch.setattr(build, "SOURCE", changed)
-        assert build._key() != before
-    with monkeypatch.context() as patch:
-        patch.setattr(build.torch, "__version__", "9.9.9")
-        assert build._key() != before
+        patch.setattr(torch, "__version__", "9.9.9")
+        assert build._key(COUNTER) != before
 
 
 def test_the_cache_home_follows_xdg(monkeypatch):
@@ -276,7 +278,7 @@ def _is_gone(pid):
 
 
 def test_headers_that_are_missing(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "_torch_folder", lambda: tmp_path)
+    monkeypatch.setattr(torch_parts, "_folder", lambda: tmp_path)
     assert "libc10.so" in failure(monkeypatch)
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libc10.so").write_text("")

@@ -8,9 +8,9 @@ import torch
 
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.base import Counter
+from tensorlens.frameworks.building import cache_folder
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.frameworks.torch.native.build import cache_folder
 
 FIGURES = ("allocated", "peak", "reserved")
 

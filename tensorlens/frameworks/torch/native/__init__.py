@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from tensorlens.frameworks.torch.native.build import NativeUnavailable, load
+from tensorlens.frameworks.building import NativeUnavailable, load
+from tensorlens.frameworks.torch.native.build import COUNTER
 
 __all__ = ["NativeAllocator", "NativeUnavailable", "install"]
 
@@ -79,7 +80,7 @@ def install() -> tuple[NativeAllocator, bool]:
     with _lock:
         if _installed is not None:
             return _installed, False
-        library = load()
+        library = load(COUNTER)
         refusal = int(library.tl_install())
         if refusal:
             raise NativeUnavailable(f"the native CPU counter is not in use: {_REFUSALS[refusal]}")

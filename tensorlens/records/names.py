@@ -1,0 +1,116 @@
+"""Names as a tree: ``history[3].loss`` is ``loss`` of the fourth of ``history``.
+
+A hundred thousand tensors of one list share the text of the list, so that a name costs a few
+bytes and is put together only when someone reads it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+TEXT, INDEX, KEY, ATTRIBUTE = range(4)
+"""How a node goes on from its parent: a text of its own, ``[3]``, ``['key']``, ``.attribute``."""
+
+_LONGEST_KEY = 60
+
+
+class Names:
+    """Nodes of ``(parent, kind, value)``; a node is known by its number.
+
+    ``value`` is the index itself for :data:`INDEX`, else the number of a text. ``parent`` is -1
+    for a name of its own.
+    """
+
+    __slots__ = ("_numbers", "kinds", "parents", "texts", "values")
+
+    def __init__(
+        self,
+        parents: array[int] | None = None,
+        kinds: array[int] | None = None,
+        values: array[int] | None = None,
+        texts: Sequence[str] = (),
+    ) -> None:
+        self.parents = array("i") if parents is None else parents
+        self.kinds = array("b") if kinds is None else kinds
+        self.values = array("q") if values is None else values
+        self.texts = list(texts)
+        self._numbers: dict[str, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def text(self, words: str) -> int:
+        """Return a new node: these words and no parent."""
+        return self._add(-1, TEXT, self.number(words))
+
+    def index(self, parent: int, index: int) -> int:
+        """Return a new node: ``parent[index]``."""
+        return self._add(parent, INDEX, index)
+
+    def key(self, parent: int, key: Any) -> int:
+        """Return a new node: ``parent['key']``, for any key, running none of its code."""
+        kind = type(key)
+        if kind is int and -(2**63) <= key < 2**63:
+            return self._add(parent, INDEX, key)
+        return self._add(parent, KEY, self.number(key_text(key)))
+
+    def attribute(self, parent: int, name: str) -> int:
+        """Return a new node: ``parent.name``, or ``name`` where the parent's text is empty."""
+        return self._add(parent, ATTRIBUTE, self.number(name))
+
+    def number(self, text: str) -> int:
+        """Return the number of ``text`` among :attr:`texts`."""
+        if self._numbers is None:
+            self._numbers = {known: number for number, known in enumerate(self.texts)}
+        number = self._numbers.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+        return number
+
+    def _add(self, parent: int, kind: int, value: int) -> int:
+        self.parents.append(parent)
+        self.kinds.append(kind)
+        self.values.append(value)
+        return len(self.parents) - 1
+
+    def __getitem__(self, node: int) -> str:
+        """Return the name of a node."""
+        parts: list[str] = []
+        length = len(self.parents)
+        # a damaged file may hold a circle
+        for _ in range(length):
+            if node < 0:
+                break
+            kind, value, parent = self.kinds[node], self.values[node], self.parents[node]
+            if kind == INDEX:
+                parts.append(f"[{value}]")
+            elif kind == KEY:
+                parts.append(f"[{self.texts[value]}]")
+            elif kind == ATTRIBUTE:
+                parts.append(f".{self.texts[value]}")
+            else:
+                parts.append(self.texts[value])
+            node = parent
+        return "".join(reversed(parts)).removeprefix(".")
+
+    def family(self, node: int) -> tuple[int, int] | None:
+        """Return ``(parent, index)`` where the name ends in an index, else None."""
+        if node < 0 or self.kinds[node] != INDEX:
+            return None
+        return self.parents[node], self.values[node]
+
+
+def key_text(key: Any) -> str:
+    """Return a dict's key as it is written, of plain types; of others, their type's name."""
+    kind = type(key)
+    if kind is str:
+        text = key if len(key) <= _LONGEST_KEY else key[: _LONGEST_KEY - 1] + "…"
+        return repr(text)
+    if kind in (int, float, bool, bytes) or key is None:
+        text = repr(key)
+        return text if len(text) <= _LONGEST_KEY else text[: _LONGEST_KEY - 1] + "…"
+    if kind is tuple and len(key) <= 4:
+        return "(" + ", ".join(key_text(item) for item in key) + ")"
+    return f"<{type.__getattribute__(kind, '__name__')}>"

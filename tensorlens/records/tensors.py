@@ -1,0 +1,273 @@
+"""Live tensors as records, kept in columns: a few dozen bytes a tensor.
+
+Sizes are exact bytes. Nothing here refers to the tensors themselves.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, overload
+
+from tensorlens.records.names import Names
+
+ROLES = ("parameter", "buffer", "gradient", "optimizer", "activation", "input", "other")
+"""What a tensor is for, in the order in which one storage with several is counted."""
+
+OTHER = ROLES.index("other")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of someone's program."""
+
+    filename: str
+    lineno: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.lineno} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """One live tensor, or a part of one that has storage of its own."""
+
+    name: str
+    role: str
+    """One of :data:`ROLES`."""
+    device: str
+    """torch's spelling: ``cpu``, ``cuda:0``, ``meta``."""
+    dtype: str
+    """Without the framework's name: ``float32``."""
+    shape: tuple[int, ...]
+    nbytes: int
+    """Elements times the size of one: what the tensor shows, whatever its storage holds."""
+    storage: int
+    """Address of the storage's first byte, the same for tensors that share it; 0 if none."""
+    storage_nbytes: int
+    """Bytes of the whole storage."""
+    alias_of: str | None
+    """The tensor that stands for the storage where this one does not; counted there."""
+    held_by: str | None
+    """What keeps it alive, where the name does not say so already."""
+    born: SourceLine | None
+    """The line that allocated the storage; None where births were not watched."""
+    names: tuple[str, ...] = ()
+    """All its names where it has several (tied weights), the first one included."""
+    module: str | None = None
+    """Path of the module an activation was made in."""
+    stride: tuple[int, ...] | None = None
+    """Elements from one index to the next; None for tensors without strides."""
+    offset: int = 0
+    """Where it begins in the storage, in elements."""
+    note: str | None = None
+    """What a reader must know: memory of NumPy, packed by a hook, part of a sparse tensor."""
+
+
+class TensorTable(Sequence[TensorRecord]):
+    """Tensors in columns; behaves as a sequence of :class:`TensorRecord`.
+
+    ``name``, ``module`` number nodes of ``names``; ``alias`` numbers a row; ``device``,
+    ``dtype``, ``shape``, ``stride``, ``held_by``, ``born``, ``note`` number the lists of the
+    same name in the plural. -1 stands for None.
+    """
+
+    __slots__ = (
+        *("nbytes", "storage", "storage_nbytes", "offset", "role", "device", "dtype", "shape"),
+        *("stride", "name", "alias", "held_by", "born", "module", "note"),
+        *("names", "devices", "dtypes", "shapes", "holders", "lines", "notes", "more_names"),
+    )
+
+    COLUMNS: Mapping[str, str] = {
+        "nbytes": "q",
+        "storage": "Q",
+        "storage_nbytes": "q",
+        "offset": "q",
+        "role": "b",
+        "device": "h",
+        "dtype": "h",
+        "shape": "i",
+        "stride": "i",
+        "name": "i",
+        "alias": "i",
+        "held_by": "i",
+        "born": "i",
+        "module": "i",
+        "note": "i",
+    }
+    """Column to its type code, as :mod:`array` spells them."""
+
+    def __init__(self) -> None:
+        for column, code in self.COLUMNS.items():
+            setattr(self, column, array(code))
+        self.names = Names()
+        self.devices: list[str] = []
+        self.dtypes: list[str] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.holders: list[str] = []
+        self.lines: list[SourceLine] = []
+        self.notes: list[str] = []
+        self.more_names: dict[int, tuple[str, ...]] = {}
+        """Row to all names, for rows with more than one."""
+
+    nbytes: array[int]
+    storage: array[int]
+    storage_nbytes: array[int]
+    offset: array[int]
+    role: array[int]
+    device: array[int]
+    dtype: array[int]
+    shape: array[int]
+    stride: array[int]
+    name: array[int]
+    alias: array[int]
+    held_by: array[int]
+    born: array[int]
+    module: array[int]
+    note: array[int]
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+    @overload
+    def __getitem__(self, row: int) -> TensorRecord: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[TensorRecord]: ...
+    def __getitem__(self, row: int | slice) -> TensorRecord | list[TensorRecord]:
+        if isinstance(row, slice):
+            return [self.record(each) for each in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"{len(self)} tensors, no number {row}")
+        return self.record(row % len(self))
+
+    def __iter__(self) -> Iterator[TensorRecord]:
+        return map(self.record, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorTable):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors>"
+
+    def record(self, row: int) -> TensorRecord:
+        """Return one tensor's record; ``row`` is not checked."""
+        name = self.names[self.name[row]]
+        alias = self.alias[row]
+        module = self.module[row]
+        return TensorRecord(
+            name=name,
+            role=ROLES[self.role[row]],
+            device=self.devices[self.device[row]],
+            dtype=self.dtypes[self.dtype[row]],
+            shape=self.shapes[self.shape[row]],
+            nbytes=self.nbytes[row],
+            storage=self.storage[row],
+            storage_nbytes=self.storage_nbytes[row],
+            alias_of=None if alias < 0 else self.names[self.name[alias]],
+            held_by=_item(self.holders, self.held_by[row]),
+            born=_item(self.lines, self.born[row]),
+            names=self.more_names.get(row, (name,)),
+            module=None if module < 0 else self.names[module],
+            stride=_item(self.shapes, self.stride[row]),
+            offset=self.offset[row],
+            note=_item(self.notes, self.note[row]),
+        )
+
+    def counted(self) -> Iterator[int]:
+        """Give the rows that stand for a storage: each storage once."""
+        return (row for row, alias in enumerate(self.alias) if alias < 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the columns as lists, for JSON."""
+        return {
+            **{column: list(getattr(self, column)) for column in self.COLUMNS},
+            "names": {
+                "parents": list(self.names.parents),
+                "kinds": list(self.names.kinds),
+                "values": list(self.names.values),
+                "texts": list(self.names.texts),
+            },
+            **{each: list(getattr(self, each)) for each in _TEXTS},
+            "shapes": [list(shape) for shape in self.shapes],
+            "lines": [[line.filename, line.lineno, line.function] for line in self.lines],
+            "more_names": {str(row): list(names) for row, names in self.more_names.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> TensorTable:
+        """Return the table that :meth:`to_dict` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError, OverflowError: the data is damaged.
+        """
+        table = cls()
+        for column, code in cls.COLUMNS.items():
+            setattr(table, column, array(code, data[column]))
+        names = data["names"]
+        table.names = Names(
+            array("i", names["parents"]),
+            array("b", names["kinds"]),
+            array("q", names["values"]),
+            [_text(text) for text in names["texts"]],
+        )
+        for each in _TEXTS:
+            setattr(table, each, [_text(text) for text in data[each]])
+        table.shapes = [tuple(int(size) for size in shape) for shape in data["shapes"]]
+        table.lines = [SourceLine(_text(f), int(n), _text(w)) for f, n, w in data["lines"]]
+        table.more_names = {
+            int(row): tuple(_text(name) for name in names)
+            for row, names in data["more_names"].items()
+        }
+        table._check()
+        return table
+
+    def _check(self) -> None:
+        length = len(self)
+        limits = {
+            "role": len(ROLES),
+            "device": len(self.devices),
+            "dtype": len(self.dtypes),
+            "shape": len(self.shapes),
+            "stride": len(self.shapes),
+            "name": len(self.names),
+            "module": len(self.names),
+            "alias": length,
+            "held_by": len(self.holders),
+            "born": len(self.lines),
+            "note": len(self.notes),
+        }
+        for column in self.COLUMNS:
+            values = getattr(self, column)
+            limit = limits.get(column)
+            if len(values) != length:
+                raise ValueError(f"column {column} has {len(values)} of {length} rows")
+            lowest = 0 if column in ("role", "device", "dtype", "shape", "name") else -1
+            if limit is not None and values and not lowest <= min(values) <= max(values) < limit:
+                raise ValueError(f"column {column} is out of range")
+        nodes = self.names
+        texts = (value for kind, value in zip(nodes.kinds, nodes.values, strict=True) if kind != 1)
+        if any(not 0 <= value < len(nodes.texts) for value in texts):
+            raise ValueError("a name without its text")
+        if nodes.parents and max(nodes.parents) >= len(nodes):
+            raise ValueError("a name without its parent")
+
+
+_TEXTS = ("devices", "dtypes", "holders", "notes")
+
+FIELDS = tuple(field.name for field in fields(TensorRecord))
+
+
+def _item(items: Sequence[Any], number: int) -> Any:
+    return None if number < 0 else items[number]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} in place of a text")
+    return value
