@@ -18,6 +18,8 @@ _HOME = {
     "clear_global_line_profiler": "tensorlens.lines.profile",
     "LineProfiler": "tensorlens.lines.profiler",
     "LineReport": "tensorlens.records.lines",
+    "MemReporter": "tensorlens.census.reporter",
+    "Snapshot": "tensorlens.records.snapshots",
     "TensorlensError": "tensorlens.errors",
     "load_ipython_extension": "tensorlens.integrations.ipython",
     "unload_ipython_extension": "tensorlens.integrations.ipython",
@@ -26,6 +28,8 @@ _HOME = {
 __all__ = [
     "LineProfiler",
     "LineReport",
+    "MemReporter",
+    "Snapshot",
     "TensorlensError",
     "clear_global_line_profiler",
     "profile",
@@ -34,6 +38,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from tensorlens.census.reporter import MemReporter
     from tensorlens.errors import TensorlensError
     from tensorlens.lines.profile import (
         clear_global_line_profiler,
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     )
     from tensorlens.lines.profiler import LineProfiler
     from tensorlens.records.lines import LineReport
+    from tensorlens.records.snapshots import Snapshot
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.records.lines import LineReport
+from tensorlens.records.loading import Record
+from tensorlens.records.snapshots import View
 from tensorlens.render import renderer_for, save
 
 
@@ -48,13 +49,13 @@ class Output:
         path = self.path.with_name(name)
         return Output(str(Path(self.typed).with_name(name)), path, self.overwrite)
 
-    def write(self, report: LineReport) -> None:
-        """Write the report, whole or not at all.
+    def write(self, record: Record, view: View | None = None) -> None:
+        """Write the record, whole or not at all; ``view`` is for files that people read.
 
         Raises:
             TensorlensError: it could not be written.
         """
-        save(report, self.path, overwrite=self.overwrite)
+        save(record, self.path, overwrite=self.overwrite, view=view)
 
 
 def add_options(parser: argparse.ArgumentParser, content: str) -> None:

@@ -9,7 +9,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from tensorlens.records.ledger import Ledger
+from tensorlens.records.tensors import TensorTable
 
 UNKNOWN = -1
 """What a reader gives for a figure that cannot be had."""
@@ -80,9 +84,35 @@ class Framework(Protocol):
         """Return the attribute to profile when ``item`` is a module instance, else None."""
         ...
 
+    def watch(self) -> Callable[[], None]:
+        """Count host memory and note which line allocates it, until what is returned is called."""
+        ...
+
+    def census(self, roots: Sequence[Root]) -> Findings:
+        """Return every live tensor, named from the roots on, and each device's ledger."""
+        ...
+
     def notes(self) -> Sequence[str]:
         """Return lines for the report: a fallback that is in use, and why."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where a census begins: a model, an optimizer, anything that holds tensors."""
+
+    item: Any
+    name: str | None = None
+    """What its content's names begin with; None leaves that to the framework."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a framework found in memory."""
+
+    tensors: TensorTable
+    ledger: Mapping[str, Ledger]
+    notes: tuple[str, ...]
 
 
 class Compiler:

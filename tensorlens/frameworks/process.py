@@ -126,7 +126,7 @@ class HeapCounter:
         except (AttributeError, TypeError):
             raise OSError("this C library has no mallinfo2 (glibc 2.33 and later do)") from None
         self._mallinfo.argtypes = ()
-        self._mallinfo.restype = _Mallinfo
+        self._mallinfo.restype = Mallinfo
         self._resident = _resident_reader()
 
     def reader(self) -> Reader:
@@ -140,8 +140,8 @@ class HeapCounter:
         return read
 
 
-class _Mallinfo(ctypes.Structure):
-    """glibc's ``struct mallinfo2`` (malloc.h)."""
+class Mallinfo(ctypes.Structure):
+    """glibc's ``struct mallinfo2`` (malloc.h): sizes in bytes."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)

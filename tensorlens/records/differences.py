@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, overload
 
+from tensorlens.errors import FileFormatError
+from tensorlens.records.checking import items, mapping, maybe, text, whole
+from tensorlens.records.joining import picked
+from tensorlens.records.ledger import FIGURES, Ledger
+from tensorlens.records.matching import matches
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.records.tensors import TensorRecord
+from tensorlens.records.tensors import ROLES, TensorRecord, TensorTable
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = "tensorlens.difference"
+VERSION = 1
+_KINDS = ("appeared", "gone", "grown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +33,298 @@ class Change:
     after: TensorRecord | None
     """None: it is gone."""
 
+    @property
+    def tensor(self) -> TensorRecord:
+        """The later record, or the earlier one of a tensor that is gone."""
+        known = self.after or self.before
+        assert known is not None
+        return known
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of storage it takes more than before; negative where it takes less."""
+        before = self.before.storage_nbytes if self.before else 0
+        after = self.after.storage_nbytes if self.after else 0
+        return after - before
+
+
+class Changes(Sequence[Change]):
+    """Changes in columns: rows of two tables, -1 for none; a sequence of :class:`Change`."""
+
+    __slots__ = ("after", "after_rows", "before", "before_rows")
+
+    def __init__(
+        self,
+        before: TensorTable,
+        before_rows: Sequence[int],
+        after: TensorTable,
+        after_rows: Sequence[int],
+    ) -> None:
+        self.before = before
+        self.before_rows = array("q", before_rows)
+        self.after = after
+        self.after_rows = array("q", after_rows)
+
+    def __len__(self) -> int:
+        return len(self.after_rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Change: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Change]: ...
+    def __getitem__(self, place: int | slice) -> Change | list[Change]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        before, after = self.before_rows[place], self.after_rows[place]
+        return Change(
+            None if before < 0 else self.before.record(before),
+            None if after < 0 else self.after.record(after),
+        )
+
+    def __iter__(self) -> Iterator[Change]:
+        return (self[place] for place in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Changes):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} changes>"
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return the bytes of storage before and after of each change."""
+        before, after = self.before.storage_nbytes, self.after.storage_nbytes
+        return [
+            (0 if b < 0 else before[b], 0 if a < 0 else after[a])
+            for b, a in zip(self.before_rows, self.after_rows, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """All storage of one role on one device, in bytes."""
+
+    device: str
+    role: str
+    before: int
+    after: int
+
+    @property
+    def change(self) -> int:
+        """Bytes more than before."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerChange:
+    """A device's ledger twice; None where a snapshot has none."""
+
+    before: Ledger | None
+    after: Ledger | None
+
+    def change(self, figure: str) -> int | None:
+        """Return the bytes a figure of the ledger is more than before; None where unknown.
+
+        Raises:
+            AttributeError: ``figure`` is none of :data:`~tensorlens.records.ledger.FIGURES`.
+        """
+        before = getattr(self.before, figure) if self.before else None
+        after = getattr(self.after, figure) if self.after else None
+        return None if before is None or after is None else after - before
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What appeared, went and grew from one snapshot to a later one."""
+    """What appeared, went and grew from one snapshot to a later one.
 
-    appeared: tuple[Change, ...]
-    gone: tuple[Change, ...]
-    grown: tuple[Change, ...]
+    Each storage is counted once, at the tensor that stands for it: a new view of memory that was
+    there before is no growth. Prints itself as text and, in a notebook, as HTML.
+    """
+
+    appeared: Changes
+    gone: Changes
+    grown: Changes
+    """The same name with storage of another size: larger, or smaller."""
+    roles: tuple[RoleChange, ...]
+    """Every role of every device that has or had storage."""
+    ledger: Mapping[str, LedgerChange]
+    """Device name to its ledgers before and after."""
+    process: str | None = None
+    notes: tuple[str, ...] = ()
+    """What a reader must know, of both snapshots."""
+
+    def __str__(self) -> str:
+        from tensorlens.render import text
+
+        return text.TextRenderer().render(self)
+
+    def _repr_html_(self) -> str:
+        from tensorlens.render import html
+
+        return html.fragment(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def kinds(self) -> tuple[tuple[str, Changes], ...]:
+        """Return the changes by the name of their kind."""
+        return tuple((kind, getattr(self, kind)) for kind in _KINDS)
+
+    def change(self, device: str) -> dict[str, int | None]:
+        """Return by how many bytes each figure of a device's ledger changed; None is unknown.
+
+        Raises:
+            KeyError: neither snapshot has a ledger of that device.
+        """
+        return {figure: self.ledger[device].change(figure) for figure in FIGURES}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
+        kinds = self.kinds()
+        before = [row for _, all_ in kinds for row in all_.before_rows if row >= 0]
+        after = [row for _, all_ in kinds for row in all_.after_rows if row >= 0]
+        return {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "process": self.process,
+            "notes": list(self.notes),
+            # in the order of the changes, so that their numbers need not be kept
+            "before": picked(self.gone.before, before).to_dict(),
+            "after": picked(self.gone.after, after).to_dict(),
+            **{kind: len(changes) for kind, changes in kinds},
+            "roles": [asdict(role) for role in self.roles],
+            "ledger": {device: asdict(change) for device, change in self.ledger.items()},
+        }
+
+    def to_json(self) -> str:
+        """Return the difference as JSON text; :meth:`from_json` reads it back equal."""
+        return json.dumps(self.to_dict(), separators=(",", ":"))
+
+    def to_csv(self) -> str:
+        """Return CSV text: one row per change, sizes in bytes."""
+        from tensorlens.render import table
+
+        return table.CsvRenderer().render(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame: one row per change, sizes in bytes.
+
+        Raises:
+            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
+        """
+        from tensorlens.render import table
+
+        return table.to_pandas(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Difference:
+        """Return the difference that :meth:`to_dict` gave.
+
+        Raises:
+            FileFormatError: it is something else, newer than this tensorlens, or damaged.
+        """
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise FileFormatError("not a tensorlens difference")
+        if data.get("version") != VERSION:
+            raise FileFormatError(
+                f"difference of version {data.get('version')!r}; this tensorlens reads {VERSION}"
+            )
+        try:
+            return cls(
+                **_changes(data),
+                roles=items(_role, data["roles"]),
+                ledger=mapping(_ledger_change, data["ledger"]),
+                process=maybe(text, data["process"]),
+                notes=items(text, data["notes"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise FileFormatError(f"damaged difference: {error}") from None
+
+    @classmethod
+    def from_json(cls, content: str) -> Difference:
+        """Return the difference that :meth:`to_json` wrote.
+
+        Raises:
+            FileFormatError: the text is not such a difference.
+        """
+        try:
+            data = json.loads(content)
+        except (ValueError, RecursionError):
+            raise FileFormatError("not a tensorlens difference: it is not JSON") from None
+        return cls.from_dict(data)
 
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:
-    """Return what changed from ``before`` to ``after``."""
-    raise NotImplementedError
+    """Return what changed from ``before`` to ``after``.
+
+    Tensors match by device, role and name, and where several share all three by size and birth
+    line. On each device the sizes of all changes add up to the change of the roles' totals.
+    """
+    old, new = before.tensors, after.tensors
+    found = matches(old, new)
+    return Difference(
+        appeared=Changes(old, [-1] * len(found.appeared), new, found.appeared),
+        gone=Changes(old, found.gone, new, [-1] * len(found.gone)),
+        grown=Changes(old, found.grown_before, new, found.grown_after),
+        roles=_roles(old, new),
+        ledger={
+            device: LedgerChange(before.ledger.get(device), after.ledger.get(device))
+            for device in {**before.ledger, **after.ledger}
+        },
+        process=after.process,
+        notes=_notes(before.notes, after.notes),
+    )
+
+
+def _roles(before: TensorTable, after: TensorTable) -> tuple[RoleChange, ...]:
+    earlier, later = before.role_totals(), after.role_totals()
+    devices = dict.fromkeys(device for device, _ in [*earlier, *later])
+    return tuple(
+        RoleChange(device, role, earlier.get((device, role), 0), later.get((device, role), 0))
+        for device in devices
+        for role in ROLES
+        if (device, role) in earlier or (device, role) in later
+    )
+
+
+def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+    both = [note for note in before if note in after]
+    return (
+        *both,
+        *(f"before: {note}" for note in before if note not in both),
+        *(f"after: {note}" for note in after if note not in both),
+    )
+
+
+def _changes(data: dict[str, Any]) -> dict[str, Any]:
+    before = TensorTable.from_dict(data["before"])
+    after = TensorTable.from_dict(data["after"])
+    appeared, gone, grown = (whole(data[kind]) for kind in _KINDS)
+    if min(appeared, gone, grown) < 0 or (gone + grown, appeared + grown) != (
+        len(before),
+        len(after),
+    ):
+        raise ValueError("another number of changes than of tensors")
+    return {
+        "appeared": Changes(before, [-1] * appeared, after, range(appeared)),
+        "gone": Changes(before, range(gone), after, [-1] * gone),
+        "grown": Changes(
+            *(before, range(gone, gone + grown)), *(after, range(appeared, appeared + grown))
+        ),
+    }
+
+
+def _role(data: Any) -> RoleChange:
+    role = text(data["role"])
+    if role not in ROLES:
+        raise ValueError(f"{role!r} is no role")
+    return RoleChange(text(data["device"]), role, whole(data["before"]), whole(data["after"]))
+
+
+def _ledger_change(data: Any) -> LedgerChange:
+    return LedgerChange(
+        maybe(Ledger.from_dict, data["before"]), maybe(Ledger.from_dict, data["after"])
+    )

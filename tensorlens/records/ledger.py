@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from tensorlens.records.checking import items, mapping, maybe, text, whole
 from tensorlens.records.tensors import SourceLine
 
 BALANCE = (
@@ -20,6 +22,12 @@ BALANCE = (
     ("allocated", ("named", "unnamed")),
 )
 """Each total and the terms that add up to it, from the outside in."""
+
+FIGURES = (
+    *("allocated", "named", "unnamed", "reserved", "cached"),
+    *("other", "driver_used", "driver_total"),
+)
+"""The fields of a :class:`Ledger` that are bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,16 @@ class Term:
     explanation: str
     """One line: what it is, and where the figure comes from."""
 
+    @classmethod
+    def from_dict(cls, data: Any) -> Term:
+        """Return the term of ``dataclasses.asdict``.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data is damaged.
+        """
+        texts = {name: text(data[name]) for name in ("of", "key", "label", "explanation")}
+        return cls(**texts, nbytes=maybe(whole, data["nbytes"]))
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -47,6 +65,21 @@ class Block:
     """The frames above it, innermost first, where the allocator recorded them."""
     what: str | None = None
     """What is known of it besides: the operator that made it."""
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Block:
+        """Return the block of ``dataclasses.asdict``.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data is damaged.
+        """
+        return cls(
+            address=whole(data["address"]),
+            nbytes=whole(data["nbytes"]),
+            born=maybe(SourceLine.from_dict, data["born"]),
+            stack=items(SourceLine.from_dict, data["stack"]),
+            what=maybe(text, data["what"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +115,24 @@ class Ledger:
     """The largest of the blocks that make up ``unnamed``."""
     block_count: int = 0
     """How many blocks make up ``unnamed``."""
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Ledger:
+        """Return the ledger of ``dataclasses.asdict``.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data is damaged.
+        """
+        figures: dict[str, Any] = {name: maybe(whole, data[name]) for name in FIGURES}
+        figures["named"] = whole(data["named"])
+        return cls(
+            device=text(data["device"]),
+            source=text(data["source"]),
+            precision=text(data["precision"]),
+            **figures,
+            parts=items(Term.from_dict, data["parts"]),
+            explanations=mapping(text, data["explanations"]),
+            missing=mapping(text, data["missing"]),
+            blocks=items(Block.from_dict, data["blocks"]),
+            block_count=whole(data["block_count"]),
+        )

@@ -60,6 +60,17 @@ class Names:
         """Return a new node: ``parent.name``, or ``name`` where the parent's text is empty."""
         return self._add(parent, ATTRIBUTE, self.number(name))
 
+    def become(self, node: int, other: int) -> None:
+        """Make ``node``, and so all names below it, read as ``other``."""
+        for column in (self.parents, self.kinds, self.values):
+            column[node] = column[other]
+
+    def root(self, node: int) -> int:
+        """Return the node that a name begins with."""
+        while self.parents[node] >= 0:
+            node = self.parents[node]
+        return node
+
     def number(self, text: str) -> int:
         """Return the number of ``text`` among :attr:`texts`."""
         if self._numbers is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.errors import FileFormatError
-from tensorlens.records.ledger import Block, Ledger, Term
-from tensorlens.records.tensors import SourceLine, TensorTable
+from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.records.checking import items, mapping, maybe, text
+from tensorlens.records.joining import joined
+from tensorlens.records.ledger import Ledger
+from tensorlens.records.tensors import ROLES, TensorTable
 
 if TYPE_CHECKING:
     import pandas
@@ -57,6 +59,26 @@ class Snapshot:
         from tensorlens.records.differences import difference
 
         return difference(before, self)
+
+    @classmethod
+    def merged(cls, parts: Mapping[str, Snapshot]) -> Snapshot:
+        """Return several snapshots as one, such as those of the ranks of a job.
+
+        Each part's devices get its label in front (``rank0/cuda:0``), so that tensors and ledgers
+        stay apart and every total is the sum of the parts'. What is merged can be merged again.
+        """
+        provenances = dict.fromkeys(part.provenance for part in parts.values())
+        return cls(
+            tensors=joined((f"{label}/", part.tensors) for label, part in parts.items()),
+            ledger={
+                f"{label}/{device}": replace(ledger, device=f"{label}/{device}")
+                for label, part in parts.items()
+                for device, ledger in part.ledger.items()
+            },
+            provenance=", ".join(provenances) or "measured",
+            process=f"merged: {', '.join(parts)}",
+            notes=tuple(f"{label}: {note}" for label, part in parts.items() for note in part.notes),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
@@ -106,65 +128,69 @@ class Snapshot:
         try:
             return cls(
                 tensors=TensorTable.from_dict(data["tensors"]),
-                ledger={device: _ledger(item) for device, item in data["ledger"].items()},
-                provenance=data["provenance"],
-                process=data["process"],
-                notes=tuple(data["notes"]),
+                ledger=mapping(Ledger.from_dict, data["ledger"]),
+                provenance=text(data["provenance"]),
+                process=maybe(text, data["process"]),
+                notes=items(text, data["notes"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(f"damaged snapshot: {error}") from None
 
     @classmethod
-    def from_json(cls, text: str) -> Snapshot:
+    def from_json(cls, content: str) -> Snapshot:
         """Return the snapshot that :meth:`to_json` wrote.
 
         Raises:
             FileFormatError: the text is not such a snapshot.
         """
         try:
-            data = json.loads(text)
+            data = json.loads(content)
         except (ValueError, RecursionError):
             raise FileFormatError("not a tensorlens snapshot: it is not JSON") from None
         return cls.from_dict(data)
 
 
-def _ledger(data: dict[str, Any]) -> Ledger:
-    return Ledger(
-        **{
-            **data,
-            "parts": tuple(Term(**item) for item in data["parts"]),
-            "blocks": tuple(_block(item) for item in data["blocks"]),
-        }
-    )
-
-
-def _block(data: dict[str, Any]) -> Block:
-    born = data["born"]
-    return Block(
-        **{
-            **data,
-            "born": None if born is None else SourceLine(**born),
-            "stack": tuple(SourceLine(**item) for item in data["stack"]),
-        }
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which of a snapshot's tensors a report shows, and how fully."""
+    """Which of a snapshot's tensors a report shows, and how fully.
 
-    top: int | None = None
-    """The largest so many rows of each device."""
+    What is left out is always summed, so that a report adds up whatever its view.
+
+    Raises:
+        UsageError: a negative size or number, or a role that is none of ``ROLES``.
+    """
+
+    top: int | None = 40
+    """The largest so many rows of each device; None for all."""
     min_size: int = 0
     """Rows of at least so many bytes."""
     roles: tuple[str, ...] = ()
     """Only these roles; empty for all."""
     devices: tuple[str, ...] = ()
-    """Only these devices; empty for all."""
+    """Only these devices; empty for all. ``cuda`` stands for all of its kind, and in a merged
+    snapshot ``rank0`` for all of a part and ``cuda:0`` for that device of every part."""
     verbose: bool = False
     """Also aliases, strides, storages, holders and births."""
     explain: bool = False
     """Also one line for each term of the ledger."""
 
+    def __post_init__(self) -> None:
+        if self.top is not None and self.top < 0:
+            raise UsageError(f"top = {self.top}: give the number of rows, or None for all")
+        if self.min_size < 0:
+            raise UsageError(f"min_size = {self.min_size}: give bytes, 0 or more")
+        for role in self.roles:
+            if role not in ROLES:
+                raise UsageError(f"{role!r} is no role: the roles are {', '.join(ROLES)}")
 
-FULL = View()
+    def shows_device(self, device: str) -> bool:
+        """Tell whether a device is among those asked for."""
+        parts = device.split("/")
+        names = {part for each in parts for part in (each, each.partition(":")[0])}
+        return not self.devices or any(
+            wanted in names or device == wanted or device.startswith((wanted + "/", wanted + ":"))
+            for wanted in self.devices
+        )
+
+
+FULL = View(top=None)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, overload
 
-from tensorlens.records.names import Names
+from tensorlens.records.checking import items, text, whole
+from tensorlens.records.names import INDEX, Names
 
 ROLES = ("parameter", "buffer", "gradient", "optimizer", "activation", "input", "other")
 """What a tensor is for, in the order in which one storage with several is counted."""
@@ -28,6 +29,15 @@ class SourceLine:
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.lineno} in {self.function}"
+
+    @classmethod
+    def from_dict(cls, data: Any) -> SourceLine:
+        """Return the line of ``dataclasses.asdict``.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data is damaged.
+        """
+        return cls(text(data["filename"]), whole(data["lineno"]), text(data["function"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +193,14 @@ class TensorTable(Sequence[TensorRecord]):
         """Give the rows that stand for a storage: each storage once."""
         return (row for row, alias in enumerate(self.alias) if alias < 0)
 
+    def role_totals(self) -> dict[tuple[str, str], int]:
+        """Return the bytes of storage of each device and role, each storage once."""
+        totals: dict[tuple[str, str], int] = {}
+        for row in self.counted():
+            key = self.devices[self.device[row]], ROLES[self.role[row]]
+            totals[key] = totals.get(key, 0) + self.storage_nbytes[row]
+        return totals
+
     def to_dict(self) -> dict[str, Any]:
         """Return the columns as lists, for JSON."""
         return {
@@ -214,16 +232,13 @@ class TensorTable(Sequence[TensorRecord]):
             array("i", names["parents"]),
             array("b", names["kinds"]),
             array("q", names["values"]),
-            [_text(text) for text in names["texts"]],
+            items(text, names["texts"]),
         )
         for each in _TEXTS:
-            setattr(table, each, [_text(text) for text in data[each]])
-        table.shapes = [tuple(int(size) for size in shape) for shape in data["shapes"]]
-        table.lines = [SourceLine(_text(f), int(n), _text(w)) for f, n, w in data["lines"]]
-        table.more_names = {
-            int(row): tuple(_text(name) for name in names)
-            for row, names in data["more_names"].items()
-        }
+            setattr(table, each, list(items(text, data[each])))
+        table.shapes = [items(whole, shape) for shape in data["shapes"]]
+        table.lines = [SourceLine(text(f), whole(n), text(w)) for f, n, w in data["lines"]]
+        table.more_names = {int(row): items(text, all_) for row, all_ in data["more_names"].items()}
         table._check()
         return table
 
@@ -250,12 +265,21 @@ class TensorTable(Sequence[TensorRecord]):
             lowest = 0 if column in ("role", "device", "dtype", "shape", "name") else -1
             if limit is not None and values and not lowest <= min(values) <= max(values) < limit:
                 raise ValueError(f"column {column} is out of range")
+        for column in ("nbytes", "storage_nbytes", "offset"):
+            if length and min(getattr(self, column)) < 0:
+                raise ValueError(f"column {column} is out of range")
+        if any(not 0 <= row < length for row in self.more_names):
+            raise ValueError("names of a tensor that is not there")
         nodes = self.names
-        texts = (value for kind, value in zip(nodes.kinds, nodes.values, strict=True) if kind != 1)
+        texts = (v for kind, v in zip(nodes.kinds, nodes.values, strict=True) if kind != INDEX)
         if any(not 0 <= value < len(nodes.texts) for value in texts):
             raise ValueError("a name without its text")
-        if nodes.parents and max(nodes.parents) >= len(nodes):
+        if len(nodes.parents) != len(nodes.kinds):
+            raise ValueError("a name without its kind")
+        if any(not -1 <= parent < len(nodes) for parent in nodes.parents):
             raise ValueError("a name without its parent")
+        if _in_circles(nodes.parents):
+            raise ValueError("a name that goes on from itself")
 
 
 _TEXTS = ("devices", "dtypes", "holders", "notes")
@@ -267,7 +291,13 @@ def _item(items: Sequence[Any], number: int) -> Any:
     return None if number < 0 else items[number]
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} in place of a text")
-    return value
+def _in_circles(parents: Sequence[int]) -> bool:
+    begun = [-1] * len(parents)
+    for start in range(len(parents)):
+        node = start
+        while node >= 0 and begun[node] < 0:
+            begun[node] = start
+            node = parents[node]
+        if node >= 0 and begun[node] == start:
+            return True
+    return False

@@ -1,7 +1,7 @@
 """Reports as people and programs read them: text, HTML, CSV, JSON.
 
-A renderer is a small class with an ``extension`` and ``render(report)``. Importing this package
-is cheap; each renderer is imported when it is asked for.
+A renderer is a small class with an ``extension`` and ``render(record)``, for every kind of
+record. Importing this package is cheap; each renderer is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tensorlens.errors import TensorlensError, UsageError
 
 if TYPE_CHECKING:
-    from tensorlens.records.lines import LineReport
+    from tensorlens.records.loading import Record
+    from tensorlens.records.snapshots import View
 
 _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "csv": ("tensorlens.render.table", "CsvRenderer", {}),
@@ -23,21 +24,24 @@ _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # a file is not the terminal this happens to run in
     "txt": ("tensorlens.render.text", "TextRenderer", {"width": 120, "encoding": "utf-8"}),
 }
+_FOR_PEOPLE = ("html", "txt")
 
 
 class Renderer(Protocol):
-    """Turns a report into one file's content; a pure function of the report."""
+    """Turns a report into one file's content; a pure function of the record."""
 
     @property
     def extension(self) -> str:
         """The ending of the files it writes, without the dot."""
 
-    def render(self, report: LineReport) -> str | bytes:
+    def render(self, record: Record) -> str | bytes:
         """Return the content of the file; text is to be written as UTF-8, newlines as they are."""
 
 
-def renderer_for(path_or_extension: str | os.PathLike[str]) -> Renderer:
+def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = None) -> Renderer:
     """Return the renderer for a file by its ending: ``"run.html"``, ``".html"`` or ``"html"``.
+
+    ``view`` is for those that people read; data is always written whole.
 
     Raises:
         UsageError: no renderer writes files with that ending.
@@ -48,17 +52,26 @@ def renderer_for(path_or_extension: str | os.PathLike[str]) -> Renderer:
         known = ", ".join(f".{each}" for each in sorted(_RENDERERS))
         raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
     module, renderer, options = _RENDERERS[extension]
+    if view is not None and extension in _FOR_PEOPLE:
+        options = {**options, "view": view}
     made: Renderer = getattr(import_module(module), renderer)(**options)
     return made
 
 
-def save(report: LineReport, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write ``report`` to ``path`` in the format its ending names, whole or not at all.
+def save(
+    record: Record,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    view: View | None = None,
+) -> Path:
+    """Write ``record`` to ``path`` in the format its ending names, whole or not at all.
 
     Args:
-        report: what to write.
+        record: what to write.
         path: where to; its ending names the format.
         overwrite: replace a file that is already there.
+        view: which tensors a file for people shows; data is always written whole.
 
     Returns:
         The path written.
@@ -67,11 +80,11 @@ def save(report: LineReport, path: str | os.PathLike[str], *, overwrite: bool = 
         UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
         TensorlensError: the file could not be written; nothing is left behind.
     """
-    renderer = renderer_for(path)
+    renderer = renderer_for(path, view)
     target = Path(path)
     if not overwrite and os.path.lexists(target):
         raise UsageError(f"{target} exists: choose another name, or overwrite it with -f")
-    content = renderer.render(report)
+    content = renderer.render(record)
     if isinstance(content, str):
         # a file name that is no valid text reaches the report as lone surrogates
         content = content.encode("utf-8", "backslashreplace")

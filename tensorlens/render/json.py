@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tensorlens.records.lines import LineReport
+    from tensorlens.records.loading import Record
 
 
 class JsonRenderer:
-    """Writes what :meth:`LineReport.from_json` reads back equal."""
+    """Writes what :func:`tensorlens.records.loading.load` reads back equal."""
 
     extension = "json"
 
-    def render(self, report: LineReport) -> str:
-        """Return the report as JSON text with a newline at the end."""
-        return report.to_json() + "\n"
+    def render(self, record: Record) -> str:
+        """Return the record as JSON text with a newline at the end."""
+        return record.to_json() + "\n"

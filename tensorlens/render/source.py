@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _TAB = 4
+_JOINTS = ".[/\\"
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor moves
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
@@ -79,3 +80,24 @@ def short_path(filename: str) -> str:
         return str(Path(filename).relative_to(Path.cwd()))
     except (OSError, ValueError):
         return filename
+
+
+def shortened(text: str, room: int, ellipsis: str) -> str:
+    """Return ``text`` in at most ``room`` columns, cut in the middle where it does not fit.
+
+    The end is what tells names and paths apart, so it gets all that its last component needs.
+    """
+    if width(text) <= room:
+        return text
+    room = max(room - width(ellipsis), 1)
+    tail = text[max(map(text.rfind, _JOINTS), default=0) :]
+    at_end = min(room, max(width(tail), room * 2 // 3))
+    return _start(text, room - at_end) + ellipsis + _start(text[::-1], at_end)[::-1]
+
+
+def _start(text: str, room: int) -> str:
+    for index, char in enumerate(text):
+        room -= _columns(char)
+        if room < 0:
+            return text[:index]
+    return text

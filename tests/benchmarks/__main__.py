@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from tests.benchmarks import imports, lines, step
+from tests.benchmarks import births, imports, lines, step
 from tests.benchmarks.side_by_side import show
 
 
@@ -16,6 +16,9 @@ def main() -> None:
     show("10,200 profiled lines, a line each", lines.cost_of_a_line(), per=lines.LINES)
     show("unprofiled Python loop", lines.beside(lines.python_loop))
     show("unprofiled tensor code", lines.beside(lines.tensor_loop))
+    show("torch.empty, each", births.allocations(), per=births.ALLOCATIONS)
+    show("2 ms training step, births watched", births.steps(), per=step.STEPS)
+    show("100,000 blocks, each", births.lookups(), per=births.BLOCKS)
     # last: the stand-ins for CUDA that pytorch_memlab needs stay in place
     show("2 ms training step, loop and step profiled, a step each", step.run(), per=step.STEPS)
 

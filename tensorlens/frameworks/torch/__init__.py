@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorlens.frameworks.base import Counter, compiler
+from tensorlens.frameworks.base import Counter, Findings, Root, compiler
 
 
 class Adapter:
@@ -81,6 +81,22 @@ class Adapter:
         from torch.nn import Module
 
         return "forward" if issubclass(type(item), Module) else None
+
+    def watch(self) -> Callable[[], None]:
+        """Count host memory and note which line allocates it, until what is returned is called.
+
+        Raises:
+            UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        """
+        from tensorlens.frameworks.torch.census.watching import watch
+
+        return watch()
+
+    def census(self, roots: Sequence[Root]) -> Findings:
+        """Return every live tensor by name, and the ledger of each device."""
+        from tensorlens.frameworks.torch.census.take import take
+
+        return take(roots)
 
     def notes(self) -> Sequence[str]:
         """Return the line that says why host memory is counted by a fallback, if it is."""

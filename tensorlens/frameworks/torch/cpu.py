@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -102,18 +102,30 @@ def adopt_living(allocator: NativeAllocator) -> int:
 
     Runs no code of the objects it meets. Returns how many storages were taken.
     """
-    storages: dict[int, Any] = {}
     fake = _fake_tensor()
+    # isinstance would ask the object itself, through __class__
+    return adopt_tensors(
+        allocator,
+        [
+            item
+            for item in gc.get_objects()
+            if issubclass(type(item), torch.Tensor) and not issubclass(type(item), fake)
+        ],
+    )
+
+
+def adopt_tensors(allocator: NativeAllocator, tensors: Iterable[Any]) -> int:
+    """Count in the CPU storages of these tensors and of their gradients.
+
+    Runs no code of the tensors. Returns how many were taken.
+    """
+    storages: dict[int, Any] = {}
     with torch._C.DisableTorchFunction():
-        for item in gc.get_objects():
-            # isinstance would ask the object itself, through __class__
-            kind = type(item)
-            if not issubclass(kind, torch.Tensor) or issubclass(kind, fake):
-                continue
-            _collect(item, storages)
+        for tensor in tensors:
+            _collect(tensor, storages)
             try:
                 # a gradient nobody has looked at has no Python object of its own
-                gradient = torch._C.TensorBase.grad.__get__(item) if _is_leaf(item) else None
+                gradient = torch._C.TensorBase.grad.__get__(tensor) if _is_leaf(tensor) else None
             except Exception:
                 gradient = None
             if gradient is not None:

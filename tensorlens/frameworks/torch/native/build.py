@@ -62,3 +62,4 @@ def _part(name: str, label: str) -> Part:
 
 
 COUNTER = _part("counter", "the native CPU counter")
+TENSORS = _part("tensors", "the native tensor reader")

@@ -8,15 +8,17 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 
+#include "births.hpp"
+#include "blocks.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <ctime>
-#include <cstdlib>
+#include <new>
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <unistd.h>
 
 #ifdef __APPLE__
@@ -27,7 +29,6 @@
 
 // A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
 // which on many machines is a package of its own.
-using PyObject = struct _object;
 struct MethodDefinition {  // PyMethodDef
   const char* name;
   PyObject* (*function)(PyObject*, PyObject*);
@@ -41,179 +42,6 @@ extern "C" int PyTuple_SetItem(PyObject*, ssize_t, PyObject*);
 extern "C" PyObject* PyLong_FromLongLong(long long);
 
 namespace {
-
-std::atomic<int64_t> g_allocated{0};
-std::atomic<int64_t> g_peak{0};
-
-void raise_peak(int64_t level) {
-  int64_t peak = g_peak.load(std::memory_order_relaxed);
-  while (peak < level &&
-         !g_peak.compare_exchange_weak(peak, level, std::memory_order_relaxed)) {
-  }
-}
-
-void count(int64_t bytes) {
-  const int64_t level = g_allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (bytes > 0) {
-    raise_peak(level);
-  }
-}
-
-// A block's requested size by its address. The deleter is given nothing but the address, and
-// malloc_usable_size rounds up, so the size has to be kept. Open addressing with linear probing:
-// one table per shard, no memory taken per block.
-class alignas(64) Shard {
- public:
-  void lock() {
-    for (int spins = 0; busy_.exchange(true, std::memory_order_acquire); ++spins) {
-      if (spins >= 64) {
-        sched_yield();
-      }
-    }
-  }
-
-  void unlock() {
-    busy_.store(false, std::memory_order_release);
-  }
-
-  // Gives the size a stale entry held (-1 if there was none): a block that someone freed behind
-  // our back, whose address has now been handed out again. False when there is no memory.
-  bool put(uintptr_t address, uint64_t hash, int64_t size, int64_t* stale) {
-    *stale = -1;
-    // Three quarters full at most: beyond that, linear probing gets slow.
-    if (4 * (used_ + 1) > 3 * capacity_ && !resize(capacity_ ? 2 * capacity_ : kSmallest)) {
-      return false;
-    }
-    Slot* slot = find(address, hash);
-    if (slot->address == address) {
-      *stale = slot->size;
-    } else {
-      ++used_;
-    }
-    *slot = Slot{address, size};
-    return true;
-  }
-
-  // Gives -1 when the address is not known: a block from before the allocator was installed.
-  int64_t take(uintptr_t address, uint64_t hash) {
-    if (used_ == 0) {
-      return -1;
-    }
-    Slot* slot = find(address, hash);
-    if (slot->address != address) {
-      return -1;
-    }
-    const int64_t size = slot->size;
-    close_gap(static_cast<size_t>(slot - slots_));
-    --used_;
-    if (capacity_ > kSmallest && 16 * used_ < capacity_) {
-      resize(capacity_ / 4);
-    }
-    return size;
-  }
-
-  size_t used() const {
-    return used_;
-  }
-
-  static uint64_t hash(uintptr_t address) {
-    // malloc's alignment leaves nothing in the low bits; the product's high ones hold the most
-    return (static_cast<uint64_t>(address) >> 4) * 0x9E3779B97F4A7C15ull;
-  }
-
- private:
-  struct Slot {
-    uintptr_t address;
-    int64_t size;
-  };
-
-  static constexpr size_t kSmallest = 64;
-
-  size_t home(uint64_t hash) const {
-    return static_cast<size_t>(hash >> 16) & (capacity_ - 1);
-  }
-
-  Slot* find(uintptr_t address, uint64_t hash) {
-    size_t index = home(hash);
-    while (slots_[index].address != 0 && slots_[index].address != address) {
-      index = (index + 1) & (capacity_ - 1);
-    }
-    return &slots_[index];
-  }
-
-  // Moves later entries of the run back, so that lookups need no tombstones.
-  void close_gap(size_t gap) {
-    const size_t mask = capacity_ - 1;
-    for (size_t next = (gap + 1) & mask; slots_[next].address != 0; next = (next + 1) & mask) {
-      const size_t wanted = home(hash(slots_[next].address));
-      if (((next - wanted) & mask) >= ((next - gap) & mask)) {
-        slots_[gap] = slots_[next];
-        gap = next;
-      }
-    }
-    slots_[gap] = Slot{0, 0};
-  }
-
-  bool resize(size_t capacity) {
-    auto* fresh = static_cast<Slot*>(std::calloc(capacity, sizeof(Slot)));
-    if (fresh == nullptr) {
-      return false;
-    }
-    Slot* old = slots_;
-    const size_t count = capacity_;
-    slots_ = fresh;
-    capacity_ = capacity;
-    for (size_t index = 0; index < count; ++index) {
-      if (old[index].address != 0) {
-        *find(old[index].address, hash(old[index].address)) = old[index];
-      }
-    }
-    std::free(old);
-    return true;
-  }
-
-  std::atomic<bool> busy_{false};
-  Slot* slots_ = nullptr;
-  size_t capacity_ = 0;
-  size_t used_ = 0;
-};
-
-// few enough that all of them stay in a core's cache
-constexpr int kShardBits = 4;
-Shard g_shards[1 << kShardBits];
-
-Shard& shard_of(uint64_t hash) {
-  return g_shards[hash >> (64 - kShardBits)];
-}
-
-bool count_in(const void* data, int64_t size) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const uint64_t hash = Shard::hash(address);
-  Shard& shard = shard_of(hash);
-  int64_t stale = -1;
-  shard.lock();
-  const bool kept = shard.put(address, hash, size, &stale);
-  shard.unlock();
-  if (stale >= 0) {
-    count(-stale);
-  }
-  if (kept) {
-    count(size);
-  }
-  return kept;
-}
-
-void count_out(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const uint64_t hash = Shard::hash(address);
-  Shard& shard = shard_of(hash);
-  shard.lock();
-  const int64_t size = shard.take(address, hash);
-  shard.unlock();
-  if (size >= 0) {
-    count(-size);
-  }
-}
 
 // An allocator that is counted, and how its blocks are released.
 struct Counted {
@@ -246,7 +74,7 @@ struct CountingAllocator final : c10::Allocator {
     // be seen, so it is not counted either.
     if (block.get() != nullptr && block.get() == block.get_context() &&
         block.get_deleter() == counted.base_deleter &&
-        count_in(block.get(), static_cast<int64_t>(size))) {
+        count_in(block.get(), static_cast<int64_t>(size), birth_here())) {
       (void)block.compare_exchange_deleter(counted.base_deleter, &counting_deleter<place>);
     }
     return block;
@@ -270,7 +98,7 @@ bool adopt(c10::StorageImpl& storage) {
   auto& block = const_cast<c10::DataPtr&>(storage.data_ptr());
   if (block.get() == nullptr || block.get() != block.get_context() ||
       block.get_deleter() != counted.base_deleter ||
-      !count_in(block.get(), static_cast<int64_t>(storage.nbytes()))) {
+      !count_in(block.get(), static_cast<int64_t>(storage.nbytes()), kNoBirth)) {
     return false;
   }
   (void)block.compare_exchange_deleter(counted.base_deleter, &counting_deleter<kCurrent>);
@@ -411,15 +239,13 @@ int64_t recent_resident() {
 // a table half written in the child.
 
 void before_fork() {
-  for (Shard& shard : g_shards) {
-    shard.lock();
-  }
+  lock_births();
+  lock_blocks();
 }
 
 void after_fork() {
-  for (Shard& shard : g_shards) {
-    shard.unlock();
-  }
+  unlock_blocks();
+  unlock_births();
 }
 
 void after_fork_in_child() {
@@ -518,15 +344,60 @@ TL_EXPORT int64_t tl_allocated() {
 }
 
 TL_EXPORT int64_t tl_blocks() {
-  int64_t blocks = 0;
-  for (Shard& shard : g_shards) {
-    shard.lock();
-    blocks += static_cast<int64_t>(shard.used());
-    shard.unlock();
-  }
-  return blocks;
+  return count_blocks();
 }
 
 TL_EXPORT int64_t tl_resident() {
   return read_resident();
+}
+
+// Compares the table with the blocks at the addresses, at one moment. `sizes` gets a size (or -1)
+// per address; `largest` address, size and birth of up to `limit` blocks that are at none of them;
+// `figures` allocated, named, and the numbers of blocks at none of the addresses and in `largest`.
+// 1 when there is no memory for it.
+TL_EXPORT int tl_balance(
+    const uint64_t* addresses, int64_t length, int64_t* sizes, int64_t* largest, int64_t limit,
+    int64_t* figures) {
+  try {
+    BlocksNow blocks;
+    if (!blocks.whole()) {
+      return 1;
+    }
+    const int64_t named = blocks.name(addresses, sizes, length);
+    const Unnamed unnamed = blocks.unnamed(static_cast<size_t>(limit));
+    figures[0] = named + unnamed.bytes;
+    figures[1] = named;
+    figures[2] = unnamed.blocks;
+    figures[3] = static_cast<int64_t>(unnamed.largest.size());
+    for (const Block& block : unnamed.largest) {
+      *largest++ = static_cast<int64_t>(block.key);
+      *largest++ = block.size;
+      *largest++ = block.birth;
+    }
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// See prepare_births. `folders` are separated by NUL.
+TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length, int least_frames) {
+  return prepare_births(folders, length, least_frames);
+}
+
+TL_EXPORT void tl_switch_births(int on) {
+  switch_births(on != 0);
+}
+
+TL_EXPORT void tl_births(const uint64_t* addresses, int64_t length, int32_t* births) {
+  for (int64_t index = 0; index < length; ++index) {
+    births[index] = birth_of(static_cast<uintptr_t>(addresses[index]));
+  }
+}
+
+// Gives the text of a birth (see Lines), which is never released; null where there is none.
+TL_EXPORT const char32_t* tl_birth_line(int32_t number, int64_t* length) {
+  const std::u32string* const text = g_lines.text(number);
+  *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());
+  return text == nullptr ? nullptr : text->data();
 }

@@ -1,10 +1,7 @@
-"""Reports as plain text for a terminal, a log or a file."""
+"""Line reports as text, with the source at the far right."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,30 +19,10 @@ from tensorlens.render.layout import (
     layouts,
 )
 from tensorlens.render.source import clipped, printable, width
+from tensorlens.render.text.page import GAP, Glyphs, Page, wrapped
 
 if TYPE_CHECKING:
     from tensorlens.records.lines import LineReport
-
-_GAP = 2
-_HANGING = " " * 4
-_NARROWEST = 40
-_DEFAULT_WIDTH = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """The marks and rules of a table."""
-
-    peak: str
-    growth: str
-    raised: str
-    bar: str
-    rule: str
-    ellipsis: str
-
-
-UNICODE = Glyphs(peak="▲", growth="●", raised="✗", bar="│", rule="─", ellipsis="…")
-ASCII = Glyphs(peak="^", growth="*", raised="!", bar="|", rule="-", ellipsis="...")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,33 +84,15 @@ _OF_REPEATS = ("Net max", "Net first")
 _MOST_WANTED = ("Hits", "Allocated", "Time", "Reserved", "Net max", "Net first")
 
 
-class TextRenderer:
-    """Tables of at most ``width`` characters with the source at the far right.
-
-    Args:
-        width: characters a line may take. None takes the terminal's width where standard output
-            is a terminal, else 120. Where a column has to give way, the text names it.
-        encoding: what the text will be written in; what it cannot hold is spelt in ASCII. None
-            takes that of standard output.
-    """
-
-    extension = "txt"
-
-    def __init__(self, width: int | None = None, encoding: str | None = None) -> None:
-        self.width = max(_NARROWEST, _output_width() if width is None else width)
-        self.encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
-
-    def render(self, report: LineReport) -> str:
-        """Return the report as text: header, one table per function, legend."""
-        functions = layouts(report)
-        glyphs = UNICODE if _can_hold(self.encoding, UNICODE) else ASCII
-        table = _Table(functions, self.width, glyphs, several=len(devices_of(report)) > 1)
-        parts = [_header(report, self.width)]
-        parts += [_function(function, table) for function in functions if function.body]
-        parts.append("\n".join(_uncalled(function) for function in functions if not function.body))
-        parts.append(_legend(functions, table))
-        text = "\n\n".join(part for part in parts if part)
-        return text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n"
+def line_parts(report: LineReport, page: Page) -> list[str]:
+    """Return the parts of the report: header, one table per function, legend."""
+    functions = layouts(report)
+    table = _Table(functions, page.width, page.glyphs, several=len(devices_of(report)) > 1)
+    found = [_header(report, page.width)]
+    found += [_function(function, table) for function in functions if function.body]
+    found.append("\n".join(_uncalled(function) for function in functions if not function.body))
+    found.append(_legend(functions, table))
+    return found
 
 
 class _Table:
@@ -153,12 +112,12 @@ class _Table:
         widths = {column.title: self._width_of(column, functions) for column in _COLUMNS}
         wanted = [column for column in _COLUMNS if self._is_wanted(column)]
         chosen = [column for column in wanted if column.source_room is None]
-        used = sum(widths[column.title] + _GAP for column in chosen)
+        used = sum(widths[column.title] + GAP for column in chosen)
         for column in sorted(
             (column for column in wanted if column.source_room is not None),
             key=lambda column: _MOST_WANTED.index(column.title),
         ):
-            needed = widths[column.title] + _GAP
+            needed = widths[column.title] + GAP
             if limit - used - needed >= min(longest, column.source_room or 0):
                 chosen.append(column)
                 used += needed
@@ -231,9 +190,9 @@ def _header(report: LineReport, limit: int) -> str:
     devices = device_header(report)
     column = max((width(names) for names, _ in devices), default=0)
     for names, source in devices:
-        lines += _wrapped(f"  {names:{column}}  ", source, limit)
+        lines += wrapped(f"  {names:{column}}  ", source, limit)
     for note in report.notes:
-        lines += _wrapped("  note: ", printable(note), limit)
+        lines += wrapped("  note: ", printable(note), limit)
     if not report.functions:
         lines.append("  no function was profiled")
     return "\n".join(lines)
@@ -247,9 +206,9 @@ def _function(function: FunctionLayout, table: _Table) -> str:
     for row in function.raised:
         raised = printable(" ".join((row.line.raised or "").split()))
         start = f"{table.glyphs.raised} line {row.line.lineno} raised "
-        lines += _wrapped(start, raised, table.limit)
+        lines += wrapped(start, raised, table.limit)
     for remark in function.remarks:
-        lines += _wrapped("", remark, table.limit)
+        lines += wrapped("", remark, table.limit)
     return "\n".join(lines)
 
 
@@ -266,37 +225,9 @@ def _legend(functions: Sequence[FunctionLayout], table: _Table) -> str:
         marks.append(f"{table.glyphs.growth} largest growth")
     if any(function.raised for function in functions):
         marks.append(f"{table.glyphs.raised} raised")
-    lines = _wrapped("", "   ".join(marks), table.limit)
+    lines = wrapped("", "   ".join(marks), table.limit)
     if table.left_out:
         names = ", ".join(table.left_out)
         text = f"Left out to fit {table.limit} characters: {names}. "
-        lines += _wrapped("", text + "A wider terminal, .html and .csv show all.", table.limit)
+        lines += wrapped("", text + "A wider terminal, .html and .csv show all.", table.limit)
     return "\n".join(lines)
-
-
-def _wrapped(start: str, text: str, limit: int) -> list[str]:
-    return textwrap.wrap(
-        start + text,
-        limit,
-        subsequent_indent=_HANGING,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-
-
-def _output_width() -> int:
-    try:
-        is_terminal = sys.stdout.isatty()
-    except (AttributeError, ValueError):
-        # no standard output, or it is closed already: reports are printed at exit too
-        is_terminal = False
-    return shutil.get_terminal_size().columns if is_terminal else _DEFAULT_WIDTH
-
-
-def _can_hold(encoding: str, glyphs: Glyphs) -> bool:
-    marks = (glyphs.peak, glyphs.growth, glyphs.raised, glyphs.bar, glyphs.rule, glyphs.ellipsis)
-    try:
-        "".join(marks).encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,40 +1,23 @@
-"""Reports as HTML: a fragment for notebooks and a page of its own, both without any script."""
+"""Line reports as HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from tensorlens.render.figures import device_names, duration, size
+from tensorlens.render.html.templates import environment, percent
 from tensorlens.render.layout import Entry, FunctionLayout, device_header, devices_of, layouts
-from tensorlens.render.source import printable
 
 if TYPE_CHECKING:
     from tensorlens.records.lines import LineReport
 
 
-class HtmlRenderer:
-    """One self-contained page: no script, nothing loaded from elsewhere, light and dark."""
-
-    extension = "html"
-
-    def render(self, report: LineReport) -> str:
-        """Return the page as text, to be written as UTF-8."""
-        return _environment().get_template("page.html").render(report=report, body=fragment(report))
-
-
-def fragment(report: LineReport) -> str:
-    """Return the report as one ``<div>`` for a notebook cell.
-
-    Every style is scoped to its class, and it stays readable where styles are taken away.
-    """
+def line_fragment(report: LineReport) -> str:
+    """Return the report as one ``<div>``."""
     functions = layouts(report)
     return (
-        _environment()
+        environment()
         .get_template("lines.html")
         .render(
             report=report,
@@ -74,7 +57,7 @@ class _Bars:
     def peak(self, entry: Entry) -> str:
         """Return where the bar of a peak ends."""
         highest = self.peaks[entry.devices[0]]
-        return _percent(entry.memory.peak or 0, highest)
+        return percent(entry.memory.peak or 0, highest)
 
     def net(self, entry: Entry) -> tuple[str, str]:
         """Return where the bar of a net starts and ends."""
@@ -82,26 +65,4 @@ class _Bars:
         released, grown = self.releases[name], self.growths[name]
         net = entry.memory.net or 0
         ends = sorted((released, released + net))
-        return _percent(ends[0], released + grown), _percent(ends[1], released + grown)
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}%" if whole else "0%"
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("tensorlens.render"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "size": size,
-        "duration": duration,
-        "devices": device_names,
-        "printable": printable,
-    }
-    return environment
+        return percent(ends[0], released + grown), percent(ends[1], released + grown)

@@ -1,0 +1,1 @@
+"""Live tensors by name, the ledger that balances, and what changed."""

@@ -1,0 +1,204 @@
+"""``MemReporter``: what is in memory, by name."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TextIO
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import Framework, Root, frameworks
+from tensorlens.records.differences import Difference
+from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.tensors import ROLES, TensorTable
+from tensorlens.units import parse_bytes
+
+_PLAIN = (
+    *(int, float, complex, str, bytes, bool, range),
+    *(types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
+)
+
+
+class MemReporter:
+    """Tells what is in memory: every live tensor by name, and a ledger that balances.
+
+    Args:
+        roots: models and optimizers, or lists and dicts of them. Parameters are named by their
+            path in the model, an optimizer's state as ``Adam.fc1.weight.exp_avg``.
+        model: as the first of ``roots``.
+        optimizer: as the last of ``roots``.
+        named: more to take names from: ``ema=ema_model`` or ``cache=dict_of_tensors``.
+
+    All live tensors are reported, whether or not they belong to any of these. Models and other
+    objects are not kept alive; plain lists and dicts, which cannot be referred to weakly, are.
+    While a reporter lives, the line that allocates a tensor is noted.
+
+    Raises:
+        UsageError: something that holds no tensors was given.
+    """
+
+    def __init__(self, *roots: Any, model: Any = None, optimizer: Any = None, **named: Any) -> None:
+        self._roots: list[tuple[Callable[[], Any], str | None]] = []
+        self._last: Snapshot | None = None
+        self._lock = threading.RLock()
+        self._watched: set[str] = set()
+        for root in (model, *roots, optimizer):
+            if root is not None:
+                self._take(root, None)
+        self.add(**named)
+        self._watch()
+
+    def add(self, **named: Any) -> MemReporter:
+        """Take names from more objects, each under its own: ``add(cache=kv_cache)``.
+
+        Returns the reporter itself.
+
+        Raises:
+            UsageError: something that holds no tensors was given.
+        """
+        for name, item in named.items():
+            self._take(item, name)
+        return self
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Take names from an optimizer, as pytorch_memlab spells it."""
+        self._take(optimizer, None)
+
+    def snapshot(self) -> Snapshot:
+        """Return what is in memory now; nothing is printed and no tensor is kept alive."""
+        with self._lock:
+            self._watch()
+            self._last = _snapshot([Root(item, name) for item, name in self._living()])
+            return self._last
+
+    def report(
+        self,
+        verbose: bool = False,
+        device: Any = None,
+        *,
+        top: int | None = None,
+        min_size: int | str = 0,
+        roles: str | Iterable[str] = (),
+        devices: Any = (),
+        explain: bool = False,
+        file: TextIO | None = None,
+    ) -> Snapshot:
+        """Print what is in memory now, and return it.
+
+        Args:
+            verbose: also aliases, strides, storages, holders and births.
+            device: only this device (pytorch_memlab's spelling of ``devices``).
+            top: only the largest so many tensors of each device.
+            min_size: only tensors of at least so many bytes, or of a size such as ``"1 MiB"``.
+            roles: only these: ``parameter buffer gradient optimizer activation input other``.
+            devices: only these: ``"cpu"``, ``"cuda:0"``.
+            explain: say in one line what each figure of the ledger is.
+            file: where to print; standard output by default.
+
+        Raises:
+            UsageError: no such role, or not a size.
+            DeviceError: no such device.
+        """
+        view = View(
+            top=top,
+            min_size=parse_bytes(min_size),
+            roles=_roles(roles),
+            devices=_devices([*([] if device is None else [device]), *_several(devices)]),
+            verbose=verbose,
+            explain=explain,
+        )
+        from tensorlens.render.text import TextRenderer
+
+        snapshot = self.snapshot()
+        target = sys.stdout if file is None else file
+        renderer = TextRenderer(encoding=getattr(target, "encoding", None), view=view)
+        print(renderer.render(snapshot), end="", file=target)
+        return snapshot
+
+    def diff(self, before: Snapshot | None = None) -> Difference:
+        """Return what changed since ``before``, or since this reporter's last snapshot.
+
+        Raises:
+            UsageError: there is no earlier snapshot.
+        """
+        with self._lock:
+            earlier = self._last if before is None else before
+            if earlier is None:
+                raise UsageError(
+                    "nothing to compare with: call snapshot() or report() first, or diff(before)"
+                )
+            if not isinstance(earlier, Snapshot):
+                raise UsageError(
+                    f"diff() compares with a Snapshot, not with {type(earlier).__name__}"
+                )
+            return self.snapshot() - earlier
+
+    def _take(self, item: Any, name: str | None) -> None:
+        _check(item)
+        if type(item) in (list, tuple, dict) and name is None:
+            for key, each in _entries(item):
+                self._take(each, key)
+            return
+        try:
+            self._roots.append((weakref.ref(item), name))
+        except TypeError:
+            self._roots.append((lambda: item, name))
+
+    def _living(self) -> Iterator[tuple[Any, str | None]]:
+        for reference, name in self._roots:
+            item = reference()
+            if item is not None:
+                yield item, name
+
+    def _watch(self) -> None:
+        for framework in frameworks():
+            if framework.name not in self._watched:
+                self._watched.add(framework.name)
+                weakref.finalize(self, framework.watch()).atexit = False
+
+
+def _snapshot(roots: list[Root]) -> Snapshot:
+    found = [framework.census(roots) for framework in frameworks()]
+    if not found:
+        return Snapshot(TensorTable(), {}, notes=("no framework has been imported",))
+    findings = found[0]
+    return Snapshot(findings.tensors, findings.ledger, notes=findings.notes)
+
+
+def _check(item: Any) -> None:
+    if issubclass(type(item), type):
+        name = item.__name__
+        raise UsageError(f"MemReporter takes {name}() in place of the class {name}")
+    if item is None or type(item) in _PLAIN:
+        raise UsageError(
+            "MemReporter takes models, optimizers and what holds tensors, "
+            f"not {type(item).__name__}"
+        )
+
+
+def _entries(item: Any) -> list[tuple[str | None, Any]]:
+    if type(item) is dict:
+        return [(str(key), each) for key, each in item.items()]
+    return [(None, each) for each in item]
+
+
+def _several(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    return [value]
+
+
+def _roles(roles: str | Iterable[str]) -> tuple[str, ...]:
+    chosen = (roles,) if isinstance(roles, str) else tuple(roles)
+    for role in chosen:
+        if role not in ROLES:
+            raise UsageError(f"no role {role!r}: the roles are {', '.join(ROLES)}")
+    return chosen
+
+
+def _devices(devices: list[Any]) -> tuple[str, ...]:
+    known: list[Framework] = frameworks()
+    return tuple(known[0].device_name(device) if known else str(device) for device in devices)

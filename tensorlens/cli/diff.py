@@ -1,0 +1,37 @@
+"""``tensorlens diff``: what changed between two saved snapshots."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tensorlens.cli.output import Output, add_options
+from tensorlens.cli.viewing import add_view_options, give, read_snapshot, view_of
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "diff",
+        help="print what changed between two snapshots",
+        description="Print which tensors appeared, went or changed their size between two"
+        " snapshots, or write it with -o.",
+    )
+    parser.add_argument("before", metavar="BEFORE", help="the earlier snapshot, a .json file")
+    parser.add_argument("after", metavar="AFTER", help="the later snapshot, a .json file")
+    add_options(parser, "the difference")
+    add_view_options(parser)
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the difference; return 0.
+
+    Raises:
+        TensorlensError: a file cannot be read or is no snapshot, or the output cannot be written.
+    """
+    view = view_of(args)
+    output = Output.checked(args.output, args.force) if args.output else None
+    before = read_snapshot(args.before)
+    give(read_snapshot(args.after) - before, output, view)
+    return 0

@@ -1,0 +1,127 @@
+"""What the verbs that show saved records share: reading them, and choosing what is shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from tensorlens.cli.messages import say
+from tensorlens.cli.output import Output
+from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.records.loading import Record, load
+from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.tensors import ROLES
+from tensorlens.units import parse_bytes
+
+_FOR_PEOPLE = {".csv", ".html", ".txt"}
+_CALLED = {"LineReport": "line report", "Snapshot": "snapshot", "Difference": "difference"}
+
+
+def add_view_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose which tensors are shown, and how fully."""
+    group = parser.add_argument_group("of snapshots and differences")
+    group.add_argument("--top", metavar="N", help="the N largest rows of each device, or 'all'")
+    group.add_argument("--min-size", metavar="SIZE", help="rows of at least SIZE, as in '1 MiB'")
+    group.add_argument("--role", action="append", choices=ROLES, help="only this role; repeatable")
+    group.add_argument(
+        "--device", action="append", metavar="NAME", help="only this device; repeatable"
+    )
+    group.add_argument(
+        "-v", "--verbose", action="store_true", help="also views, strides, storages, births"
+    )
+    group.add_argument(
+        "--explain", action="store_true", help="also what each figure of the ledger is"
+    )
+
+
+def view_of(args: argparse.Namespace) -> View | None:
+    """Return the view that was asked for; None where nothing was, which shows the usual one.
+
+    Raises:
+        UsageError: a number or a size that is none.
+    """
+    chosen: dict[str, Any] = {}
+    if args.top is not None:
+        chosen["top"] = _top(args.top)
+    if args.min_size is not None:
+        chosen["min_size"] = parse_bytes(args.min_size)
+    for option, field in (("role", "roles"), ("device", "devices")):
+        if getattr(args, option):
+            chosen[field] = tuple(getattr(args, option))
+    for flag in ("verbose", "explain"):
+        if getattr(args, flag):
+            chosen[flag] = True
+    return View(**chosen) if chosen else None
+
+
+def _top(text: str) -> int | None:
+    if text.lower() in ("all", "none"):
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UsageError(f"--top {text}: give a number of rows, or 'all'")
+    return int(text)
+
+
+def read(name: str) -> Record:
+    """Return the record in a file.
+
+    Raises:
+        TensorlensError: there is no such file, or it cannot be read.
+        FileFormatError: it is nothing that this tensorlens can read.
+    """
+    path = Path(name)
+    try:
+        if path.is_dir():
+            raise TensorlensError(f"{name} is a folder: give a .json file that tensorlens wrote")
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise TensorlensError(f"there is no file {name}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise TensorlensError(f"cannot read {name}: {reason}") from None
+    try:
+        return load(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise FileFormatError(f"{name}: not a tensorlens report: it is not text") from None
+    except FileFormatError as error:
+        if path.suffix.lower() in _FOR_PEOPLE:
+            raise FileFormatError(
+                f"{name}: a {path.suffix} file cannot be shown again; keep the .json"
+                " (tensorlens run -o FILE.json), which also converts to the others"
+            ) from None
+        raise FileFormatError(f"{name}: {error}") from None
+
+
+def read_snapshot(name: str) -> Snapshot:
+    """Return the snapshot in a file.
+
+    Raises:
+        TensorlensError: there is no such file, or it cannot be read.
+        FileFormatError: it is no snapshot.
+    """
+    record = read(name)
+    if not isinstance(record, Snapshot):
+        raise FileFormatError(f"{name}: a {called(record)}, not a snapshot")
+    return record
+
+
+def called(record: Record) -> str:
+    """Return what a person calls the kind of a record."""
+    return _CALLED[type(record).__name__]
+
+
+def give(record: Record, output: Output | None, view: View | None) -> None:
+    """Print a record, or write it where it was wanted.
+
+    Raises:
+        TensorlensError: it could not be written.
+    """
+    from tensorlens.render.text import TextRenderer
+
+    if output is None:
+        sys.stdout.write(TextRenderer(view=view).render(record))
+    else:
+        output.write(record, view)
+        say(f"wrote {output.typed}")

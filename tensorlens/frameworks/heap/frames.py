@@ -1,0 +1,160 @@
+"""Where names begin: the modules' globals, and the variables of the frames that run.
+
+Before Python 3.13 a frame's ``f_locals`` stores a dict of strong references in the frame, so the
+frame is read natively there, by address and without taking references. From 3.13 on it is a view.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from tensorlens.frameworks.heap.native import native
+from tensorlens.frameworks.heap.rows import MODULES, is_subtype, vars_of_module
+
+TEMPORARY = "temporary"
+"""What a value on a frame's evaluation stack is called; it may be stale."""
+
+_OWN = str(Path(__file__).parents[2]) + os.sep
+_VIEWS = sys.version_info >= (3, 13)
+
+
+def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
+    """Return where names begin: the text of a name by the address of the object it refers to.
+
+    A module's globals come with the module's name, those of ``__main__`` with an empty text; a
+    local comes as ``function(): local``. The frames of all threads count, user code before
+    libraries and inner before outer. Frames and modules of tensorlens and those below
+    ``skip_modules`` are left out. A value on an evaluation stack is ``function(): temporary``; it
+    may be long gone, so its address is only to be compared.
+    """
+    skip = ("tensorlens", *skip_modules)
+    found: dict[int, str] = {}
+    temporaries: dict[int, str] = {}
+    for frame in _ordered_frames(skip):
+        _add_frame(frame, found, temporaries)
+    for name, module in _modules():
+        if not _is_below(name, skip):
+            found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
+    return temporaries | found
+
+
+def note() -> str:
+    """Return why locals are not among the anchors, or an empty text."""
+    if _VIEWS or _reads_frames():
+        return ""
+    return "the variables of running functions cannot be read, so nothing is named after them"
+
+
+def locals_of(frame: FrameType) -> list[tuple[str, int, int]]:
+    """Return ``(name, address, address of what its cell holds or 0)`` of a frame's variables.
+
+    Nothing is dereferenced later than now: the addresses are good for comparing only.
+    """
+    names = _variables(frame.f_code)
+    if _reads_frames():
+        read = _native_frame(frame, len(names), len(names))
+        if read is not None:
+            return [*zip(names, *read, strict=False)]
+    if _VIEWS:
+        return [(name, id(value), 0) for name, value in frame.f_locals.items()]
+    return []
+
+
+def function_name(code: CodeType) -> str:
+    """Return how a function is called: ``Trainer.fit``, ``main``."""
+    return code.co_qualname.replace("<locals>.", "")
+
+
+def _add_frame(frame: FrameType, found: dict[int, str], temporaries: dict[int, str]) -> None:
+    code = frame.f_code
+    # module-level code and class bodies keep their variables in a dict
+    if not code.co_flags & 0x02:
+        return
+    label = f"{function_name(code)}(): "
+    for name, address, content in locals_of(frame):
+        if not name.startswith("."):
+            for place in (content, address):
+                found.setdefault(place, label + name)
+    found.pop(0, None)
+    if _reads_frames():
+        variables = len(_variables(code))
+        read = _native_frame(frame, 0, variables + code.co_stacksize)
+        for address in read[0][variables:] if read is not None else ():
+            if address:
+                temporaries.setdefault(address, label + TEMPORARY)
+
+
+def _variables(code: CodeType) -> list[str]:
+    names = [*code.co_varnames]
+    names += [name for name in code.co_cellvars if name not in code.co_varnames]
+    return [*names, *code.co_freevars]
+
+
+def _native_frame(frame: FrameType, variables: int, count: int) -> Any:
+    reader = native()
+    return reader.frame(frame, variables, count) if reader is not None else None
+
+
+@functools.cache
+def _reads_frames() -> bool:
+    """Tell whether frames look as expected, tried on one of known content."""
+    if sys.version_info >= (3, 14):
+        return False
+
+    def known(first: object) -> Any:
+        second = [first]
+
+        def inner() -> object:
+            return second
+
+        read = _native_frame(sys._getframe(), 4, 4)
+        return read is not None and [*read[0]][:2], id(first), id(inner), id(second), read
+
+    first = object()
+    slots, first_address, inner, second, read = known(first)
+    return read is not None and slots == [first_address, inner] and read[1][3] == second
+
+
+def _ordered_frames(skip: tuple[str, ...]) -> list[FrameType]:
+    current = threading.get_ident()
+    users: list[FrameType] = []
+    libraries: list[FrameType] = []
+    frames = sys._current_frames()
+    try:
+        for thread in sorted(frames, key=lambda ident: (ident != current, ident)):
+            frame: FrameType | None = frames[thread]
+            while frame is not None:
+                file, name = frame.f_code.co_filename, dict.get(frame.f_globals, "__name__")
+                is_own = file.startswith(_OWN) or (type(name) is str and _is_below(name, skip))
+                if not is_own:
+                    (libraries if file.startswith(_library_paths()) else users).append(frame)
+                frame = frame.f_back
+    finally:
+        # this function's own frame is among them: a cycle
+        frames.clear()
+    return users + libraries
+
+
+@functools.cache
+def _library_paths() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return ("<frozen", *(sysconfig.get_path(name) for name in names))
+
+
+def _is_below(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def _modules() -> Iterator[tuple[str, Any]]:
+    # anything can be put there, and any thread can be importing
+    for name, module in dict.copy(sys.modules).items():
+        if type(name) is str and is_subtype(type(module), MODULES):
+            yield name, module

@@ -1,0 +1,158 @@
+// Reads the Python heap: the objects of given types, and who holds some objects, backwards to
+// where a name begins. It runs no Python code, and makes no reference that outlives a call but
+// those in the lists it is given.
+
+#include "search.h"
+
+#include <memory>
+#include <new>
+
+#define TL_EXPORT extern "C" __attribute__((visibility("default")))
+
+// What lies where, and which types are special; called once, before all else.
+TL_EXPORT void tl_heap_setup(
+    int64_t minor, int64_t tuple_items, int64_t cached_keys, PyTypeObject* module,
+    PyObject* transparent, PyObject* special, const uint8_t* kinds) {
+  g_layout = Layout{minor, tuple_items, cached_keys, module, {}};
+  for (int index = 0; index < 3; ++index) {
+    g_layout.transparent[index] = PyTuple_GetItem(transparent, index);
+  }
+  auto* types = new std::unordered_map<PyTypeObject*, Kind>();
+  for (ssize_t index = 0; index < PyTuple_Size(special); ++index) {
+    auto* type = reinterpret_cast<PyTypeObject*>(PyTuple_GetItem(special, index));
+    types->emplace(type, static_cast<Kind>(kinds[index]));
+  }
+  delete g_special;
+  g_special = types;
+}
+
+TL_EXPORT uint64_t tl_heap_dict_of(PyObject* object) {
+  return reinterpret_cast<uint64_t>(dict_of(object, describe(type_of(object))));
+}
+
+TL_EXPORT uint64_t tl_heap_inline_name(PyObject* object, PyObject* child) {
+  return reinterpret_cast<uint64_t>(inline_name(object, describe(type_of(object)), child));
+}
+
+// Appends the objects whose type is one of `kinds` to the list of that kind. -1: no memory.
+TL_EXPORT int tl_heap_select(PyObject* objects, PyObject* kinds, PyObject* lists) {
+  struct Known {
+    PyTypeObject* type = nullptr;
+    uint64_t kinds = 0;
+  };
+  Known near[1024];
+  const ssize_t count = size_of(objects), wanted = PyTuple_Size(kinds);
+  PyObject* const* items = list_items(objects);
+  for (ssize_t index = 0; index < count; ++index) {
+    if (index + 16 < count) {
+      __builtin_prefetch(reinterpret_cast<const char*>(items[index + 16]) + 8);
+    }
+    PyTypeObject* type = type_of(items[index]);
+    Known& known = near[hash_of(reinterpret_cast<uintptr_t>(type)) >> 54];
+    if (known.type != type) {
+      known = Known{type, 0};
+      for (ssize_t kind = 0; kind < wanted; ++kind) {
+        auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GetItem(kinds, kind));
+        known.kinds |= static_cast<uint64_t>(PyType_IsSubtype(type, base) != 0) << kind;
+      }
+    }
+    for (uint64_t left = known.kinds; left != 0; left &= left - 1) {
+      if (PyList_Append(PyTuple_GetItem(lists, __builtin_ctzll(left)), items[index]) != 0) {
+        return -1;
+      }
+    }
+  }
+  return 0;
+}
+
+// Gives what was found, to be read by the functions below and released by the last; null when
+// there is no memory. `lengths` are those of targets, anchors and skip.
+TL_EXPORT Rows* tl_heap_search(
+    PyObject* objects, const uint64_t* targets, const uint64_t* anchors, const int8_t* origins,
+    const uint64_t* skip, const int64_t* lengths, int64_t depth, PyObject* keys) {
+  try {
+    auto rows = std::make_unique<Rows>();
+    Search search(objects, depth, static_cast<size_t>(lengths[0]));
+    std::for_each(targets, targets + lengths[0], [&](uint64_t a) { search.target(a); });
+    std::for_each(skip, skip + lengths[2], [&](uint64_t a) { search.skip(a); });
+    for (int64_t index = 0; index < lengths[1]; ++index) {
+      search.anchor(anchors[index], static_cast<Origin>(origins[index]));
+    }
+    search.run();
+    search.write(*rows);
+    for (PyObject* key : rows->keys) {
+      if (PyList_Append(keys, key) != 0) {
+        return nullptr;
+      }
+    }
+    return rows.release();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+TL_EXPORT int64_t tl_heap_length(const Rows* rows) {
+  return static_cast<int64_t>(rows->how.size());
+}
+
+TL_EXPORT void tl_heap_read(
+    const Rows* rows, int32_t* holder, int8_t* how, int64_t* value, uint64_t* address,
+    int8_t* attribute, int32_t* targets) {
+  std::copy(rows->holder.begin(), rows->holder.end(), holder);
+  std::copy(rows->how.begin(), rows->how.end(), how);
+  std::copy(rows->value.begin(), rows->value.end(), value);
+  std::copy(rows->address.begin(), rows->address.end(), address);
+  std::copy(rows->attribute.begin(), rows->attribute.end(), attribute);
+  std::copy(rows->targets.begin(), rows->targets.end(), targets);
+}
+
+TL_EXPORT void tl_heap_release(Rows* rows) {
+  delete rows;
+}
+
+// Writes the nodes of names for `count` rows, of which an alias (kind -1) has none. A row's parent
+// is its holder's node unless its kind is a text that begins a name (kind -2). Gives their number;
+// `numbers` takes each row's node, `nodes` each target's, given its row.
+TL_EXPORT int64_t tl_heap_assemble(
+    int64_t count, int64_t first, const int32_t* holder, const int8_t* kind, const int64_t* value,
+    int32_t* numbers, int32_t* parents, int8_t* kinds, int64_t* values, const int32_t* targets,
+    int64_t target_count, int32_t* nodes) {
+  int64_t made = 0;
+  for (int64_t row = 0; row < count; ++row) {
+    const int32_t parent = holder[row] < 0 || kind[row] == -2 ? -1 : numbers[holder[row]];
+    if (kind[row] == -1) {
+      numbers[row] = parent;
+      continue;
+    }
+    parents[made] = parent;
+    kinds[made] = kind[row] == -2 ? 0 : kind[row];
+    values[made] = value[row];
+    numbers[row] = static_cast<int32_t>(first + made++);
+  }
+  for (int64_t target = 0; target < target_count; ++target) {
+    nodes[target] = targets[target] < 0 ? -1 : numbers[targets[target]];
+  }
+  return made;
+}
+
+// Writes the addresses that a frame's variables and evaluation stack refer to (`count` words),
+// and for those of the first `variables` that are cells, what the cells hold. False when the
+// frame does not look as expected.
+TL_EXPORT int tl_heap_frame(
+    PyObject* frame, PyObject* code, PyTypeObject* cell, int64_t variables, int64_t count,
+    uint64_t* words, uint64_t* contents) {
+  const char* raw = at<const char*>(frame, 24);
+  if (raw == nullptr) {
+    return 0;
+  }
+  const bool eleven = g_layout.minor == 11;
+  if (at<PyObject*>(raw, eleven ? 32 : 0) != code || at<PyObject*>(raw, eleven ? 40 : 48) != frame) {
+    return 0;
+  }
+  std::memcpy(words, raw + 72, 8 * static_cast<size_t>(count));
+  for (int64_t index = 0; index < variables; ++index) {
+    auto* object = reinterpret_cast<PyObject*>(words[index]);
+    contents[index] = object != nullptr && type_of(object) == cell ? at<uint64_t>(object, 16) : 0;
+  }
+  return 1;
+}

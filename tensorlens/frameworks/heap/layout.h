@@ -1,0 +1,189 @@
+// How the running CPython's objects are laid out, and what is known of their types.
+//
+// What is read beyond the stable ABI (lists, tuples, dicts of instances, functions, frames) is
+// told by tl_heap_setup and checked from Python on objects of known content before anything else.
+
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <unordered_map>
+
+#include <sys/types.h>
+
+// A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
+// which on many machines is a package of its own.
+using PyObject = struct _object;
+using PyTypeObject = struct _typeobject;
+using Visit = int (*)(PyObject*, void*);
+using Traverse = int (*)(PyObject*, Visit, void*);
+constexpr int kSlotTraverse = 71;  // Py_tp_traverse
+extern "C" int PyType_IsSubtype(PyTypeObject*, PyTypeObject*);
+extern "C" void* PyType_GetSlot(PyTypeObject*, int);
+extern "C" unsigned long PyType_GetFlags(PyTypeObject*);
+extern "C" int PyDict_Next(PyObject*, ssize_t*, PyObject**, PyObject**);
+extern "C" int PyList_Append(PyObject*, PyObject*);
+extern "C" ssize_t PyTuple_Size(PyObject*);
+extern "C" PyObject* PyTuple_GetItem(PyObject*, ssize_t);
+extern "C" long long PyLong_AsLongLongAndOverflow(PyObject*, int*);
+extern "C" PyTypeObject PyLong_Type;
+extern "C" PyTypeObject PyUnicode_Type;
+extern "C" PyTypeObject PyList_Type;
+extern "C" PyTypeObject PyTuple_Type;
+extern "C" PyTypeObject PyDict_Type;
+
+namespace {
+
+constexpr unsigned long kInlineValues = 1ul << 2;
+constexpr unsigned long kManagedDict = 1ul << 4;
+constexpr unsigned long kLongSubclass = 1ul << 24;
+constexpr unsigned long kListSubclass = 1ul << 25;
+constexpr unsigned long kTupleSubclass = 1ul << 26;
+constexpr unsigned long kDictSubclass = 1ul << 29;
+constexpr unsigned long kTypeSubclass = 1ul << 31;
+
+// These two are spelled the same in rows.py.
+enum Kind : uint8_t {
+  kAtomic, kFunction, kModule, kCell, kGenerator, kFrame,  // told by tl_heap_setup
+  kList, kTuple, kDict, kType, kOther, kKinds,
+};
+enum How : int8_t {
+  kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kFree, kLocal, kContents, kDefaults,
+  kKeywordDefaults,
+  kVars, kClosure,  // become aliases
+};
+enum Origin : int8_t {
+  kVariable, kMain, kClass, kOtherModule, kFunctionOrigin, kGeneratorOrigin, kFrameOrigin,
+  kTemporary, kTop, kCycle,
+};
+
+struct Layout {
+  int64_t minor;
+  int64_t tuple_items;
+  int64_t cached_keys;  // 0 where the names of inline values cannot be read
+  PyTypeObject* module;
+  PyObject* transparent[3];  // '_modules' and its like
+} g_layout;
+
+std::unordered_map<PyTypeObject*, Kind>* g_special = nullptr;
+
+template <class T>
+T at(const void* base, ssize_t offset) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(base) + offset, sizeof value);
+  return value;
+}
+
+PyTypeObject* type_of(const void* object) { return at<PyTypeObject*>(object, 8); }
+ssize_t size_of(const void* object) { return at<ssize_t>(object, 16); }
+PyObject* const* list_items(const void* list) { return at<PyObject* const*>(list, 24); }
+PyObject* const* tuple_items(const void* tuple) {
+  return reinterpret_cast<PyObject* const*>(static_cast<const char*>(tuple) + g_layout.tuple_items);
+}
+
+uint64_t hash_of(uintptr_t address) { return (address >> 4) * 0x9E3779B97F4A7C15ull; }
+
+struct Type {
+  PyTypeObject* type = nullptr;
+  Traverse traverse = nullptr;
+  unsigned long flags = 0;
+  ssize_t basicsize = 0, itemsize = 0, dictoffset = 0;
+  Kind kind = kAtomic;
+  bool exact = false;
+};
+
+Type describe(PyTypeObject* type) {
+  Type found;
+  found.type = type;
+  found.flags = PyType_GetFlags(type);
+  found.traverse = reinterpret_cast<Traverse>(PyType_GetSlot(type, kSlotTraverse));
+  found.basicsize = at<ssize_t>(type, 32);
+  found.itemsize = at<ssize_t>(type, 40);
+  found.dictoffset = at<ssize_t>(type, 288);
+  found.exact = type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type;
+  const auto special = g_special->find(type);
+  if (special != g_special->end()) {
+    found.kind = special->second;
+  } else if (found.flags & kTypeSubclass) {
+    found.kind = kType;
+  } else if (found.flags & kListSubclass) {
+    found.kind = kList;
+  } else if (found.flags & kTupleSubclass) {
+    found.kind = kTuple;
+  } else if (found.flags & kDictSubclass) {
+    found.kind = kDict;
+  } else if (PyType_IsSubtype(type, g_layout.module)) {
+    found.kind = kModule;
+  } else {
+    found.kind = found.traverse == nullptr ? kAtomic : kOther;
+  }
+  return found;
+}
+
+// What is known of each type, by its address.
+class Types {
+ public:
+  const Type& of(const void* object) {
+    PyTypeObject* type = type_of(object);
+    const Type*& near = near_[hash_of(reinterpret_cast<uintptr_t>(type)) >> 52];
+    if (near == nullptr || near->type != type) {
+      const auto known = all_.find(type);
+      near = known != all_.end() ? &known->second : &all_.emplace(type, describe(type)).first->second;
+    }
+    return *near;
+  }
+
+ private:
+  const Type* near_[4096] = {};
+  std::unordered_map<PyTypeObject*, Type> all_;
+};
+
+// An instance's __dict__ where it has been made, else null; nothing is made.
+PyObject* dict_of(PyObject* object, const Type& type) {
+  if (type.flags & kManagedDict) {
+    const auto word = at<uintptr_t>(object, -24);
+    return g_layout.minor == 12 && (word & 1) ? nullptr : reinterpret_cast<PyObject*>(word);
+  }
+  ssize_t offset = type.dictoffset;
+  if (offset < 0) {
+    // an int keeps its length elsewhere
+    if (type.flags & kLongSubclass) {
+      return nullptr;
+    }
+    const ssize_t whole = type.basicsize + std::abs(size_of(object)) * type.itemsize;
+    offset += (whole + 7) & ~ssize_t{7};
+  }
+  return offset > 0 ? at<PyObject*>(object, offset) : nullptr;
+}
+
+// The name of the attribute of an instance without a __dict__ that refers to `child`, or null.
+PyObject* inline_name(PyObject* object, const Type& type, const PyObject* child) {
+  if (!(type.flags & kManagedDict) || g_layout.cached_keys == 0) {
+    return nullptr;
+  }
+  const char* values = nullptr;
+  if (g_layout.minor == 11) {
+    values = at<const char*>(object, -32);
+  } else if (g_layout.minor == 12) {
+    const auto word = at<uintptr_t>(object, -24);
+    values = word & 1 ? reinterpret_cast<const char*>(word + 1) : nullptr;
+  } else if (type.flags & kInlineValues) {
+    const char* header = reinterpret_cast<const char*>(object) + type.basicsize;
+    values = header[3] ? header + 8 : nullptr;
+  }
+  const char* keys = at<const char*>(type.type, g_layout.cached_keys);
+  if (values == nullptr || keys == nullptr) {
+    return nullptr;
+  }
+  const auto count = at<ssize_t>(keys, 24);
+  const ssize_t entries = 32 + (ssize_t{1} << at<uint8_t>(keys, 9));
+  for (ssize_t index = 0; index < count; ++index) {
+    if (at<PyObject*>(values, 8 * index) == child) {
+      return at<PyObject*>(keys, entries + 16 * index);
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace

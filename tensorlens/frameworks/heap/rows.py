@@ -1,0 +1,139 @@
+"""What a search of the heap gives: how each of the objects on the way to a target is held.
+
+The numbers here are spelled the same in ``search.h``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    ClassMethodDescriptorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+ATOMIC, FUNCTION, MODULE, CELL, GENERATOR, FRAME, LIST, TUPLE, DICT, TYPE, OTHER = range(11)
+"""What kind of holder an object is; the first cannot hold anything."""
+
+SPECIAL: dict[type, int] = {
+    MethodDescriptorType: ATOMIC,
+    WrapperDescriptorType: ATOMIC,
+    GetSetDescriptorType: ATOMIC,
+    MemberDescriptorType: ATOMIC,
+    ClassMethodDescriptorType: ATOMIC,
+    CodeType: ATOMIC,
+    FunctionType: FUNCTION,
+    CellType: CELL,
+    GeneratorType: GENERATOR,
+    CoroutineType: GENERATOR,
+    AsyncGeneratorType: GENERATOR,
+    FrameType: FRAME,
+}
+"""The types that are known by themselves, not by what they derive from."""
+
+MODULES = ModuleType
+
+(
+    ROOT,
+    ITEM,
+    VALUE,
+    ATTRIBUTE,
+    ALIAS,
+    OPAQUE,
+    KEY,
+    FREE,
+    LOCAL,
+    CONTENTS,
+    DEFAULTS,
+    KEYWORD_DEFAULTS,
+    VARS,
+    CLOSURE,
+) = range(14)
+"""How an object is held.
+
+By an index, as a value of a dict, by an attribute; an alias is part of its holder's name; opaque
+is a reference of unknown place. A dict's key, a closure's cell, a frame's local, what a cell
+holds, a function's defaults; ``__dict__`` and closure tuples become aliases.
+"""
+
+(
+    VARIABLE,
+    MAIN,
+    CLASS,
+    OTHER_MODULE,
+    OF_FUNCTION,
+    OF_GENERATOR,
+    OF_FRAME,
+    TEMPORARY,
+    TOP,
+    CYCLE,
+) = range(10)
+"""Where a name begins, the better first."""
+
+_MRO = type.__dict__["__mro__"].__get__
+
+TRANSPARENT = ("_modules", "_parameters", "_buffers")
+"""Attributes that are dicts whose entries read as attributes: ``model.fc``."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Objects on the way to targets, holders before what they hold."""
+
+    holder: array[int] = field(default_factory=lambda: array("i"))
+    """The row of the holder, or -1 where a name begins."""
+    how: array[int] = field(default_factory=lambda: array("b"))
+    value: array[int] = field(default_factory=lambda: array("q"))
+    """An index, the number of a key, or for a root where its name begins."""
+    address: array[int] = field(default_factory=lambda: array("Q"))
+    keys: list[Any] = field(default_factory=list)
+    as_attribute: array[int] = field(default_factory=lambda: array("b"))
+    """For each key, whether it is written as an attribute."""
+    targets: array[int] = field(default_factory=lambda: array("i"))
+    """The row of each target, or -1."""
+
+
+@dataclass(slots=True)
+class Quest:
+    """What is searched for, and where names begin."""
+
+    objects: list[Any]
+    targets: array[int]
+    anchors: array[int]
+    origins: array[int]
+    skip: array[int]
+    depth: int
+
+
+def zeros(code: str, count: int) -> array[Any]:
+    """Return an array of ``count`` zeros."""
+    return array(code, [0]) * count
+
+
+def is_subtype(kind: type, base: type) -> bool:
+    """Tell whether ``kind`` derives from ``base``, running no metaclass's code."""
+    return any(known is base for known in mro(kind))
+
+
+def mro(kind: type) -> tuple[type, ...]:
+    """Return the types that ``kind`` derives from, itself first, running no code of theirs."""
+    found: tuple[type, ...] = _MRO(kind)
+    return found
+
+
+def vars_of_module(module: Any) -> dict[str, Any]:
+    """Return a module's globals, running no code of a lazy module."""
+    found: dict[str, Any] = vars(ModuleType)["__dict__"].__get__(module)
+    return found

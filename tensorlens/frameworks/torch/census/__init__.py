@@ -1,0 +1,1 @@
+"""What tensors are alive, and what is known of each."""

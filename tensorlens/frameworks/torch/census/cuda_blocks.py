@@ -1,0 +1,251 @@
+"""The caching allocator's blocks against the storages of tensors: what each byte is for.
+
+Works on what ``torch.cuda.memory_snapshot()`` and ``torch.xpu.memory_snapshot()`` give: segments
+with ``device``, ``total_size``, ``segment_pool_id``, ``is_expandable`` and ``blocks``, and blocks
+with ``address``, ``size``, ``requested_size``, ``state`` and, with history on, ``frames``, the
+innermost first. The blocks of a segment follow each other without gaps. All of this was read in
+``torch/csrc/cuda/Module.cpp`` and ``torch/csrc/xpu/Module.cpp`` (2.13 lists the same keys in
+``torch/cuda/memory.py``, where the state of a block that waits is ``active_awaiting_free``; the
+C++ code says ``active_pending_free``). Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tensorlens
+from tensorlens.records.ledger import Block, Term
+from tensorlens.records.tensors import SourceLine
+
+Range = tuple[int, int]
+"""Address of the first byte, and of the first one after the last."""
+Segment = Mapping[str, Any]
+
+LARGEST = 100
+"""How many unnamed blocks are described."""
+
+_ALLOCATED = "active_allocated"
+_FREE = "inactive"
+_SHARED_POOL = (0, 0)
+_INSTALLED = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\]")
+_GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__")
+_NOBODYS = tuple(
+    str(Path(folder) / "_")[:-1]
+    for folder in (
+        Path(str(torch.__file__)).parent,
+        Path(str(tensorlens.__file__)).parent,
+        sysconfig.get_path("stdlib"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One device's blocks, in bytes: ``named`` is a part of ``allocated``, which is of ``reserved``.
+
+    All three come from one snapshot, so that they agree whatever other threads do meanwhile.
+    """
+
+    allocated: int
+    """Sum of the blocks handed out, as ``allocated_bytes.all.current`` of the statistics: both
+    change in ``malloc`` and ``free`` under one lock (``c10/cuda/CUDACachingAllocator.cpp``)."""
+    reserved: int
+    """Sum of the segments, as ``reserved_bytes.all.current``."""
+    named: int
+    """Sum of the blocks handed out that a storage lies in, each once."""
+    outside: int
+    """Bytes of storages that lie in no segment."""
+    parts: tuple[Term, ...]
+    blocks: tuple[Block, ...]
+    """The largest :data:`LARGEST` of the blocks handed out that no storage lies in."""
+    block_count: int
+
+
+def account(
+    segments: Iterable[Segment],
+    index: int,
+    storages: Iterable[Range],
+    workspaces: Set[int] = frozenset(),
+) -> Account:
+    """Return what the blocks of a device are for.
+
+    Args:
+        segments: of all devices.
+        index: the device's number.
+        storages: the memory of its tensors; may overlap, and need not be the allocator's.
+        workspaces: sizes that a library's workspace is known to have on this device.
+
+    Raises:
+        KeyError, TypeError, ValueError: the segments are not of the form described above.
+    """
+    own = [segment for segment in segments if segment["device"] == index]
+    ranges = _union(storages)
+    handed_out = sorted(_handed_out(own), key=lambda block: block.start)
+    covered = _overlaps(ranges, [(block.start, block.start + block.size) for block in handed_out])
+    named = sum(block.size for block, used in zip(handed_out, covered, strict=True) if used)
+    nameless = [block for block, used in zip(handed_out, covered, strict=True) if not used]
+    nameless.sort(key=lambda block: (-block.size, block.start))
+    held = sorted((seg["address"], seg["address"] + seg["total_size"]) for seg in own)
+    return Account(
+        allocated=sum(block.size for block in handed_out),
+        reserved=sum(segment["total_size"] for segment in own),
+        named=named,
+        outside=sum(end - start for start, end in ranges) - sum(_overlaps(ranges, held)),
+        parts=(_rounding(named - sum(covered)), *_cached(own), *_private(own)),
+        blocks=tuple(_described(block, workspaces) for block in nameless[:LARGEST]),
+        block_count=len(nameless),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    start: int
+    size: int
+    requested: int
+    frames: Sequence[Mapping[str, Any]]
+    private: bool
+
+
+def _handed_out(segments: Iterable[Segment]) -> Iterator[_Piece]:
+    for segment in segments:
+        address = segment["address"]
+        private = _is_private(segment)
+        for block in segment["blocks"]:
+            size = block["size"]
+            # snapshots before torch 2.1 give no address of a block
+            start = block.get("address", address)
+            address = start + size
+            if block["state"] == _ALLOCATED:
+                requested = block.get("requested_size", size)
+                yield _Piece(start, size, requested, block.get("frames", ()), private)
+
+
+def _is_private(segment: Segment) -> bool:
+    return tuple(segment.get("segment_pool_id", _SHARED_POOL)) != _SHARED_POOL
+
+
+def _union(ranges: Iterable[Range]) -> list[Range]:
+    """Return the ranges in order and without overlap: a byte that two share is there once."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def _overlaps(ranges: Sequence[Range], places: Sequence[Range]) -> list[int]:
+    """Return how many bytes of the ranges lie in each place; both in order, without overlap."""
+    found = [0] * len(places)
+    place = 0
+    for start, end in ranges:
+        while place < len(places) and places[place][1] <= start:
+            place += 1
+        reached = place
+        while reached < len(places) and places[reached][0] < end:
+            first, last = places[reached]
+            found[reached] += min(end, last) - max(start, first)
+            reached += 1
+        place = max(place, reached - 1)
+    return found
+
+
+def _rounding(nbytes: int) -> Term:
+    return Term(
+        "named",
+        "rounding",
+        "rounding",
+        nbytes,
+        "what these blocks have beyond the storages in them: sizes are rounded up to 512 B, and "
+        "up to 1 MiB that is left of a large block is not split off",
+    )
+
+
+def _cached(segments: Sequence[Segment]) -> Iterator[Term]:
+    """Give the parts of what is not handed out; all but ``largest_free`` add up to it."""
+    waiting = split = releasable = private = largest = 0
+    for segment in segments:
+        used = waits = biggest = 0
+        for block in segment["blocks"]:
+            if block["state"] == _ALLOCATED:
+                used += block["size"]
+            elif block["state"] == _FREE:
+                biggest = max(biggest, block["size"])
+            else:
+                waits += block["size"]
+        free = segment["total_size"] - used - waits
+        waiting += waits
+        if _is_private(segment):
+            private += free
+            continue
+        largest = max(largest, biggest)
+        if used or waits:
+            split += free
+        else:
+            releasable += free
+    pages = any(segment.get("is_expandable") for segment in segments)
+    yield from _cached_terms(largest, releasable, split, pages)
+    if private:
+        why = "free within private pools: only their CUDA graphs or torch.cuda.MemPool can use it"
+        yield Term("cached", "private_free", "free in private pools", private, why)
+    if waiting:
+        why = "freed by the program, but a stream that record_stream named may still use it"
+        yield Term("cached", "waiting", "waiting for a stream", waiting, why)
+
+
+def _cached_terms(largest: int, releasable: int, split: int, pages: bool) -> Iterator[Term]:
+    yield Term(
+        "cached",
+        "largest_free",
+        "largest free block",
+        largest,
+        "the largest request that could be met without the driver; it is a part of the others "
+        "here, not in addition to them",
+    )
+    why = "segments of which nothing is in use: empty_cache() gives them back to the driver"
+    yield Term("cached", "releasable", "releasable", releasable, why)
+    why = "free blocks of segments that are partly in use: they cannot go back to the driver"
+    if pages:
+        why += ", but for whole pages (2 or 20 MiB) of expandable segments"
+    yield Term("cached", "inactive_split", "in split segments", split, why)
+
+
+def _private(segments: Iterable[Segment]) -> Iterator[Term]:
+    private = sum(segment["total_size"] for segment in segments if _is_private(segment))
+    if private:
+        why = "segments that CUDA graphs or torch.cuda.MemPool have to themselves, used or free"
+        yield Term("reserved", "private_pools", "private pools", private, why)
+
+
+def _described(piece: _Piece, workspaces: Set[int]) -> Block:
+    frames = [
+        SourceLine(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
+        for frame in piece.frames
+    ]
+    users = next((depth for depth, line in enumerate(frames) if _is_users(line)), None)
+    known = ["in a private pool"] if piece.private else []
+    if users is None and piece.requested in workspaces:
+        known.append("has the size of a cuBLAS workspace")
+    return Block(
+        address=piece.start,
+        nbytes=piece.size,
+        born=None if users is None else frames[users],
+        stack=tuple(frames if users is None else frames[users + 1 :]),
+        what=", ".join(known) or None,
+    )
+
+
+def _is_users(line: SourceLine) -> bool:
+    name = line.filename
+    if line.lineno <= 0 or not name.endswith(".py"):
+        # what is typed at a prompt has no file, and frames of C++ have no Python one
+        return name.startswith("<") and line.lineno > 0 and not name.startswith(_GENERATED)
+    return not name.startswith(_NOBODYS) and _INSTALLED.search(name) is None

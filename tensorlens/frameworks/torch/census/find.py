@@ -1,0 +1,142 @@
+"""Finds torch's tensors: in the heap, as gradients, in odd tensors' parts, in autograd's graph.
+
+Nothing of the objects met is run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.torch.census.autocast import cached_copies
+from tensorlens.frameworks.torch.census.graph import Graph, Saved, walk
+from tensorlens.frameworks.torch.census.kinds import Part, mkldnn_block, parts_of, quantizer_parts
+from tensorlens.frameworks.torch.census.scan import ODD, REQUIRES_GRAD, Scan
+
+_base = torch._C.TensorBase
+
+
+class Found:
+    """Every tensor that could be found, as rows of :attr:`scan`."""
+
+    def __init__(
+        self, tensors: Sequence[Any], named: Sequence[Any], functions: Sequence[Any]
+    ) -> None:
+        """Find the rest, beginning from the heap's tensors.
+
+        Args:
+            tensors: the tensors of the heap.
+            named: tensors that have been named; the heap need not show them (``gc.freeze``).
+            functions: the custom Functions' nodes of the heap.
+        """
+        self.scan = Scan()
+        self.tensors = list(tensors)
+        """Those that come into Python only now among them, to live until the census is over."""
+        self._rows = self.scan.add(self.tensors)
+        known = self.scan.rows_of(array("Q", map(id, named)))
+        self._bring([item for item, row in zip(named, known, strict=True) if row < 0])
+        self.parts: dict[int, list[tuple[int, Part]]] = {}
+        """Row of a tensor without plain storage to the rows of its parts."""
+        self.blocks: dict[int, tuple[int, int]] = {}
+        """Row of a oneDNN tensor to the address and bytes of its memory."""
+        self.copies: list[tuple[int, int]] = []
+        """``(row of a weight, row of the copy that autocast keeps of it)``."""
+        self.nonleaf: dict[int, Any] = {}
+        """Row of a tensor to the node that made it."""
+        self.graph = Graph()
+        self.saved: dict[int, list[Saved]] = {}
+        """First row of a storage to what autograd saved of it."""
+        self._bring_gradients()
+        self._take_apart()
+        self._look_into_autocast()
+        self.in_python = len(self.scan.nbytes)
+        """Rows before this one are held by Python, as gradients or by autocast."""
+        self._walk_graph(functions)
+        self.sharing: dict[int, list[int]] = {}
+        """First row of a storage to the others that share it, of those before ``in_python``."""
+        for row, first in enumerate(self.scan.first[: self.in_python]):
+            if first != row:
+                self.sharing.setdefault(first, []).append(row)
+
+    def _pairs(self) -> zip[tuple[Any, int]]:
+        return zip(self.tensors, self._rows, strict=True)
+
+    def _bring(self, tensors: Sequence[Any]) -> array[int]:
+        rows = self.scan.add(tensors)
+        self.tensors.extend(tensors)
+        self._rows.extend(rows)
+        return rows
+
+    def _having(self, flag: int) -> list[tuple[Any, int]]:
+        flags = self.scan.flags
+        if not any(each & flag for each in set(flags)):
+            return []
+        return [(tensor, row) for tensor, row in self._pairs() if row >= 0 and flags[row] & flag]
+
+    def _bring_gradients(self) -> None:
+        """Bring those gradients into Python that are needed as objects: odd ones, graph roots."""
+        grad, flags = self.scan.grad, self.scan.flags
+        wanted = {row for row in grad if row >= 0 and flags[row] & (ODD | REQUIRES_GRAD)}
+        if wanted:
+            owners = [tensor for tensor, row in self._pairs() if row >= 0 and grad[row] in wanted]
+            self._bring([_base.grad.__get__(owner) for owner in owners])
+
+    def _take_apart(self) -> None:
+        for tensor, row in self._having(ODD):
+            block = mkldnn_block(tensor)
+            if block is not None:
+                self.blocks[row] = block
+            else:
+                self._add_parts(row, parts_of(tensor))
+        quantized = {
+            number
+            for number, dtype in enumerate(self.scan.dtypes)
+            if dtype.startswith(("qint", "quint"))
+        }
+        if quantized:
+            dtypes = self.scan.dtype
+            for tensor, row in list(self._pairs()):
+                if row >= 0 and dtypes[row] in quantized:
+                    self._add_parts(row, quantizer_parts(tensor))
+
+    def _add_parts(self, row: int, parts: list[Part]) -> None:
+        if parts and row not in self.parts:
+            rows = self._bring([part.tensor for part in parts])
+            self.parts[row] = list(zip(rows, parts, strict=True))
+            for inner, part in zip(rows, parts, strict=True):
+                if inner >= 0 and inner != row and self.scan.flags[inner] & ODD:
+                    self._add_parts(inner, parts_of(part.tensor))
+
+    def _look_into_autocast(self) -> None:
+        enabled = {device.partition(":")[0] for device in self.scan.devices} - {"meta"}
+        if not any(_autocasts(device) for device in enabled):
+            return
+        leaves = {id(tensor): (tensor, row) for tensor, row in self._having(REQUIRES_GRAD)}
+        for weight, copy in cached_copies(tensor for tensor, _ in leaves.values()):
+            self.copies.append((leaves[id(weight)][1], self._bring([copy])[0]))
+
+    def _walk_graph(self, functions: Sequence[Any]) -> None:
+        for tensor, row in self._having(REQUIRES_GRAD):
+            try:
+                node = _base.grad_fn.__get__(tensor)
+            except Exception:
+                # a view that was modified in a way autograd forbids
+                continue
+            if node is not None:
+                self.nonleaf[row] = node
+        self.graph = walk((*self.nonleaf.values(), *functions))
+        self._bring([leaf for _, leaf in self.graph.leaves])
+        rows = self._bring([saved.tensor for saved in self.graph.saved])
+        for saved, row in zip(self.graph.saved, rows, strict=True):
+            if row >= 0:
+                self.saved.setdefault(self.scan.first[row], []).append(saved)
+
+
+def _autocasts(device: str) -> bool:
+    try:
+        return bool(torch.is_autocast_enabled(device))
+    except Exception:
+        return False

@@ -1,0 +1,222 @@
+"""What autograd keeps: the tensors its graph saved, read without unpacking any of them.
+
+A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``_saved_*`` or
+``saved_tensors``, which unpack: under checkpointing that would run the forward again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+_RAW = "_raw_saved_"
+_PACKED_DEPTH = 4
+
+_TRANSPARENT = frozenset(
+    f"{name}Backward0"
+    for name in ("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand", "ToCopy")
+)
+"""What stands between a parameter and its use: a linear layer's transpose, autocast's copy."""
+
+
+@dataclass(slots=True)
+class Saved:
+    """One tensor that a node saved."""
+
+    tensor: Any
+    node: Any
+    argument: str
+    """``self``, ``mat1``, ``indices[0]``, ``saved_tensors[2]``."""
+    packed_by: str | None = None
+    """The hook whose packed value holds it: the tensor is not the one that was saved."""
+
+    def is_result(self) -> bool:
+        """Return whether the node computed it; else it was given to the node."""
+        return self.argument.startswith(("result", "output", "logsumexp"))
+
+
+@dataclass(slots=True)
+class Graph:
+    """The nodes reached from all live roots, and what they hold."""
+
+    nodes: list[Any] = field(default_factory=list)
+    saved: list[Saved] = field(default_factory=list)
+    leaves: list[tuple[Any, Any]] = field(default_factory=list)
+    """``(AccumulateGrad node, its variable)``."""
+    recomputed: int = 0
+    """Values that checkpointing did not keep."""
+    unread: int = 0
+    """Saved values that could not be read."""
+
+
+def walk(roots: Iterable[Any]) -> Graph:
+    """Walk from the roots' nodes to the leaves; every node once."""
+    graph = Graph()
+    seen: set[Any] = set()
+    for root in roots:
+        if root is not None and root not in seen:
+            seen.add(root)
+            graph.nodes.append(root)
+    frames: set[int] = set()
+    for node in graph.nodes:
+        try:
+            following = node.next_functions
+        except Exception:
+            # a custom Function whose forward is still running
+            following = ()
+        for below, _ in following:
+            if below is not None and below not in seen:
+                seen.add(below)
+                graph.nodes.append(below)
+        _read(node, graph, frames)
+    return graph
+
+
+def _read(node: Any, graph: Graph, frames: set[int]) -> None:
+    variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
+    if variable is not None:
+        graph.leaves.append((node, variable))
+        return
+    for attribute in _raw_attributes(type(node)):
+        argument = attribute.removeprefix(_RAW)
+        try:
+            value = getattr(node, attribute)
+        except Exception:
+            # freed by backward; what it held is gone
+            continue
+        if not isinstance(value, tuple):
+            _saved(value, node, argument.rstrip("_"), graph, frames)
+            continue
+        name = "saved_tensors" if argument == "tensors" else argument
+        for index, item in enumerate(value):
+            _saved(item, node, f"{name}[{index}]", graph, frames)
+
+
+def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: set[int]) -> None:
+    try:
+        data, hook = value.data, value.unpack_hook
+    except Exception:
+        graph.unread += 1
+        return
+    if hook is None:
+        if isinstance(data, torch.Tensor):
+            graph.saved.append(Saved(data, node, argument))
+        return
+    frame = _checkpoint_frame(hook)
+    if frame is None:
+        name = _hook_name(hook)
+        for tensor in _inside(data):
+            graph.saved.append(Saved(tensor, node, argument, packed_by=name))
+        return
+    graph.recomputed += 1
+    if id(frame) not in frames:
+        frames.add(id(frame))
+        arguments = getattr(frame, "saved_args", ())
+        for index, item in enumerate(arguments):
+            for tensor in _inside(item):
+                graph.saved.append(Saved(tensor, node, f"checkpoint input[{index}]"))
+
+
+_attributes: dict[type, tuple[str, ...]] = {}
+
+
+def _raw_attributes(kind: type) -> tuple[str, ...]:
+    known = _attributes.get(kind)
+    if known is None:
+        known = tuple(name for name in dir(kind) if name.startswith(_RAW))
+        # every custom Function has a type of its own: a program may make them without end
+        if len(_attributes) < 10_000:
+            _attributes[kind] = known
+    return known
+
+
+def _checkpoint_frame(hook: Any) -> Any:
+    """Return the frame of a non-reentrant checkpoint whose unpack hook this is, or None."""
+    code = getattr(hook, "__code__", None)
+    if getattr(hook, "__module__", None) != "torch.utils.checkpoint" or code is None:
+        return None
+    for name, cell in zip(code.co_freevars, hook.__closure__ or (), strict=False):
+        if name == "frame":
+            return cell.cell_contents
+    return None
+
+
+def _hook_name(hook: Any) -> str:
+    qualname = getattr(hook, "__qualname__", None) or type(hook).__name__
+    return str(qualname).partition(".")[0]
+
+
+def _inside(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Give the tensors in a packed value: one itself, or in plain containers."""
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        yield value
+    elif depth < _PACKED_DEPTH:
+        if kind in (tuple, list):
+            for item in value:
+                yield from _inside(item, depth + 1)
+        elif kind is dict:
+            for item in value.values():
+                yield from _inside(item, depth + 1)
+
+
+class ModulesOfNodes:
+    """Which module a node of the graph was made in, as far as its neighbours tell.
+
+    A node that uses a parameter belongs to the module that has it. Any other was made between the
+    one before it and the one after it in the order of the forward pass: in the innermost module
+    that has both.
+    """
+
+    def __init__(self, graph: Graph, owners: dict[int, tuple[str, ...]]) -> None:
+        """``owners`` gives the path of the module that has a parameter, by its address."""
+        self._paths: dict[Any, tuple[str, ...]] = {}
+        leaves = {node: owners[id(leaf)] for node, leaf in graph.leaves if id(leaf) in owners}
+        if not leaves:
+            return
+        order = sorted(
+            (node for node in graph.nodes if type(node).__name__ != "AccumulateGrad"),
+            key=lambda node: node._sequence_nr(),
+        )
+        own = {node: path for node in order if (path := _own(node, leaves)) is not None}
+        self._between(order, own)
+
+    def _between(self, order: list[Any], own: dict[Any, tuple[str, ...]]) -> None:
+        following: tuple[str, ...] = ()
+        after: dict[Any, tuple[str, ...]] = {}
+        for node in reversed(order):
+            after[node] = following
+            following = own.get(node, following)
+        before: tuple[str, ...] = ()
+        for node in order:
+            mine = own.get(node)
+            if mine is not None:
+                before = mine
+            self._paths[node] = _common(before, after[node]) if mine is None else mine
+
+    def of(self, node: Any) -> tuple[str, ...] | None:
+        """Return the path's parts, or None where no parameter tells."""
+        return self._paths.get(node)
+
+
+def _own(node: Any, leaves: dict[Any, tuple[str, ...]]) -> tuple[str, ...] | None:
+    for below, _ in node.next_functions:
+        for _ in range(3):
+            if type(below).__name__ not in _TRANSPARENT:
+                break
+            below = below.next_functions[0][0]
+        if below is not None and below in leaves:
+            return leaves[below]
+    return None
+
+
+def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return one[:length]

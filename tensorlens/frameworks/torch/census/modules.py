@@ -1,0 +1,102 @@
+"""Names of what modules hold: parameters and buffers by their path.
+
+Nothing of the modules is run: not ``named_parameters``, which may be overridden, nor attribute
+access, which ``nn.Module`` answers itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.torch.census.naming import Naming
+
+_MOST_PATHS = 100_000
+"""Modules that contain each other many times over have more paths than anyone would read."""
+
+
+class ModulePaths:
+    """The modules seen so far, and the path of each."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self.paths: dict[int, int] = {}
+        """Address of a module to the node of its first path."""
+        self.anchors: dict[int, int] = {}
+        """Address of a module's ``__dict__`` to the node of its first path."""
+        self.owners: dict[int, int] = {}
+        """Address of a parameter to the node of the first module that has it."""
+
+    def add(self, root: Any, prefix: int, *, again: bool = True) -> None:
+        """Name what ``root`` and its submodules hold, below the node ``prefix``.
+
+        ``again`` gives a second name to what has one: tied weights within the user's models.
+        """
+        names, naming = self._naming.names, self._naming
+        queue: list[tuple[Any, int, frozenset[int]]] = [(root, prefix, frozenset())]
+        for count, (module, path, above) in enumerate(queue):
+            content = content_of(module)
+            if content is None or count >= _MOST_PATHS:
+                continue
+            if id(module) not in self.paths:
+                self.paths[id(module)] = path
+                self.anchors[id(content)] = path
+            for name, parameter in _tensors(content.get("_parameters")):
+                naming.give(parameter, names.attribute(path, name), "parameter", again=again)
+                self.owners.setdefault(id(parameter), path)
+            for name, buffer in _tensors(content.get("_buffers")):
+                naming.give(buffer, names.attribute(path, name), "buffer", again=again)
+            within = above | {id(module)}
+            for name, child in _items(content.get("_modules")):
+                if child is not None and id(child) not in within:
+                    queue.append((child, names.attribute(path, name), within))
+
+
+def roots_among(modules: Iterable[Any]) -> list[Any]:
+    """Return the modules that are not inside another of them, in order."""
+    modules = list(modules)
+    inside = {
+        id(child)
+        for module in modules
+        for _, child in _items((content_of(module) or {}).get("_modules"))
+        if child is not module
+    }
+    return [module for module in modules if id(module) not in inside]
+
+
+def content_of(item: Any) -> dict[str, Any] | None:
+    """Return an object's own ``__dict__``, without asking the object; None if it has none."""
+    try:
+        content = object.__getattribute__(item, "__dict__")
+    except Exception:
+        return None
+    return content if issubclass(type(content), dict) else None
+
+
+def _tensors(registry: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, item) for name, item in _items(registry) if issubclass(type(item), torch.Tensor))
+
+
+def _items(items: Any) -> list[tuple[str, Any]]:
+    """Return a registry's entries: a dict's, read as a dict, or those of a scripted module."""
+    if issubclass(type(items), dict):
+        return [(name, item) for name, item in dict.items(items) if type(name) is str]
+    return list(items.items()) if _is_scripted(items) else []
+
+
+def _is_scripted(registry: Any) -> bool:
+    scripts = sys.modules.get("torch.jit._script")
+    kind = getattr(scripts, "OrderedDictWrapper", None)
+    return isinstance(kind, type) and issubclass(type(registry), kind)
+
+
+def class_name(item: Any) -> str:
+    """Return the name of an object's class, without running code of its metaclass."""
+    kind = type(item)
+    try:
+        return str(type.__dict__["__name__"].__get__(kind))
+    except Exception:
+        return "object"

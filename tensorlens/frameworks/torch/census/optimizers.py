@@ -1,0 +1,104 @@
+"""Names of what optimizers hold: ``Adam.fc1.weight.exp_avg``.
+
+The state is read as the plain dicts it is made of; no method of the optimizer is run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.torch.census.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.naming import Naming
+
+_DEEPEST = 16
+
+
+class Optimizers:
+    """Names the state and the otherwise unknown parameters of one optimizer after another."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self._used: dict[str, int] = {}
+        self.anchors: dict[int, int] = {}
+        """Address of an optimizer's ``__dict__`` to the node of its name."""
+
+    def add(self, optimizer: Any, name: str | None = None) -> None:
+        """Name what ``optimizer`` holds, below ``name`` or its class's name."""
+        content = content_of(optimizer)
+        if content is None or id(content) in self.anchors:
+            return
+        prefix = self._prefix(optimizer, name)
+        self.anchors[id(content)] = prefix
+        parameters = self._parameters(content.get("param_groups"), prefix)
+        names = self._naming.names
+        for key, state in _entries(content.get("state")):
+            if issubclass(type(key), torch.Tensor):
+                known = self._naming.node_of(key)
+                path = parameters.get(id(key)) if known is None else known
+                node = prefix if path is None else self._below(prefix, path)
+            else:
+                node = names.key(prefix, key)
+            self._walk(state, node)
+
+    def _prefix(self, optimizer: Any, name: str | None) -> int:
+        text = name or class_name(optimizer)
+        count = self._used[text] = self._used.get(text, 0) + 1
+        return self._naming.names.text(text if count == 1 else f"{text}#{count}")
+
+    def _below(self, prefix: int, path: int) -> int:
+        names = self._naming.names
+        return names.attribute(prefix, names[path])
+
+    def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
+        """Name the parameters that no module has; return those names, by address."""
+        names = self._naming.names
+        given: dict[int, int] = {}
+        if not issubclass(type(groups), list):
+            return given
+        root = names.text("param_groups")
+        for index, group in enumerate(list.__iter__(groups)):
+            members = dict.get(group, "params") if issubclass(type(group), dict) else None
+            path = names.attribute(names.index(root, index), "params")
+            for position, parameter in _sequence(members):
+                if (
+                    issubclass(type(parameter), torch.Tensor)
+                    and self._naming.node_of(parameter) is None
+                ):
+                    given[id(parameter)] = names.index(path, position)
+                    self._naming.give(
+                        parameter, self._below(prefix, given[id(parameter)]), "parameter"
+                    )
+        return given
+
+    def _walk(self, value: Any, node: int, depth: int = 0) -> None:
+        names = self._naming.names
+        if issubclass(type(value), torch.Tensor):
+            self._naming.give(value, node, "optimizer", again=False)
+        elif depth > _DEEPEST:
+            return
+        elif issubclass(type(value), dict):
+            for key, item in _entries(value):
+                if type(key) is str and key.isidentifier():
+                    below = names.attribute(node, key)
+                else:
+                    below = names.key(node, key)
+                self._walk(item, below, depth=depth + 1)
+        else:
+            for index, item in _sequence(value):
+                self._walk(item, names.index(node, index), depth=depth + 1)
+
+
+def _entries(value: Any) -> list[tuple[Any, Any]]:
+    # read as the dict it is: a defaultdict's or a subclass's own methods are not run
+    return list(dict.items(value)) if issubclass(type(value), dict) else []
+
+
+def _sequence(value: Any) -> Iterator[tuple[int, Any]]:
+    for kind in (list, tuple, deque):
+        if issubclass(type(value), kind):
+            return enumerate(list(kind.__iter__(value)))
+    return iter(())

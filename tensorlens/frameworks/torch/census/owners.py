@@ -1,0 +1,81 @@
+"""Names what models and optimizers hold, those given and those found in the heap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.torch.census.modules import ModulePaths, class_name, roots_among
+from tensorlens.frameworks.torch.census.naming import Naming
+from tensorlens.frameworks.torch.census.optimizers import Optimizers
+from tensorlens.records.names import Names
+
+KINDS = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch._C._FunctionBase)
+"""What a census looks for in the heap."""
+
+
+class Owners:
+    """The names that models, optimizers and other roots give."""
+
+    def __init__(self, roots: Sequence[Root]) -> None:
+        self.naming = Naming(Names())
+        self.modules = ModulePaths(self.naming)
+        self.optimizers = Optimizers(self.naming)
+        self.places: dict[int, str] = {}
+        """Address of any other root to the name that its content goes on from."""
+        self.home = ""
+        """The class of the model, where there is one whose paths begin with nothing."""
+        self.nameless: list[tuple[Any, int]] = []
+        """Modules found in the heap with the node that stands for their name."""
+        # optimizers speak of parameters by the names that modules gave
+        self._add_modules([root for root in roots if issubclass(type(root.item), torch.nn.Module)])
+        for root in roots:
+            kind = type(root.item)
+            if issubclass(kind, torch.optim.Optimizer):
+                self.optimizers.add(root.item, root.name)
+            elif issubclass(kind, torch.Tensor):
+                node = self.naming.names.text(root.name or "tensor")
+                self.naming.give(root.item, node, "other")
+            elif not issubclass(kind, torch.nn.Module):
+                self.places[id(root.item)] = root.name or class_name(root.item)
+
+    def _add_modules(self, roots: Sequence[Root]) -> None:
+        alone = sum(root.name is None for root in roots) == 1
+        used: dict[str, int] = {}
+        for root in roots:
+            text = root.name if root.name is not None else "" if alone else class_name(root.item)
+            if not text:
+                self.home = class_name(root.item)
+            count = used[text] = used.get(text, 0) + 1
+            self.modules.add(root.item, self.naming.names.text(text + f"#{count}" * (count > 1)))
+
+    def add_found(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        """Name what the heap's other modules and optimizers hold."""
+        unknown = [item for item in modules if id(item) not in self.modules.paths]
+        for module in roots_among(unknown):
+            node = self.naming.names.text(class_name(module))
+            self.modules.add(module, node, again=False)
+            self.nameless.append((module, node))
+        for optimizer in optimizers:
+            self.optimizers.add(optimizer)
+
+    def anchors(self) -> dict[int, str]:
+        """Return address to name of all that other tensors may be found in."""
+        names = self.naming.names
+        return {
+            **{address: names[node] for address, node in self.modules.anchors.items()},
+            **{address: names[node] for address, node in self.optimizers.anchors.items()},
+            **self.places,
+        }
+
+    def module_paths(self) -> dict[int, tuple[str, ...]]:
+        """Return address of a parameter to the path of the module that has it."""
+        names = self.naming.names
+        parts = {
+            node: tuple(filter(None, names[node].split(".")))
+            for node in set(self.modules.owners.values())
+        }
+        return {address: parts[node] for address, node in self.modules.owners.items()}

@@ -1,0 +1,140 @@
+"""Rows into a table of records: storages counted once, births looked up, the nameless told."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Container, Iterator, Sequence
+
+from tensorlens.frameworks.torch.census.christen import Christened
+from tensorlens.frameworks.torch.census.find import Found
+from tensorlens.frameworks.torch.native import NativeAllocator
+from tensorlens.records.tensors import SourceLine, TensorTable
+
+_PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "device", "dtype", "shape", "stride")
+
+
+class Births:
+    """Which line allocated a storage, as far as the native counter watched."""
+
+    def __init__(self, allocator: NativeAllocator | None) -> None:
+        self._allocator = allocator
+
+    def numbers(self, storages: array[int]) -> array[int]:
+        """Return the number of the line that allocated each, -1 where it is not known."""
+        if self._allocator is None:
+            return array("i", [-1]) * len(storages)
+        return self._allocator.births(storages)
+
+    def line(self, number: int) -> SourceLine:
+        """Return a line by its number."""
+        assert self._allocator is not None
+        return SourceLine(*self._allocator.birth_line(number))
+
+
+def tabulate(found: Found, christened: Christened, births: Births) -> TensorTable:
+    """Return the table of everything found; each storage is counted in one row."""
+    table = TensorTable()
+    scan = found.scan
+    rows = _kept(found, christened)
+    everything = len(rows) == len(scan.nbytes)
+    for column in _PLAIN:
+        values = getattr(scan, column)
+        chosen = values[:] if everything else array(values.typecode, map(values.__getitem__, rows))
+        setattr(table, column, chosen)
+    for column, values in (("role", christened.role), ("name", christened.node)):
+        setattr(table, column, array(values.typecode, map(values.__getitem__, rows)))
+    table.names = christened.names
+    table.devices, table.dtypes = list(scan.devices), list(scan.dtypes)
+    table.shapes = list(scan.shapes)
+    for index, row in _places_of(found.blocks, rows):
+        table.storage[index], table.storage_nbytes[index] = found.blocks[row]
+        table.nbytes[index] = found.blocks[row][1]
+    _add_births(table, births)
+    _add_sparse(table, rows, christened)
+    _name_the_rest(table)
+    _choose_counted(table, array("i", map(scan.first.__getitem__, rows)))
+    return table
+
+
+def _kept(found: Found, christened: Christened) -> Sequence[int]:
+    """Return the rows that stand for a tensor of someone's, or a storage of autograd's own."""
+    total, seen = len(found.scan.nbytes), found.in_python
+    if total == seen and not found.parts:
+        return range(total)
+    whole = {row for row, parts in found.parts.items() if found.scan.storage[row] == 0}
+    python = (row for row in range(seen) if row not in whole)
+    hidden = (row for row in range(seen, total) if christened.node[row] >= 0 and row not in whole)
+    return [*python, *hidden]
+
+
+def _places_of(wanted: Container[int], rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Give ``(index in the table, row of the scan)`` of the rows that are wanted."""
+    if wanted:
+        yield from ((index, row) for index, row in enumerate(rows) if row in wanted)
+
+
+def _add_births(table: TensorTable, births: Births) -> None:
+    numbers = births.numbers(table.storage)
+    lines: dict[int, int] = {-1: -1}
+    for number in set(numbers) - {-1}:
+        lines[number] = len(table.lines)
+        table.lines.append(births.line(number))
+    table.born = array("i", map(lines.__getitem__, numbers))
+
+
+def _add_sparse(table: TensorTable, rows: Sequence[int], christened: Christened) -> None:
+    """Fill the columns that most rows have nothing in."""
+    for column in ("module", "held_by", "note", "alias"):
+        setattr(table, column, array("i", [-1]) * len(rows))
+    for index, row in _places_of(christened.module, rows):
+        table.module[index] = christened.module[row]
+    for index, row in _places_of(christened.more, rows):
+        nodes = christened.more[row]
+        table.more_names[index] = tuple(dict.fromkeys(table.names[node] for node in nodes))
+    for texts, numbers, column in (
+        (christened.held_by, table.holders, table.held_by),
+        (christened.notes, table.notes, table.note),
+    ):
+        known: dict[str, int] = {}
+        for index, row in _places_of(texts, rows):
+            column[index] = known.setdefault(texts[row], len(known))
+        numbers.extend(known)
+
+
+def _name_the_rest(table: TensorTable) -> None:
+    """Name what nothing holds that Python can see by the line that made it, if that is known."""
+    if not table.name or min(table.name) >= 0:
+        return
+    native = -1
+    made: dict[int, int] = {}
+    for row, node in enumerate(table.name):
+        if node >= 0:
+            continue
+        line = table.born[row]
+        if line >= 0 and line not in made:
+            made[line] = table.names.text(f"made at {table.lines[line]}")
+        elif line < 0 and native < 0:
+            native = table.names.text("held by native code")
+        table.name[row] = made[line] if line >= 0 else native
+
+
+def _choose_counted(table: TensorTable, first: array[int]) -> None:
+    """Let one row of each shared storage be counted, and the others point to it."""
+    if len(set(first)) == len(first):
+        return
+    groups: dict[int, list[int]] = {}
+    for row, storage in enumerate(first):
+        groups.setdefault(storage, []).append(row)
+    for rows in groups.values():
+        if len(rows) > 1:
+            # the role comes first, then the tensor that shows all of the storage
+            counted = min(
+                rows,
+                key=lambda row: (
+                    table.role[row],
+                    table.nbytes[row] < table.storage_nbytes[row],
+                    row,
+                ),
+            )
+            for row in rows:
+                table.alias[row] = -1 if row == counted else counted

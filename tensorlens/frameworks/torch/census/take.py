@@ -1,0 +1,69 @@
+"""A census of torch's tensors: found, read, named, and put in a table.
+
+The heap's objects are pinned while it goes on, so that no address is given out twice, and let go
+at its end: nothing of it refers to a tensor.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tensorlens.frameworks.base import Findings, Root
+from tensorlens.frameworks.heap import select
+from tensorlens.frameworks.torch import cpu
+from tensorlens.frameworks.torch.census.christen import Christened
+from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
+from tensorlens.frameworks.torch.census.find import Found
+from tensorlens.frameworks.torch.census.host import cpu_ledger
+from tensorlens.frameworks.torch.census.owners import KINDS, Owners
+from tensorlens.frameworks.torch.census.table import Births, tabulate
+from tensorlens.frameworks.torch.native import NativeAllocator
+
+
+def take(roots: Sequence[Root]) -> Findings:
+    """Return every live tensor by name, the ledger of each device, and notes for the reader."""
+    counter = cpu.cpu_counter()
+    births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
+    with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
+        objects = gc.get_objects()
+        tensors, modules, optimizers, functions = select(objects, KINDS)
+        owners = Owners(roots)
+        owners.add_found(modules, optimizers)
+        found = Found(tensors, owners.naming.items, functions)
+        christened = Christened(found, owners, objects)
+        found.scan.close()
+        table = tabulate(found, christened, births)
+        ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
+    reason = cpu.fallback_reason()
+    return Findings(table, ledger, (*_notes(found), *([] if reason is None else [reason])))
+
+
+def adopt_all(allocator: NativeAllocator) -> None:
+    """Count in what was allocated before the counter was there, autograd's included."""
+    with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
+        tensors, _, _, functions = select(gc.get_objects(), KINDS)
+        cpu.adopt_tensors(allocator, Found(tensors, (), functions).tensors)
+
+
+def _notes(found: Found) -> list[str]:
+    notes = []
+    if found.scan.fakes:
+        notes.append(f"{found.scan.fakes} fake tensors were left out: they hold no memory")
+    if found.graph.recomputed:
+        notes.append(
+            f"{found.graph.recomputed} values are checkpointed: nothing of them is kept, backward "
+            "computes them again"
+        )
+    if found.graph.unread:
+        notes.append(f"{found.graph.unread} values that autograd saved could not be read")
+    frozen = gc.get_freeze_count()
+    if frozen:
+        notes.append(
+            f"gc.freeze() hides {frozen} objects: tensors among them are only found from models, "
+            "optimizers and gradients"
+        )
+    return notes

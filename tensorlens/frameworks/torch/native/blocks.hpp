@@ -1,0 +1,192 @@
+// Every block that is handed out: its requested size and birth by its address, and their sum.
+
+#pragma once
+
+#include "table.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace {
+
+std::atomic<int64_t> g_allocated{0};
+std::atomic<int64_t> g_peak{0};
+
+void raise_peak(int64_t level) {
+  int64_t peak = g_peak.load(std::memory_order_relaxed);
+  while (peak < level &&
+         !g_peak.compare_exchange_weak(peak, level, std::memory_order_relaxed)) {
+  }
+}
+
+void count(int64_t bytes) {
+  const int64_t level = g_allocated.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (bytes > 0) {
+    raise_peak(level);
+  }
+}
+
+// The deleter is given nothing but the address, and malloc_usable_size rounds up, so the size has
+// to be kept.
+struct Block {
+  uintptr_t key;
+  int64_t size;
+  int32_t birth;
+  int32_t named;  // only in the copies that a balance works on
+};
+
+struct alignas(64) Shard {
+  SpinLock lock;
+  Table<Block> blocks;
+};
+
+// few enough that all of them stay in a core's cache
+constexpr int kShardBits = 4;
+constexpr int kShards = 1 << kShardBits;
+Shard g_shards[kShards];
+
+int shard_of(uintptr_t address) {
+  return static_cast<int>(hash_of(address) >> (64 - kShardBits));
+}
+
+void lock_blocks() {
+  for (Shard& shard : g_shards) {
+    shard.lock.lock();
+  }
+}
+
+void unlock_blocks() {
+  for (Shard& shard : g_shards) {
+    shard.lock.unlock();
+  }
+}
+
+bool count_in(const void* data, int64_t size, int32_t birth) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  Shard& shard = g_shards[shard_of(address)];
+  int64_t stale = 0;
+  {
+    const Holding holding(shard.lock);
+    Block* block = shard.blocks.put(address);
+    if (block == nullptr) {
+      return false;
+    }
+    // a block that someone freed behind our back, whose address is now handed out again
+    stale = block->size;
+    *block = Block{address, size, birth, 0};
+  }
+  if (stale != 0) {
+    count(-stale);
+  }
+  count(size);
+  return true;
+}
+
+// A block from before the allocator was installed is not known, and changes nothing.
+void count_out(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  Shard& shard = g_shards[shard_of(address)];
+  Block block;
+  bool known;
+  {
+    const Holding holding(shard.lock);
+    known = shard.blocks.take(address, &block);
+  }
+  if (known) {
+    count(-block.size);
+  }
+}
+
+int64_t count_blocks() {
+  int64_t blocks = 0;
+  for (Shard& shard : g_shards) {
+    const Holding holding(shard.lock);
+    blocks += static_cast<int64_t>(shard.blocks.used());
+  }
+  return blocks;
+}
+
+int32_t birth_of(uintptr_t address) {
+  Shard& shard = g_shards[shard_of(address)];
+  const Holding holding(shard.lock);
+  const Block* block = shard.blocks.find(address);
+  return block == nullptr ? -1 : block->birth;
+}
+
+struct Unnamed {
+  int64_t blocks = 0;
+  int64_t bytes = 0;
+  std::vector<Block> largest;
+};
+
+// All blocks at one moment. A copy, so that nobody waits for more than the copying.
+class BlocksNow {
+ public:
+  BlocksNow() {
+    lock_blocks();
+    for (int index = 0; index < kShards; ++index) {
+      whole_ = whole_ && g_shards[index].blocks.copy_to(&tables_[index]);
+    }
+    unlock_blocks();
+  }
+
+  ~BlocksNow() {
+    for (Table<Block>& table : tables_) {
+      table.release();
+    }
+  }
+
+  // False when there was no memory for the copy.
+  bool whole() const {
+    return whole_;
+  }
+
+  // Gives the bytes of the blocks at the addresses, each block once, and marks them as named.
+  int64_t name(const uint64_t* addresses, int64_t* sizes, int64_t length) {
+    int64_t named = 0;
+    for (int64_t index = 0; index < length; ++index) {
+      const auto address = static_cast<uintptr_t>(addresses[index]);
+      Block* block = tables_[shard_of(address)].find(address);
+      sizes[index] = block == nullptr ? -1 : block->size;
+      if (block != nullptr && !block->named) {
+        block->named = 1;
+        named += block->size;
+      }
+    }
+    return named;
+  }
+
+  // Gives the blocks that were not named, up to `limit` of them one by one, largest first.
+  Unnamed unnamed(size_t limit) const {
+    const auto larger = [](const Block& left, const Block& right) {
+      return left.size != right.size ? left.size > right.size : left.key < right.key;
+    };
+    Unnamed found;
+    std::vector<Block>& heap = found.largest;
+    for (const Table<Block>& table : tables_) {
+      table.each([&](const Block& block) {
+        if (block.named) {
+          return;
+        }
+        ++found.blocks;
+        found.bytes += block.size;
+        if (heap.size() < limit) {
+          heap.push_back(block);
+          std::push_heap(heap.begin(), heap.end(), larger);
+        } else if (limit > 0 && larger(block, heap.front())) {
+          std::pop_heap(heap.begin(), heap.end(), larger);
+          heap.back() = block;
+          std::push_heap(heap.begin(), heap.end(), larger);
+        }
+      });
+    }
+    std::sort_heap(heap.begin(), heap.end(), larger);
+    return found;
+  }
+
+ private:
+  Table<Block> tables_[kShards];
+  bool whole_ = true;
+};
+
+}  // namespace

@@ -1,0 +1,165 @@
+// A lock that is held for nanoseconds, and a hash table that takes no memory per entry.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include <sched.h>
+
+namespace {
+
+class SpinLock {
+ public:
+  void lock() {
+    for (int spins = 0; busy_.exchange(true, std::memory_order_acquire); ++spins) {
+      if (spins >= 64) {
+        sched_yield();
+      }
+    }
+  }
+
+  void unlock() {
+    busy_.store(false, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<bool> busy_{false};
+};
+
+using Holding = std::lock_guard<SpinLock>;
+
+inline uint64_t hash_of(uintptr_t key) {
+  // malloc's alignment leaves nothing in the low bits; the product's high ones hold the most
+  return (static_cast<uint64_t>(key) >> 4) * 0x9E3779B97F4A7C15ull;
+}
+
+// Open addressing with linear probing. An Entry is plain data with a member `uintptr_t key`, which
+// is 0 where there is none. Whoever shares a table locks it.
+template <typename Entry>
+class Table {
+ public:
+  // Gives the key's entry, all zero but for its key where it is new; null when there is no memory.
+  Entry* put(uintptr_t key) {
+    // Three quarters full at most: beyond that, linear probing gets slow.
+    if (4 * (used_ + 1) > 3 * capacity_ && !resize(capacity_ ? 2 * capacity_ : kSmallest)) {
+      return nullptr;
+    }
+    Entry* entry = place(key);
+    if (entry->key != key) {
+      entry->key = key;
+      ++used_;
+    }
+    return entry;
+  }
+
+  Entry* find(uintptr_t key) {
+    if (used_ == 0 || key == 0) {
+      return nullptr;
+    }
+    Entry* entry = place(key);
+    return entry->key == key ? entry : nullptr;
+  }
+
+  bool take(uintptr_t key, Entry* taken) {
+    Entry* entry = find(key);
+    if (entry == nullptr) {
+      return false;
+    }
+    *taken = *entry;
+    close_gap(static_cast<size_t>(entry - entries_));
+    --used_;
+    if (capacity_ > kSmallest && 16 * used_ < capacity_) {
+      resize(capacity_ / 4);
+    }
+    return true;
+  }
+
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (size_t index = 0; index < capacity_; ++index) {
+      if (entries_[index].key != 0) {
+        visit(entries_[index]);
+      }
+    }
+  }
+
+  // The caller releases the copy. False when there is no memory.
+  bool copy_to(Table* copy) const {
+    if (capacity_ != 0) {
+      copy->entries_ = static_cast<Entry*>(std::malloc(capacity_ * sizeof(Entry)));
+      if (copy->entries_ == nullptr) {
+        return false;
+      }
+      std::memcpy(copy->entries_, entries_, capacity_ * sizeof(Entry));
+    }
+    copy->capacity_ = capacity_;
+    copy->used_ = used_;
+    return true;
+  }
+
+  void release() {
+    std::free(entries_);
+    *this = Table();
+  }
+
+  size_t used() const {
+    return used_;
+  }
+
+ private:
+  static constexpr size_t kSmallest = 64;
+
+  size_t home(uintptr_t key) const {
+    return static_cast<size_t>(hash_of(key) >> 16) & (capacity_ - 1);
+  }
+
+  Entry* place(uintptr_t key) {
+    size_t index = home(key);
+    while (entries_[index].key != 0 && entries_[index].key != key) {
+      index = (index + 1) & (capacity_ - 1);
+    }
+    return &entries_[index];
+  }
+
+  // Moves later entries of the run back, so that lookups need no tombstones.
+  void close_gap(size_t gap) {
+    const size_t mask = capacity_ - 1;
+    for (size_t next = (gap + 1) & mask; entries_[next].key != 0; next = (next + 1) & mask) {
+      const size_t wanted = home(entries_[next].key);
+      if (((next - wanted) & mask) >= ((next - gap) & mask)) {
+        entries_[gap] = entries_[next];
+        gap = next;
+      }
+    }
+    entries_[gap] = Entry{};
+  }
+
+  bool resize(size_t capacity) {
+    auto* fresh = static_cast<Entry*>(std::calloc(capacity, sizeof(Entry)));
+    if (fresh == nullptr) {
+      return false;
+    }
+    Entry* old = entries_;
+    const size_t count = capacity_;
+    entries_ = fresh;
+    capacity_ = capacity;
+    for (size_t index = 0; index < count; ++index) {
+      if (old[index].key != 0) {
+        *place(old[index].key) = old[index];
+      }
+    }
+    std::free(old);
+    return true;
+  }
+
+  Entry* entries_ = nullptr;
+  size_t capacity_ = 0;
+  size_t used_ = 0;
+};
+
+}  // namespace

@@ -1,0 +1,628 @@
+// Reads live tensors into columns: no code of theirs runs, and no Python object is made for a
+// storage, a shape or a gradient, which would cost microseconds each and stay behind.
+//
+// Only c10's headers are used and only libc10 is linked, so that it compiles in a few seconds with
+// the user's compiler. The caller holds the GIL and keeps the tensors alive. A member of a tensor
+// that its class may redefine is read as a field, never asked for: the answer might be Python code
+// or a C++ exception.
+
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#define TL_EXPORT extern "C" __attribute__((visibility("default")))
+
+// A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
+// which on many machines is a package of its own.
+using PyObject = struct _object;
+using PyTypeObject = struct _typeobject;
+extern "C" PyObject* PyList_GetItem(PyObject*, ssize_t);
+extern "C" PyObject* PyObject_Type(PyObject*);
+extern "C" int PyType_IsSubtype(PyTypeObject*, PyTypeObject*);
+extern "C" void Py_DecRef(PyObject*);
+
+namespace {
+
+constexpr uint8_t kRequiresGrad = 1;
+constexpr uint8_t kOdd = 2;
+constexpr uint8_t kMeta = 4;
+
+// Every bit of the result depends on every bit of the key.
+uint64_t mixed(uint64_t key) {
+  key = (key ^ (key >> 32)) * 0x9E3779B97F4A7C15ull;
+  key = (key ^ (key >> 29)) * 0x9E3779B97F4A7C15ull;
+  return key ^ (key >> 32);
+}
+
+// Neighbours in memory stay neighbours, which halves the time: they are mostly met in that order.
+uint64_t scattered(uint64_t address) {
+  return mixed(address >> 12) ^ (address >> 4);
+}
+
+// Addresses to numbers: open addressing with linear probing. The address 0 is never put in.
+class Index {
+ public:
+  // Gives the number of `key`, which becomes `fresh` where it has none yet.
+  int32_t number(uint64_t key, int32_t fresh) {
+    if (2 * (used_ + 1) > slots_.size()) {
+      resize(slots_.empty() ? 256 : 2 * slots_.size());
+    }
+    Slot& slot = slots_[place(key)];
+    if (slot.key == 0) {
+      slot = Slot{key, fresh};
+      ++used_;
+    }
+    return slot.number;
+  }
+
+  // Gives -1 where `key` has no number.
+  int32_t find(uint64_t key) const {
+    if (key == 0 || slots_.empty()) {
+      return -1;
+    }
+    const Slot& slot = slots_[place(key)];
+    return slot.key == 0 ? -1 : slot.number;
+  }
+
+  void expect(size_t more) {
+    size_t wanted = 256;
+    while (wanted < 2 * (used_ + more)) {
+      wanted *= 2;
+    }
+    if (wanted > slots_.size()) {
+      resize(wanted);
+    }
+  }
+
+  void clear() {
+    slots_.clear();
+    used_ = 0;
+  }
+
+  void prefetch(uint64_t key) const {
+    if (!slots_.empty()) {
+      __builtin_prefetch(&slots_[scattered(key) & (slots_.size() - 1)]);
+    }
+  }
+
+ private:
+  struct Slot {
+    uint64_t key = 0;
+    int32_t number = -1;
+  };
+
+  size_t place(uint64_t key) const {
+    size_t index = scattered(key) & (slots_.size() - 1);
+    while (slots_[index].key != 0 && slots_[index].key != key) {
+      index = (index + 1) & (slots_.size() - 1);
+    }
+    return index;
+  }
+
+  void resize(size_t size) {
+    std::vector<Slot> before(size);
+    before.swap(slots_);
+    for (const Slot& slot : before) {
+      if (slot.key != 0) {
+        slots_[place(slot.key)] = slot;
+      }
+    }
+  }
+
+  std::vector<Slot> slots_;
+  size_t used_ = 0;
+};
+
+// Lists of lengths, each distinct one once: sizes and strides.
+class Shapes {
+ public:
+  int32_t number(const int64_t* values, size_t length) {
+    if (last_ >= 0 && is(last_, values, length)) {
+      return last_;
+    }
+    if (2 * starts_.size() > slots_.size()) {
+      grow();
+    }
+    int32_t& slot = slots_[place(values, length)];
+    if (slot < 0) {
+      values_.insert(values_.end(), values, values + length);
+      starts_.push_back(static_cast<int64_t>(values_.size()));
+      slot = static_cast<int32_t>(starts_.size()) - 2;
+    }
+    return last_ = slot;
+  }
+
+  const std::vector<int64_t>& starts() const {
+    return starts_;
+  }
+
+  const std::vector<int64_t>& values() const {
+    return values_;
+  }
+
+ private:
+  bool is(int32_t number, const int64_t* values, size_t length) const {
+    const int64_t start = starts_[number];
+    return starts_[number + 1] - start == static_cast<int64_t>(length) &&
+        std::equal(values, values + length, values_.begin() + start);
+  }
+
+  size_t place(const int64_t* values, size_t length) const {
+    uint64_t hash = length;
+    for (size_t index = 0; index < length; ++index) {
+      hash = mixed(hash + static_cast<uint64_t>(values[index]));
+    }
+    size_t index = hash & (slots_.size() - 1);
+    while (slots_[index] >= 0 && !is(slots_[index], values, length)) {
+      index = (index + 1) & (slots_.size() - 1);
+    }
+    return index;
+  }
+
+  void grow() {
+    slots_.assign(std::max<size_t>(64, 2 * slots_.size()), -1);
+    for (int32_t number = 0; number + 1 < static_cast<int32_t>(starts_.size()); ++number) {
+      const int64_t start = starts_[number];
+      const auto length = static_cast<size_t>(starts_[number + 1] - start);
+      slots_[place(values_.data() + start, length)] = number;
+    }
+  }
+
+  std::vector<int64_t> values_;
+  std::vector<int64_t> starts_{0};
+  std::vector<int32_t> slots_;
+  int32_t last_ = -1;
+};
+
+// Never made: it only lends its right to a tensor's protected members.
+struct Inside : c10::TensorImpl {
+  using Policy = c10::TensorImpl::SizesStridesPolicy;
+
+  static bool customizes(const c10::TensorImpl& tensor, Policy policy) {
+    return (tensor.*(&Inside::matches_policy))(policy);
+  }
+  static const c10::impl::SizesAndStrides& layout(const c10::TensorImpl& tensor) {
+    return tensor.*(&Inside::sizes_and_strides_);
+  }
+  static int64_t offset(const c10::TensorImpl& tensor) {
+    return tensor.*(&Inside::storage_offset_);
+  }
+  static int64_t elements(const c10::TensorImpl& tensor) {
+    return tensor.*(&Inside::numel_);
+  }
+  static const caffe2::TypeMeta& dtype(const c10::TensorImpl& tensor) {
+    return tensor.*(&Inside::data_type_);
+  }
+  static c10::Device device(const c10::TensorImpl& tensor) {
+    const auto& device = tensor.*(&Inside::device_opt_);
+    return device.has_value() ? *device : c10::Device(c10::kCPU);
+  }
+};
+
+bool is_defined(const c10::TensorImpl* tensor) {
+  return tensor != nullptr && tensor != c10::UndefinedTensorImpl::singleton();
+}
+
+const c10::TensorImpl* gradient_of(const c10::TensorImpl& tensor) {
+  // at::Tensor, which is not in c10, is one pointer that counts
+  const c10::TensorImpl* gradient =
+      *reinterpret_cast<c10::TensorImpl* const*>(&tensor.grad());
+  return is_defined(gradient) ? gradient : nullptr;
+}
+
+// The slot has had other functions in older versions of torch: the one that compiles is taken.
+template <typename Slot>
+auto python_object(const Slot* slot, int) -> decltype(slot->load_pyobj()) {
+  return slot->load_pyobj();
+}
+template <typename Slot>
+auto python_object(const Slot* slot, long) -> decltype(slot->_unchecked_untagged_pyobj()) {
+  return slot->_unchecked_untagged_pyobj();
+}
+
+template <typename Type>
+auto dtype_name(Type type, int) -> decltype(std::string(getDtypeNames(type).first)) {
+  try {
+    return std::string(getDtypeNames(type).first);
+  } catch (...) {
+    return "undefined";
+  }
+}
+template <typename Type>
+std::string dtype_name(Type type, long) {
+  return toString(type);
+}
+
+bool wraps(c10::DispatchKeySet keys) {
+  return keys.has_any(c10::DispatchKeySet(
+      {c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
+       c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::FuncTorchGradWrapper}));
+}
+
+enum Kind : int32_t { kForeign, kTensor, kFake };
+
+struct Row {
+  int32_t number;
+  bool fresh;
+};
+
+class Scan {
+ public:
+  Scan(size_t offset, PyTypeObject* tensor_type) : offset_(offset), tensor_type_(tensor_type) {
+    std::fill(std::begin(dtype_numbers_), std::end(dtype_numbers_), int16_t{-1});
+  }
+
+  // Gives how many were left out as fake.
+  int64_t add(PyObject* tensors, int64_t length, PyTypeObject* fake_type, int32_t* rows) {
+    fake_type_ = fake_type;
+    // a type's address may be another's by the next call
+    kinds_.clear();
+    last_type_ = 0;
+    expect(static_cast<size_t>(length));
+    int64_t fakes = 0;
+    for (int64_t begin = 0; begin < length; begin += kAtOnce) {
+      fakes += add_some(tensors, begin, std::min(length, begin + kAtOnce), rows);
+    }
+    return fakes;
+  }
+
+  void rows_of(const uint64_t* objects, int64_t length, int32_t* rows) {
+    if (objects_stale_) {
+      rows_by_object_.clear();
+      rows_by_object_.expect(object_.size());
+      for (size_t row = 0; row < object_.size(); ++row) {
+        if (object_[row] != 0) {
+          rows_by_object_.number(object_[row], static_cast<int32_t>(row));
+        }
+      }
+      objects_stale_ = false;
+    }
+    for (int64_t index = 0; index < length; ++index) {
+      rows[index] = rows_by_object_.find(objects[index]);
+    }
+  }
+
+  int64_t size() const {
+    return static_cast<int64_t>(nbytes_.size());
+  }
+
+  void columns(const void** starts) const {
+    const void* all[] = {
+        nbytes_.data(), storage_.data(), storage_nbytes_.data(), offsets_.data(), device_.data(),
+        dtype_.data(),  shape_.data(),   stride_.data(),         object_.data(),  impl_.data(),
+        grad_.data(),   flags_.data(),   first_.data()};
+    std::copy(std::begin(all), std::end(all), starts);
+  }
+
+  // Tells whether an object became known for a row of an earlier call, and forgets it.
+  bool take_object_found() {
+    return std::exchange(object_found_, false);
+  }
+
+  const Shapes& shapes() const {
+    return shapes_;
+  }
+  const std::vector<std::string>& device_names() const {
+    return device_names_;
+  }
+  const std::vector<std::string>& dtype_names() const {
+    return dtype_names_;
+  }
+
+ private:
+  // Nearly all the time goes into waiting for memory: each tensor's object, what it points to,
+  // and what that points to. So one step is done for some tensors before the next step.
+  static constexpr int64_t kAtOnce = 64;
+
+  int64_t add_some(PyObject* tensors, int64_t begin, int64_t end, int32_t* rows) {
+    PyObject* objects[kAtOnce];
+    const c10::TensorImpl* found[kAtOnce];
+    const int64_t length = end - begin;
+    int64_t fakes = 0;
+    for (int64_t index = 0; index < length; ++index) {
+      objects[index] = PyList_GetItem(tensors, begin + index);
+      __builtin_prefetch(objects[index]);
+    }
+    for (int64_t index = 0; index < length; ++index) {
+      const Kind kind = kind_of(objects[index]);
+      fakes += kind == kFake;
+      found[index] = kind == kTensor ? tensor_of(objects[index]) : nullptr;
+      fetch_tensor(found[index]);
+    }
+    for (int64_t index = 0; index < length; ++index) {
+      fetch_storage(found[index]);
+    }
+    for (int64_t index = 0; index < length; ++index) {
+      fetch_slot(found[index]);
+    }
+    for (int64_t index = 0; index < length; ++index) {
+      const c10::TensorImpl* tensor = found[index];
+      rows[begin + index] = is_defined(tensor) ? add_tensor(*tensor, objects[index]) : -1;
+    }
+    return fakes;
+  }
+
+  const c10::TensorImpl* tensor_of(const PyObject* object) const {
+    return *reinterpret_cast<c10::TensorImpl* const*>(
+        reinterpret_cast<const char*>(object) + offset_);
+  }
+
+  void fetch_tensor(const c10::TensorImpl* tensor) const {
+    if (tensor != nullptr) {
+      const auto* start = reinterpret_cast<const char*>(tensor);
+      for (size_t line = 0; line < sizeof(c10::TensorImpl); line += 64) {
+        __builtin_prefetch(start + line);
+      }
+      rows_by_impl_.prefetch(reinterpret_cast<uint64_t>(tensor));
+    }
+  }
+
+  static c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
+    return tensor.unsafe_storage().unsafeGetStorageImpl();
+  }
+
+  static void fetch_storage(const c10::TensorImpl* tensor) {
+    if (tensor != nullptr) {
+      const auto* start = reinterpret_cast<const char*>(storage_of(*tensor));
+      __builtin_prefetch(start);
+      __builtin_prefetch(start + 64);
+    }
+  }
+
+  void fetch_slot(const c10::TensorImpl* tensor) const {
+    c10::StorageImpl* const storage = tensor == nullptr ? nullptr : storage_of(*tensor);
+    if (storage != nullptr) {
+      rows_by_storage_.prefetch(address_of(storage));
+    }
+  }
+
+  // None of the checked accessors: they throw, or copy what was to be copied on write.
+  static uint64_t address_of(c10::StorageImpl* storage) {
+    return reinterpret_cast<uint64_t>(storage->_mutable_data_ptr_no_checks().get());
+  }
+
+  template <typename Value>
+  static void reserve(std::vector<Value>& column, size_t more) {
+    if (column.size() + more > column.capacity()) {
+      column.reserve(std::max(column.size() + more, 2 * column.capacity()));
+    }
+  }
+
+  void expect(size_t more) {
+    rows_by_impl_.expect(more);
+    rows_by_storage_.expect(more);
+    reserve(nbytes_, more);
+    reserve(storage_, more);
+    reserve(storage_nbytes_, more);
+    reserve(offsets_, more);
+    reserve(device_, more);
+    reserve(dtype_, more);
+    reserve(shape_, more);
+    reserve(stride_, more);
+    reserve(object_, more);
+    reserve(impl_, more);
+    reserve(grad_, more);
+    reserve(flags_, more);
+    reserve(first_, more);
+  }
+
+  Kind kind_of(PyObject* object) {
+    PyObject* type = PyObject_Type(object);
+    // whatever keeps the object alive keeps its type alive
+    Py_DecRef(type);
+    const auto address = reinterpret_cast<uint64_t>(type);
+    if (address != last_type_) {
+      last_type_ = address;
+      last_kind_ = kinds_.find(address);
+      if (last_kind_ < 0) {
+        last_kind_ = kinds_.number(address, kind_of_type(reinterpret_cast<PyTypeObject*>(type)));
+      }
+    }
+    return static_cast<Kind>(last_kind_);
+  }
+
+  Kind kind_of_type(PyTypeObject* type) const {
+    if (!PyType_IsSubtype(type, tensor_type_)) {
+      return kForeign;
+    }
+    return fake_type_ != nullptr && PyType_IsSubtype(type, fake_type_) ? kFake : kTensor;
+  }
+
+  // Adds its gradient as well, and the gradient's.
+  int32_t add_tensor(const c10::TensorImpl& first, PyObject* object) {
+    Row row = add_row(first, object);
+    const int32_t result = row.number;
+    const c10::TensorImpl* tensor = &first;
+    while (row.fresh) {
+      tensor = gradient_of(*tensor);
+      if (tensor == nullptr) {
+        break;
+      }
+      object = python_object(tensor->pyobj_slot(), 0);
+      if (object != nullptr && kind_of(object) != kTensor) {
+        break;
+      }
+      const Row gradient = add_row(*tensor, object);
+      grad_[row.number] = gradient.number;
+      row = gradient;
+    }
+    return result;
+  }
+
+  Row add_row(const c10::TensorImpl& tensor, PyObject* object) {
+    const auto fresh = static_cast<int32_t>(nbytes_.size());
+    const auto impl = reinterpret_cast<uint64_t>(&tensor);
+    const auto address = reinterpret_cast<uint64_t>(object);
+    const int32_t row = rows_by_impl_.number(impl, fresh);
+    if (row != fresh) {
+      if (object_[row] == 0 && address != 0) {
+        object_[row] = address;
+        object_found_ = objects_stale_ = true;
+      }
+      return Row{row, false};
+    }
+    objects_stale_ = true;
+    impl_.push_back(impl);
+    object_.push_back(address);
+    grad_.push_back(-1);
+    device_.push_back(device_number(Inside::device(tensor)));
+    dtype_.push_back(dtype_number(Inside::dtype(tensor)));
+    add_extent(tensor);
+    return Row{row, true};
+  }
+
+  void add_extent(const c10::TensorImpl& tensor) {
+    const c10::DispatchKeySet keys = tensor.key_set();
+    const bool is_meta = Inside::device(tensor).is_meta();
+    c10::StorageImpl* const storage = storage_of(tensor);
+    const uint64_t data = storage == nullptr || is_meta ? 0 : address_of(storage);
+    const bool is_shell = keys.has(c10::DispatchKey::Python) && data == 0;
+    const bool is_odd = storage == nullptr || is_shell || wraps(keys) ||
+        Inside::customizes(tensor, Inside::Policy::CustomStrides);
+    add_shape(tensor, is_shell || Inside::customizes(tensor, Inside::Policy::CustomSizes), is_odd);
+    const auto row = static_cast<int32_t>(storage_.size());
+    storage_.push_back(data);
+    storage_nbytes_.push_back(data == 0 ? 0 : bytes_of(*storage));
+    first_.push_back(data == 0 ? row : rows_by_storage_.number(data, row));
+    flags_.push_back((tensor.requires_grad() ? kRequiresGrad : 0) | (is_odd ? kOdd : 0) |
+                     (is_meta ? kMeta : 0));
+  }
+
+  void add_shape(const c10::TensorImpl& tensor, bool is_hidden, bool is_odd) {
+    const auto& layout = Inside::layout(tensor);
+    const size_t length = is_hidden ? 0 : layout.size();
+    const auto size = static_cast<int64_t>(Inside::dtype(tensor).itemsize());
+    shape_.push_back(shapes_.number(layout.sizes_data(), length));
+    stride_.push_back(is_odd ? -1 : shapes_.number(layout.strides_data(), length));
+    offsets_.push_back(is_odd ? 0 : Inside::offset(tensor));
+    nbytes_.push_back(is_hidden ? 0 : Inside::elements(tensor) * size);
+  }
+
+  static int64_t bytes_of(const c10::StorageImpl& storage) {
+    const c10::SymInt size = storage.sym_nbytes();
+    return size.is_heap_allocated() ? 0 : size.as_int_unchecked();
+  }
+
+  int16_t device_number(c10::Device device) {
+    for (size_t number = 0; number < devices_.size(); ++number) {
+      if (devices_[number] == device) {
+        return static_cast<int16_t>(number);
+      }
+    }
+    devices_.push_back(device);
+    device_names_.push_back(device.str());
+    return static_cast<int16_t>(devices_.size() - 1);
+  }
+
+  int16_t dtype_number(const caffe2::TypeMeta& dtype) {
+    const c10::ScalarType type =
+        dtype.isScalarType() ? dtype.toScalarType() : c10::ScalarType::Undefined;
+    int16_t& number = dtype_numbers_[static_cast<uint8_t>(type)];
+    if (number < 0) {
+      number = static_cast<int16_t>(dtype_names_.size());
+      dtype_names_.push_back(dtype_name(type, 0));
+    }
+    return number;
+  }
+
+  const size_t offset_;
+  PyTypeObject* const tensor_type_;
+  PyTypeObject* fake_type_ = nullptr;
+  Index kinds_;
+  uint64_t last_type_ = 0;
+  int32_t last_kind_ = kForeign;
+
+  Index rows_by_impl_;
+  Index rows_by_storage_;
+  Index rows_by_object_;
+  bool objects_stale_ = false;
+  bool object_found_ = false;
+
+  Shapes shapes_;
+  std::vector<c10::Device> devices_;
+  std::vector<std::string> device_names_;
+  std::vector<std::string> dtype_names_;
+  int16_t dtype_numbers_[256];
+
+  std::vector<int64_t> nbytes_;
+  std::vector<uint64_t> storage_;
+  std::vector<int64_t> storage_nbytes_;
+  std::vector<int64_t> offsets_;
+  std::vector<int16_t> device_;
+  std::vector<int16_t> dtype_;
+  std::vector<int32_t> shape_;
+  std::vector<int32_t> stride_;
+  std::vector<uint64_t> object_;
+  std::vector<uint64_t> impl_;
+  std::vector<int32_t> grad_;
+  std::vector<uint8_t> flags_;
+  std::vector<int32_t> first_;
+};
+
+}  // namespace
+
+// `offset` is where a Python tensor object holds its TensorImpl. Gives null without memory.
+TL_EXPORT Scan* tl_scan_open(int64_t offset, PyTypeObject* tensor_type) {
+  try {
+    return new Scan(static_cast<size_t>(offset), tensor_type);
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+TL_EXPORT void tl_scan_close(Scan* scan) {
+  delete scan;
+}
+
+// Writes the row of each of the list's first `length` items. Gives how many were fake, or -1
+// without memory: then the scan is of no more use.
+TL_EXPORT int64_t tl_scan_add(
+    Scan* scan, PyObject* tensors, int64_t length, PyTypeObject* fake_type, int32_t* rows) {
+  try {
+    return scan->add(tensors, length, fake_type, rows);
+  } catch (...) {
+    return -1;
+  }
+}
+
+// 0, or -1 without memory.
+TL_EXPORT int64_t tl_scan_rows_of(
+    Scan* scan, const uint64_t* objects, int64_t length, int32_t* rows) {
+  try {
+    scan->rows_of(objects, length, rows);
+    return 0;
+  } catch (...) {
+    return -1;
+  }
+}
+
+// What there is to copy: numbers of rows, shapes, devices and dtypes, whether `object` changed in
+// rows that were there before, then the addresses of the 13 columns, of the places where shapes
+// begin and of their values. All stay valid until the next call of tl_scan_add.
+TL_EXPORT void tl_scan_look(Scan* scan, int64_t* counts, const void** starts) {
+  counts[0] = scan->size();
+  counts[1] = static_cast<int64_t>(scan->shapes().starts().size()) - 1;
+  counts[2] = static_cast<int64_t>(scan->device_names().size());
+  counts[3] = static_cast<int64_t>(scan->dtype_names().size());
+  counts[4] = scan->take_object_found();
+  scan->columns(starts);
+  starts[13] = scan->shapes().starts().data();
+  starts[14] = scan->shapes().values().data();
+}
+
+TL_EXPORT const char* tl_scan_device(Scan* scan, int64_t number) {
+  return scan->device_names()[static_cast<size_t>(number)].c_str();
+}
+
+TL_EXPORT const char* tl_scan_dtype(Scan* scan, int64_t number) {
+  return scan->dtype_names()[static_cast<size_t>(number)].c_str();
+}

@@ -1,0 +1,57 @@
+"""Reports as HTML: a fragment for notebooks, and a page of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorlens.records.differences import Difference
+from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.render.html.difference import difference_fragment
+from tensorlens.render.html.lines import line_fragment
+from tensorlens.render.html.snapshot import snapshot_fragment
+from tensorlens.render.html.templates import environment
+from tensorlens.render.html.treemap import treemap
+
+if TYPE_CHECKING:
+    from tensorlens.records.loading import Record
+
+_ROWS_OF_A_PAGE = 1000
+
+
+class HtmlRenderer:
+    """One self-contained page: nothing loaded from elsewhere, light and dark.
+
+    A snapshot's page has a treemap, and so a script, where plotly is installed; no other has one.
+
+    Args:
+        view: which tensors of a snapshot or a difference are shown, and how fully. None shows
+            the 1000 largest of each device.
+    """
+
+    extension = "html"
+
+    def __init__(self, view: View | None = None) -> None:
+        self.view = view or View(top=_ROWS_OF_A_PAGE)
+
+    def render(self, record: Record) -> str:
+        """Return the page as text, to be written as UTF-8."""
+        title, after = "memory per line", ""
+        if isinstance(record, Snapshot):
+            title, after = "tensors in memory", treemap(record, self.view)
+        elif isinstance(record, Difference):
+            title = "what changed in memory"
+        body = fragment(record, self.view)
+        return environment().get_template("page.html").render(title=title, body=body, after=after)
+
+
+def fragment(record: Record, view: View | None = None) -> str:
+    """Return the record as one ``<div>`` for a notebook cell, without any script.
+
+    Every style is scoped to its class, and it stays readable where styles are taken away.
+    """
+    view = view or View()
+    if isinstance(record, Snapshot):
+        return snapshot_fragment(record, view)
+    if isinstance(record, Difference):
+        return difference_fragment(record, view)
+    return line_fragment(record)

@@ -1,0 +1,71 @@
+"""Reports as flat tables: CSV text and a pandas DataFrame, sizes in exact bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensorlens.records.differences import Difference
+from tensorlens.records.snapshots import Snapshot
+from tensorlens.render.table import lines, tensors
+
+if TYPE_CHECKING:
+    import pandas
+
+    from tensorlens.records.loading import Record
+
+COLUMNS = lines.COLUMNS
+"""The columns of a line report."""
+
+
+class CsvRenderer:
+    """A header row and the rows of a record, as RFC 4180 has it.
+
+    A line report has one row per function, line and device; a snapshot one per tensor; a
+    difference one per change. What could not be had is empty. Text is written as it is, so that
+    ``csv.reader`` gives back the very source.
+    """
+
+    extension = "csv"
+
+    def render(self, record: Record) -> str:
+        """Return the table with its header row; rows end in CR LF."""
+        columns, _, rows = _table(record)
+        text = io.StringIO()
+        # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
+        writer = csv.writer(text, lineterminator="\r\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+        return text.getvalue()
+
+
+def to_pandas(record: Record) -> pandas.DataFrame:
+    """Return the same rows as a DataFrame: whole numbers and strings, ``<NA>`` for blanks.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("to_pandas() needs pandas: pip install 'tensorlens[pandas]'") from None
+    columns, texts, rows = _table(record)
+    values = dict(zip(columns, zip(*rows, strict=True), strict=False))
+    kinds = {"storage": "UInt64", **dict.fromkeys(texts, "string")}
+    return pandas.DataFrame(
+        {
+            name: pandas.array(list(values.get(name, ())), dtype=kinds.get(name, "Int64"))
+            for name in columns
+        }
+    )
+
+
+def _table(record: Record) -> tuple[Sequence[str], Sequence[str], Iterable[tuple[Any, ...]]]:
+    """Return the columns, those of them that are text, and the rows."""
+    if isinstance(record, Snapshot):
+        return tensors.COLUMNS, tensors.TEXT, tensors.rows(record.tensors)
+    if isinstance(record, Difference):
+        return tensors.CHANGE_COLUMNS, tensors.CHANGE_TEXT, tensors.change_rows(record)
+    return lines.COLUMNS, lines.TEXT, lines.rows(record)

@@ -1,0 +1,52 @@
+"""Reports as plain text for a terminal, a log or a file."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from tensorlens.records.differences import Difference
+from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.render.text.difference import difference_parts
+from tensorlens.render.text.lines import line_parts
+from tensorlens.render.text.page import Page, output_width
+from tensorlens.render.text.snapshot import snapshot_parts
+
+if TYPE_CHECKING:
+    from tensorlens.records.loading import Record
+
+_NARROWEST = 40
+
+
+class TextRenderer:
+    """Tables of at most ``width`` characters, for every kind of record.
+
+    Args:
+        width: characters a line may take. None takes the terminal's width where standard output
+            is a terminal, else 120. Where a column has to give way, the text names it.
+        encoding: what the text will be written in; what it cannot hold is spelt in ASCII. None
+            takes that of standard output.
+        view: which tensors of a snapshot or a difference are shown, and how fully. None shows
+            the largest of each device. A line report is always shown whole.
+    """
+
+    extension = "txt"
+
+    def __init__(
+        self, width: int | None = None, encoding: str | None = None, view: View | None = None
+    ) -> None:
+        self.width = max(_NARROWEST, output_width() if width is None else width)
+        self.encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
+        self.view = view or View()
+
+    def render(self, record: Record) -> str:
+        """Return the record as text that ends in a newline."""
+        page = Page(self.width, self.encoding, self.view)
+        if isinstance(record, Snapshot):
+            parts = snapshot_parts(record, page)
+        elif isinstance(record, Difference):
+            parts = difference_parts(record, page)
+        else:
+            parts = line_parts(record, page)
+        text = "\n\n".join(part for part in parts if part)
+        return text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n"

@@ -1,0 +1,139 @@
+"""Tables of tensors as text, the same in a snapshot and in what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.records.tensors import TensorRecord
+from tensorlens.render.balance import place
+from tensorlens.render.figures import size
+from tensorlens.render.inventory import Hidden, TensorRow, counted
+from tensorlens.render.source import shortened, width
+from tensorlens.render.text.page import GAP, Page, aligned, ruled
+
+_INDENT = 2
+_UNDER = 6
+_SHAPE_ROOM = 28
+_BORN_MOST = 32
+_BORN_LEAST = 18
+_NAME_ROOM = 40
+_NAME_LEAST = 12
+
+
+def tensor_lines(
+    rows: Sequence[TensorRow],
+    hidden: Sequence[Hidden],
+    page: Page,
+    *,
+    kind: str = "",
+) -> list[str]:
+    """Return a table of tensors and what it leaves out.
+
+    Args:
+        rows: what to show.
+        hidden: what is not shown.
+        page: where it is to fit.
+        kind: the kind of change the rows show; empty for a snapshot's.
+    """
+    found = _table(rows, page, kind) if rows else []
+    for each in hidden:
+        nbytes = size(each.nbytes, signed=bool(kind))
+        more = f"{each.count:,} more {counted(each.count).split()[1]}"
+        found.append(f"  {page.glyphs.ellipsis} {more}, {nbytes} ({each.why})")
+    return found
+
+
+def _table(rows: Sequence[TensorRow], page: Page, kind: str) -> list[str]:
+    view = page.view
+    sizes = [_sizes(row, kind) for row in rows]
+    titles = ["Role", "Type", "Shape", *(["Before", "After"] if kind == "grown" else []), "Size"]
+    titles[-1] = "Change" if kind else "Size"
+    cells = [titles]
+    for row, shown in zip(rows, sizes, strict=True):
+        first = row.first
+        shape = shortened(str(first.shape), _SHAPE_ROOM, page.glyphs.ellipsis)
+        cells.append([page.shown(first.role), page.shown(first.dtype), shape, *shown])
+    rooms = [max(map(width, column)) for column in zip(*cells, strict=True)]
+    room = page.width - _INDENT - sum(each + GAP for each in rooms)
+    names = [page.shown(row.name) for row in rows]
+    counts = [f" x {row.count:,}" if row.count > 1 else "" for row in rows]
+    wanted = max(width(name + count) for name, count in zip(names, counts, strict=True))
+    births = [_born(row.first, page) for row in rows]
+    has_births = any(births) and not view.verbose
+    born_room = min(_BORN_MOST, max(map(width, births)), room - GAP - min(wanted, _NAME_ROOM))
+    with_births = has_births and born_room >= min(_BORN_LEAST, max(map(width, births)))
+    room = max(room - (max(born_room, len("Born")) + GAP if with_births else 0), _NAME_LEAST)
+    texts = [
+        shortened(name, room - len(count), page.glyphs.ellipsis) + count
+        for name, count in zip(names, counts, strict=True)
+    ]
+    columns = [["Name", *texts], *map(list, zip(*cells, strict=True))]
+    right = [False, False, False, False, *(True for _ in rooms[3:])]
+    if with_births:
+        short = [shortened(born, born_room, page.glyphs.ellipsis) for born in births]
+        columns.append(["Born", *short])
+        right.append(False)
+    lines = ruled(aligned(list(zip(*columns, strict=True)), right, _INDENT), page, _INDENT)
+    found = lines[:2]
+    for row, line, text in zip(rows, lines[2:], texts, strict=True):
+        found.append(line)
+        found += _remarks(
+            row, page, cut=text.removesuffix(f" x {row.count:,}") != page.shown(row.name)
+        )
+    if has_births and not with_births:
+        text = f"  Left out to fit {page.width} characters: Born. "
+        found += page.wrapped(text, "A wider terminal, verbose, .html and .csv show it.")
+    return found
+
+
+def _sizes(row: TensorRow, kind: str) -> list[str]:
+    if kind == "grown":
+        return [size(row.before), size(row.after), size(row.change, signed=True)]
+    if kind:
+        return [size(row.change, signed=True)]
+    if row.nbytes == row.after:
+        return [size(row.after)]
+    # more is shown than there is where one element stands for many (expand)
+    return [f"{size(row.nbytes)} {'of' if row.nbytes < row.after else 'from'} {size(row.after)}"]
+
+
+def _born(tensor: TensorRecord, page: Page) -> str:
+    if tensor.born is None:
+        return ""
+    return page.shown(place(tensor.born))
+
+
+def _remarks(row: TensorRow, page: Page, *, cut: bool) -> list[str]:
+    first, verbose = row.first, page.view.verbose
+    texts = []
+    if cut and verbose:
+        texts.append(row.name)
+    if len(first.names) > 1:
+        texts.append("= " + " = ".join(name for name in first.names if name != row.name))
+    texts += [first.note] if first.note else []
+    texts += [f"held by {first.held_by}"] if first.held_by else []
+    if verbose:
+        texts += _everything(row)
+    indent = " " * _UNDER
+    found = [line for text in texts for line in page.wrapped(indent, page.shown(text), _UNDER + 2)]
+    for alias in row.aliases:
+        text = f"shared by {alias.name}  {alias.shape}{_layout(alias)}"
+        found += page.wrapped(indent, page.shown(text), _UNDER + 2)
+    return found
+
+
+def _everything(row: TensorRow) -> list[str]:
+    first = row.first
+    texts = []
+    if first.module:
+        texts.append(f"made in {first.module}")
+    if first.born:
+        texts.append(f"born at {place(first.born, function=True)}")
+    if row.count == 1:
+        texts.append(f"storage {first.storage:#x}{_layout(first)}")
+    return texts
+
+
+def _layout(tensor: TensorRecord) -> str:
+    stride = f", stride {tensor.stride}" if tensor.stride is not None else ""
+    return stride + (f", from element {tensor.offset:,}" if tensor.offset else "")

@@ -1,0 +1,224 @@
+import json
+import random
+from typing import Any
+
+import pytest
+from snapshot_builder import T, ledger_of, snapshot_of
+
+from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.records.differences import Difference
+from tensorlens.records.joining import picked
+from tensorlens.records.ledger import Block, Term
+from tensorlens.records.lines import LineReport
+from tensorlens.records.loading import load
+from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.tensors import SourceLine
+
+LEDGER = ledger_of(
+    "cpu",
+    16,
+    allocated=24,
+    driver_total=None,
+    parts=(Term("cached", "free", "largest free", None, "why"),),
+    explanations={"cached": "what"},
+    missing={"driver_total": "because"},
+    blocks=(Block(4096, 8, SourceLine("a.py", 1, "f"), (SourceLine("b.py", 2, "g"),), "mm"),),
+    block_count=1,
+)
+TENSORS = [
+    T("net.weight", (2,), "parameter", also=("tied.weight",), born=("a.py", 3)),
+    T("h[0]", (1,), held_by="me", note="of NumPy", module="net"),
+    T("h[1]", (1,), "activation", storage=2**64 - 1),
+    T("view", (1,), alias_of="net.weight", offset=1),
+]
+SNAPSHOT = snapshot_of(TENSORS, {"cpu": LEDGER}, process="rank 0", notes=("one", "two"))
+LATER = snapshot_of([*TENSORS[1:3], T("new", (9,)), T("h[7]", (3,))], {"cpu": LEDGER})
+
+
+def named(snapshot: Snapshot) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for tensor in snapshot.tensors:
+        if tensor.alias_of is None:
+            totals[tensor.device] = totals.get(tensor.device, 0) + tensor.storage_nbytes
+    return totals
+
+
+@pytest.mark.parametrize("snapshot", [snapshot_of(), SNAPSHOT])
+def test_a_snapshot_reads_back_equal(snapshot: Snapshot) -> None:
+    assert Snapshot.from_json(snapshot.to_json()) == snapshot
+    assert load(snapshot.to_json()) == snapshot
+
+
+def test_load_tells_records_by_their_schema() -> None:
+    assert load(LineReport((), ()).to_json()) == LineReport((), ())
+    difference = LATER - SNAPSHOT
+    assert load(difference.to_json()) == difference
+    for text in ("", "{", "[1]", "{}", '{"schema": []}', '{"schema": "x"}', "[" * 100_000):
+        with pytest.raises(FileFormatError):
+            load(text)
+
+
+def test_picked_rows_keep_no_names_of_the_others() -> None:
+    table = picked(SNAPSHOT.tensors, [2])
+    assert list(table) == [SNAPSHOT.tensors[2]]
+    assert table.names.texts == ["h"]
+    assert (table.lines, table.holders, table.more_names) == ([], [], {})
+
+
+def test_merged_parts_stay_apart_and_add_up() -> None:
+    both = Snapshot.merged({"rank0": SNAPSHOT, "rank1": LATER})
+    # 8 + 4 + 4 bytes, and 4 + 4 + 36 + 12
+    assert named(both) == {"rank0/cpu": 16, "rank1/cpu": 56}
+    assert [each.name for each in both.tensors] == (
+        ["net.weight", "h[0]", "h[1]", "view", "h[0]", "h[1]", "new", "h[7]"]
+    )
+    assert both.tensors[0].names == ("net.weight", "tied.weight")
+    assert both.tensors[3].alias_of == "net.weight"
+    assert both.ledger["rank0/cpu"].device == "rank0/cpu"
+    assert both.ledger["rank0/cpu"].allocated == 24
+    assert both.notes == ("rank0: one", "rank0: two")
+    assert both.process == "merged: rank0, rank1"
+
+
+def test_merged_can_be_merged_again() -> None:
+    both = Snapshot.merged({"rank0": SNAPSHOT, "rank1": LATER})
+    more = Snapshot.merged({"a": both, "b": SNAPSHOT})
+    assert named(more) == {"a/rank0/cpu": 16, "a/rank1/cpu": 56, "b/cpu": 16}
+    assert list(more.ledger) == ["a/rank0/cpu", "a/rank1/cpu", "b/cpu"]
+    assert Snapshot.from_json(more.to_json()) == more
+    assert named(Snapshot.merged({})) == {}
+
+
+@pytest.mark.parametrize("fields", [{"top": -1}, {"min_size": -1}, {"roles": ("weights",)}])
+def test_a_view_refuses_what_it_cannot_show(fields: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as raised:
+        View(**fields)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "shown"),
+    [
+        ("cuda:0", "cuda:0", True),
+        ("cuda", "cuda:0", True),
+        ("cuda:1", "cuda:10", False),
+        ("cpu", "cuda:0", False),
+        ("rank1", "rank1/cuda:0", True),
+        ("rank1", "rank11/cuda:0", False),
+        ("rank1/cuda", "rank1/cuda:0", True),
+        ("cuda:0", "rank1/cuda:0", True),
+        ("cuda", "a/rank1/cuda:0", True),
+    ],
+)
+def test_devices_of_a_view(wanted: str, device: str, shown: bool) -> None:
+    assert View(devices=(wanted,)).shows_device(device) is shown
+
+
+def damaged(**changes: Any) -> str:
+    data = SNAPSHOT.to_dict()
+    for path, value in changes.items():
+        *parts, last = path.split("__")
+        place: Any = data
+        for part in parts:
+            place = place[part]
+        place[last] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tensors": None},
+        {"tensors__nbytes": [1.5] * 4},
+        {"tensors__nbytes": [float("nan")] * 4},
+        {"tensors__nbytes": [2**70] * 4},
+        {"tensors__nbytes": [-1] * 4},
+        {"tensors__role": [7] * 4},
+        {"tensors__name": [99] * 4},
+        {"tensors__alias": [4] * 4},
+        {"tensors__names__parents": [0, 0, 0, 0, 0, 0, 0]},
+        {"tensors__names__kinds": []},
+        {"tensors__names__texts": [1]},
+        {"tensors__shapes": [["x"]]},
+        {"tensors__shapes": [[float("inf")]]},
+        {"tensors__more_names": {"99": ["a"]}},
+        {"tensors__more_names": []},
+        {"ledger": []},
+        {"ledger__cpu": 1},
+        {"ledger__cpu__allocated": "much"},
+        {"ledger__cpu__allocated": float("nan")},
+        {"ledger__cpu__allocated": 10**300},
+        {"ledger__cpu__named": None},
+        {"ledger__cpu__missing": {"a": 1}},
+        {"ledger__cpu__blocks": [{}]},
+        {"ledger__cpu__parts": {}},
+        {"notes": [1]},
+        {"notes": "text"},
+        {"process": 5},
+        {"version": 2},
+    ],
+)
+def test_a_damaged_snapshot_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(FileFormatError) as raised:
+        Snapshot.from_json(damaged(**changes))
+    assert "\n" not in str(raised.value)
+
+
+JUNK = (
+    None,
+    True,
+    -1,
+    0,
+    2**31,
+    2**63,
+    10**400,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+)
+
+
+def spoil(data: Any, chance: random.Random) -> Any:
+    """Put junk in one place of the data."""
+    while isinstance(data, dict | list) and data:
+        key = chance.choice(list(data) if isinstance(data, dict) else range(len(data)))
+        if not (isinstance(data[key], dict | list) and data[key]) or chance.random() < 0.15:
+            if chance.random() < 0.2:
+                del data[key]
+            else:
+                data[key] = chance.choice(JUNK)
+            return
+        data = data[key]
+
+
+@pytest.mark.parametrize("record", [SNAPSHOT, LATER - SNAPSHOT], ids=["snapshot", "difference"])
+def test_whatever_is_in_a_file_it_is_shown_or_refused(record: Snapshot | Difference) -> None:
+    chance = random.Random(4711)
+    refused = 0
+    for _ in range(600):
+        data = json.loads(record.to_json())
+        spoil(data, chance)
+        try:
+            found = load(json.dumps(data))
+            str(found)
+            found._repr_html_()
+            found.to_csv()
+            found.to_json()
+        except TensorlensError as error:
+            refused += 1
+            assert isinstance(error, FileFormatError)
+            assert "\n" not in str(error)
+    assert refused > 300
+
+
+@pytest.mark.parametrize("record", [SNAPSHOT, LATER - SNAPSHOT], ids=["snapshot", "difference"])
+def test_a_file_cut_short_is_refused(record: Snapshot | Difference) -> None:
+    text = record.to_json()
+    for end in range(0, len(text) - 1, 37):
+        with pytest.raises(FileFormatError):
+            load(text[:end])

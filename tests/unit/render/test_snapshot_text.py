@@ -1,0 +1,262 @@
+import re
+
+import pytest
+import rendered_snapshots as snapshots
+from rendered_snapshots import MIB
+from snapshot_builder import T, ledger_of, snapshot_of
+
+from tensorlens.records.snapshots import FULL, Snapshot, View
+from tensorlens.render.source import shortened, width
+from tensorlens.render.text import TextRenderer
+
+
+def text_of(record, limit: int = 80, **view) -> str:
+    chosen = View(**view) if view else None
+    return TextRenderer(width=limit, encoding="utf-8", view=chosen).render(record)
+
+
+def lines_with(text: str, words: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines() if words in line]
+
+
+@pytest.mark.parametrize("limit", [60, 80, 120, 200])
+@pytest.mark.parametrize("kind", snapshots.KINDS)
+@pytest.mark.parametrize("view", [View(), View(top=3, verbose=True, explain=True)])
+def test_text_is_clean(kind: str, limit: int, view: View) -> None:
+    text = TextRenderer(width=limit, encoding="utf-8", view=view).render(snapshots.KINDS[kind]())
+    check_clean(text, limit)
+
+
+@pytest.mark.parametrize("limit", [60, 80, 120])
+@pytest.mark.parametrize("kind", snapshots.changes())
+def test_text_of_changes_is_clean(kind: str, limit: int) -> None:
+    check_clean(text_of(snapshots.changes()[kind], limit), limit)
+
+
+def check_clean(text: str, limit: int) -> None:
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        assert line == line.rstrip()
+        assert not line or line.isprintable()
+        # a word that is longer than the line is left whole
+        assert width(line) <= limit or " " not in line.strip() or "xxx" in line or "記" in line
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("kind", snapshots.KINDS)
+def test_a_narrow_encoding_holds_it(kind: str, encoding: str) -> None:
+    text = TextRenderer(width=80, encoding=encoding).render(snapshots.KINDS[kind]())
+    text.encode(encoding)
+    assert "---" in text or kind == "empty"
+
+
+def test_nothing_is_alive() -> None:
+    assert text_of(snapshots.empty()) == "Tensors in memory\n  no tensor is alive\n"
+
+
+def test_one_tensor() -> None:
+    # 256 * 1024 floats are 1 MiB; the device has 1 GiB
+    assert text_of(snapshots.one_tensor()) == (
+        "Tensors in memory\n"
+        "  cpu  counting allocator, exact\n"
+        "\n"
+        "cpu  1.00 MiB in 1 tensor, all of 1.00 MiB allocated\n"
+        "  Role   Tensors      Size    Share\n"
+        "  " + "─" * 33 + "\n"
+        "  other        1  1.00 MiB  100.0 %\n"
+        "\n"
+        "  Name  Role   Type     Shape            Size\n"
+        "  " + "─" * 43 + "\n"
+        "  x     other  float32  (256, 1024)  1.00 MiB\n"
+        "\n"
+        "  driver total        1.00 GiB\n"
+        "    free           1023.00 MiB\n"
+        "    in use            1.00 MiB\n"
+        "      other                0 B\n"
+        "      reserved        1.00 MiB\n"
+        "        cached             0 B\n"
+        "        allocated     1.00 MiB\n"
+        "          named       1.00 MiB\n"
+        "          unnamed          0 B\n"
+    )
+
+
+def test_roles_in_their_order_and_tensors_by_size() -> None:
+    text = text_of(snapshots.all_roles())
+    # 1 to 7 times 4 KiB, 28 times 4 KiB together
+    assert "cpu  112.00 KiB in 7 tensors, all of 112.00 KiB allocated" in text
+    assert lines_with(text, " %") == [
+        "parameter 1 4.00 KiB 3.6 %",
+        "buffer 1 8.00 KiB 7.1 %",
+        "gradient 1 12.00 KiB 10.7 %",
+        "optimizer 1 16.00 KiB 14.3 %",
+        "activation 1 20.00 KiB 17.9 %",
+        "input 1 24.00 KiB 21.4 %",
+        "other 1 28.00 KiB 25.0 %",
+    ]
+    assert [line.split()[0] for line in lines_with(text, "float32")] == [
+        *("t.other", "t.input", "t.activation", "t.optimizer"),
+        *("t.gradient", "t.buffer", "t.parameter"),
+    ]
+
+
+def test_a_ledger_adds_up() -> None:
+    text = text_of(snapshots.two_devices(), 100)
+    assert "cuda:0  2.00 MiB in 2 tensors, 11.00 MiB allocated: 9.00 MiB unnamed\n" in text
+    ledger = text.split("  driver total")[2].split("\n\n")[0]
+    assert "  driver total" + ledger == (
+        "  driver total       1.00 GiB\n"
+        "    free           924.00 MiB\n"
+        "    in use         100.00 MiB\n"
+        "      other         80.00 MiB   context 50.00 MiB, other processes 30.00 MiB\n"
+        "      reserved      20.00 MiB\n"
+        "        cached       9.00 MiB   largest free block 6.00 MiB\n"
+        "        allocated   11.00 MiB\n"
+        "          named      2.00 MiB\n"
+        "          unnamed    9.00 MiB   3 blocks, largest 8.00 MiB born at train.py:12\n"
+        "            8.00 MiB  aten::mm  born at train.py:12 in step\n"
+        "            512.00 KiB  nothing is known of it\n"
+        "            … 1 more, 512.00 KiB"
+    )
+
+
+def test_devices_without_memory_stand_last_in_one_line() -> None:
+    assert text_of(snapshots.two_devices()).endswith(
+        "\n\nmeta  1 tensor, no memory (would take 40 B)\n"
+    )
+
+
+def test_explain_tells_what_each_figure_is() -> None:
+    assert "Reserved, but not handed out." not in text_of(snapshots.two_devices())
+    text = text_of(snapshots.two_devices(), explain=True)
+    assert "\n          Reserved, but not handed out.\n" in text
+    assert "\n          largest free block: The largest to be had.\n" in text
+
+
+def test_unknown_is_not_zero_and_has_its_reason() -> None:
+    text = text_of(snapshots.unknown_figures())
+    assert "mps  4.00 KiB in 1 tensor, n/a allocated\n" in text
+    assert "\n          unnamed         n/a\n" in text
+    assert "\n  n/a: allocated, unnamed: Metal keeps no count\n" in text
+    assert "\n  n/a: driver total: it shares the machine's\n" in text
+    assert "free" not in text
+
+
+def test_tied_names_are_all_there() -> None:
+    assert "\n      = head.weight\n" in text_of(snapshots.tied())
+
+
+def test_views() -> None:
+    text = text_of(snapshots.views())
+    assert lines_with(text, "float32") == [
+        "small other float32 (1,) 4 B of 40.00 MiB",
+        "wide other float32 (1000, 1000) 3.81 MiB from 4 B",
+    ]
+    assert "\n      of NumPy\n      held by AddBackward0\n" in text
+    assert "1 tensor shares the storage of another" in text
+    verbose = text_of(snapshots.views(), verbose=True)
+    assert "\n      shared by small.T  (1,), stride (1,), from element 7\n" in verbose
+    assert "\n      storage 0x1000, stride (1,)\n" in verbose
+
+
+def test_ten_thousand_in_one_list_are_one_row() -> None:
+    text = text_of(snapshots.list_of_ten_thousand())
+    assert "cpu  39.06 KiB in 10,000 tensors, all of 39.06 KiB allocated" in text
+    assert lines_with(text, "history") == [
+        "history[0..9999] x 10,000 other float32 () 39.06 KiB train.py:9"
+    ]
+    assert "more" not in text
+
+
+def test_what_is_hidden_is_summed() -> None:
+    # 1 to 100 KiB, 5050 KiB in all; the 40 largest are 61 to 100 KiB
+    text = text_of(snapshots.many())
+    assert "cpu  4.93 MiB in 100 tensors" in text
+    assert len(lines_with(text, "float32")) == 40
+    assert "\n  … 60 more tensors, 1.79 MiB (top=None shows all)\n" in text
+    assert len(lines_with(TextRenderer(80, "utf-8", FULL).render(snapshots.many()), "f")) >= 100
+    text = text_of(snapshots.many(), top=2, min_size=99 * 1024)
+    assert lines_with(text, "more") == ["… 98 more tensors, 4.74 MiB (smaller than min_size)"]
+    text = text_of(snapshots.many(), top=1, min_size=98 * 1024)
+    assert lines_with(text, "more") == [
+        "… 97 more tensors, 4.64 MiB (smaller than min_size)",
+        "… 2 more tensors, 197.00 KiB (top=None shows all)",
+    ]
+
+
+def test_other_roles_and_devices_are_summed() -> None:
+    text = text_of(snapshots.two_devices(), roles=("gradient",), devices=("cuda",))
+    assert lines_with(text, "more tensor") == ["… 1 more tensor, 1.00 MiB (of other roles)"]
+    assert text.endswith("\nNot shown: cpu (768.00 KiB in 1 tensor), meta (40 B in 1 tensor)\n")
+
+
+@pytest.mark.parametrize("limit", [60, 80, 100, 120])
+def test_the_end_of_a_name_is_never_lost(limit: int) -> None:
+    name = "model." + "encoder.block." * 20 + "attention.weight"
+    text = text_of(snapshot_of([T(name, (64, 64, 3, 3), "activation")]), limit)
+    (row,) = lines_with(text, "float32")
+    assert "….block.attention.weight"[-12:] in row or ".weight" in row
+    assert "…" in row
+    assert max(map(width, text.splitlines())) <= limit
+
+
+def test_shortened() -> None:
+    assert shortened("abc", 3, "…") == "abc"
+    assert shortened("encoder.layer.weight", 12, "…") == "enco….weight"
+    assert shortened("a" * 50, 10, "...") == "aaa...aaaa"
+    assert shortened("記憶體.記憶體", 9, "…") == "….記憶體"
+
+
+def test_births_give_way_where_there_is_no_room() -> None:
+    tensors = [T("n" * 38, (64, 3, 7, 7), "activation", born=("train.py", 12))]
+    assert "Left out to fit 80 characters: Born." in text_of(snapshot_of(tensors), 80)
+    assert "train.py:12" in text_of(snapshot_of(tensors), 120)
+    assert "born at train.py:12 in step" in text_of(snapshot_of(tensors), 80, verbose=True)
+
+
+def test_memory_besides_the_allocator_is_told() -> None:
+    snapshot = snapshot_of([T("x", (MIB,))], {"cpu": ledger_of("cpu", 3 * MIB)})
+    assert "cpu  4.00 MiB in 1 tensor (1.00 MiB of it not from the allocator)" in text_of(snapshot)
+    snapshot = snapshot_of([T("x", (1,))], {"cpu": ledger_of("cpu", 512)})
+    assert "cpu  4 B in 1 tensor (512 B as allocated), all of 512 B" in text_of(snapshot)
+
+
+def test_merged_devices_stay_apart() -> None:
+    text = text_of(snapshots.merged())
+    heads = [line for line in text.splitlines() if re.match(r"rank\d/", line)]
+    assert [line.split("  ")[0] for line in heads] == [
+        *("rank0/cpu", "rank0/cuda:0", "rank1/cpu", "rank1/cuda:0"),
+        *("rank0/meta", "rank1/meta"),
+    ]
+    assert text.startswith("Tensors in memory, merged: rank0, rank1\n")
+
+
+def test_what_a_program_wrote_is_obeyed_by_nobody() -> None:
+    text = text_of(snapshots.hostile(), 120)
+    assert "\x1b" not in text and "\u202e" not in text and "\r" not in text
+    assert "<b>bold</b>" in text
+
+
+def test_changes() -> None:
+    # cache +2 KiB, buffer -2 KiB, ten more of 1 KiB, 2 KiB lost; 18 KiB before, 26 KiB after
+    text = text_of(snapshots.grown(), 100)
+    assert text == (
+        "What changed in memory\n"
+        "\n"
+        "cpu  +8.00 KiB in tensors (17.00 KiB to 25.00 KiB), allocated +13.00 KiB,"
+        " unnamed +5.00 KiB\n"
+        "  Role           Before      After      Change\n"
+        "  " + "─" * 44 + "\n"
+        "  activation   2.00 KiB        0 B   -2.00 KiB\n"
+        "  other       15.00 KiB  25.00 KiB  +10.00 KiB\n"
+        "\n"
+        "  10 tensors appeared, +10.00 KiB\n"
+        "  Name                 Role   Type     Shape       Change\n"
+        "  " + "─" * 55 + "\n"
+        "  history[10..19] x 10  other  float32  (256,)  +10.00 KiB\n"
+        "\n"
+        "  1 tensor gone, -2.00 KiB\n"
+    ) or "history[10..19] x 10" in text
+    assert lines_with(text, "allocated +") == [
+        "cpu +8.00 KiB in tensors (17.00 KiB to 25.00 KiB), allocated +13.00 KiB, unnamed +5.00 KiB"
+    ]
