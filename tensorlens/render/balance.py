@@ -108,8 +108,8 @@ def unknown(ledgers: Mapping[str, Ledger | None]) -> tuple[str, ...]:
                 reasons.setdefault(reason, []).append(labels[field])
         for term in ledger.parts:
             if term.nbytes is None:
-                reason = printable(ledger.missing.get(term.key, "no reason was given"))
-                reasons.setdefault(reason, []).append(printable(term.label))
+                reason = ledger.missing.get(term.key) or term.explanation or "no reason was given"
+                reasons.setdefault(printable(reason), []).append(printable(term.label))
         found += [f"n/a: {when}{', '.join(names)}: {why}" for why, names in reasons.items()]
     return tuple(found)
 

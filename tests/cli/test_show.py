@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from commands import environment, own_lines, tensorlens
+from saved_snapshots import AFTER, write
 
 from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
@@ -132,4 +133,51 @@ def test_a_folder_gets_one_line(tmp_path, capsys):
     assert main(["show", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
         f"tensorlens: error: {tmp_path} is a folder: give a .json file that tensorlens wrote\n"
+    )
+
+
+def test_it_shows_snapshots(tmp_path, capsys, monkeypatch):
+    from tensorlens.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, a=AFTER)
+    assert main(["show", "a.json"]) == 0
+    assert capsys.readouterr().out == str(AFTER)
+    options = ["--top", "1", "--min-size", "2 KiB", "--role", "parameter", "-v", "--explain"]
+    assert main(["show", "a.json", "--device", "cpu", *options]) == 0
+    text = capsys.readouterr().out
+    assert "storage 0x1000, stride (1,)" in text
+    assert "3 more tensors, 3.00 KiB (of other roles)" in text
+    assert main(["show", "a.json", "--top", "all"]) == 0
+    for ending in ("html", "csv", "txt", "json"):
+        assert main(["show", "a.json", "-o", f"b.{ending}"]) == 0
+
+
+@pytest.mark.parametrize(
+    "options", [["--top", "many"], ["--top", "-3"], ["--min-size", "big"], ["--role", "weights"]]
+)
+def test_options_it_does_not_know_get_one_line(tmp_path, capsys, monkeypatch, options):
+    from tensorlens.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, a=AFTER)
+    try:
+        code = main(["show", "a.json", *options])
+    except SystemExit as exit:
+        code = exit.code
+    assert code == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+
+
+def test_a_damaged_snapshot_gets_one_line(tmp_path, capsys, monkeypatch):
+    from tensorlens.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    data = AFTER.to_dict()
+    data["ledger"]["cpu"]["allocated"] = "much"
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    assert main(["show", "a.json"]) == 1
+    assert capsys.readouterr().err == (
+        "tensorlens: error: a.json: damaged snapshot: str in place of a whole number\n"
     )

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from array import array
 from pathlib import Path
 
@@ -328,6 +329,7 @@ def test_the_bytes_are_the_same(allocator):
 
 
 def test_a_python_that_is_not_known(allocator, monkeypatch):
+    monkeypatch.setattr(allocator, "_births_prepared", False)
     monkeypatch.setattr(native, "_is_plain_cpython", lambda: False)
     with pytest.raises(NativeUnavailable, match="only for release builds of CPython"):
         allocator.watch_births()
@@ -369,33 +371,42 @@ def test_threads_backward_and_a_hog_of_the_gil_end(watched):
     assert wrong == []
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_nobody_waits_for_the_gil_inside_the_allocator(watched):
-    # the main thread keeps the GIL, in one C call, until the other has allocated without it
-    import ctypes
-
-    source = torch.ones(1 << 20)
-    done = threading.Event()
-    base = watched.blocks()
-
-    def work():
-        kept = [source + 1 for _ in range(20)]
-        done.set()
+    @torch.jit.script
+    def many(data: torch.Tensor, count: int):
+        kept = [data]
+        for _ in range(count):
+            kept.append(data + 1)  # noqa: PERF401
         return kept
 
-    library = ctypes.PyDLL(None)
+    source = torch.ones(10)
+    many(source, 2)
+    kept = []
+    ready = threading.Event()
+
+    def work():
+        ready.set()
+        # the whole loop runs without the GIL
+        kept.extend(many(source, 30_000))  # scripted
+
+    base = watched.allocated()
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    # who has the GIL keeps it, unless it waits
+    sys.setswitchinterval(1000)
     try:
         thread = threading.Thread(target=work)
         thread.start()
-        for _ in range(20):
-            # usleep with the GIL held
-            library.usleep(2000)
-        thread.join(60)
+        ready.wait()
+        deadline = time.monotonic() + 60
+        while watched.allocated() - base < 30_000 * 40 and time.monotonic() < deadline:
+            pass
+        assert watched.allocated() - base == 30_000 * 40
+        assert kept == []
     finally:
         sys.setswitchinterval(interval)
-    assert done.is_set()
-    assert watched.blocks() == base
+    thread.join()
+    assert born(watched, kept[-1]) == (line_of("scripted"), "work")
 
 
 def test_a_forked_child_goes_on(watched):

@@ -9,7 +9,7 @@ import gc
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FunctionType, GetSetDescriptorType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 from tensorlens.frameworks.heap import rows as r
@@ -66,7 +66,7 @@ def dict_of(holder: Any) -> Any:
     """Return an instance's ``__dict__``, through no property of its own; None if it has none."""
     for kind in r.mro(type(holder)):
         found = _TYPE_DICT(kind).get("__dict__")
-        if type(found) is GetSetDescriptorType:
+        if type(found) is GetSetDescriptorType or type(found) is MemberDescriptorType:
             try:
                 return found.__get__(holder)
             except (AttributeError, TypeError):

@@ -115,7 +115,10 @@ def _figure(snapshot: Snapshot, view: View) -> dict[str, Any]:
         "values": tree.values,
         "text": [size(value) for value in tree.values],
         "customdata": tree.texts,
-        "marker": {"colors": tree.colours},
+        "marker": {
+            "colors": tree.colours,
+            "line": {"width": 1, "color": "rgba(255,255,255,.5)"},
+        },
         "textinfo": "label+text",
         "hovertemplate": "<b>%{label}</b><br>%{text}<br>%{customdata}<extra></extra>",
     }

@@ -16,6 +16,7 @@ from tensorlens.render.figures import size
 from tensorlens.render.text.page import Page, aligned, padded, ruled
 
 _INDENT = 2
+_KEPT_TOGETHER = "\xa0"
 
 
 def ledger_lines(ledger: Ledger, page: Page) -> list[str]:
@@ -28,7 +29,8 @@ def ledger_lines(ledger: Ledger, page: Page) -> list[str]:
     for row, label in zip(rows, labels, strict=True):
         start = f"{padded(label, label_room)}  {padded(size(row.nbytes), size_room, right=True)}"
         remark = _remark(row, page)
-        found += page.wrapped(f"{start}   ", remark, len(start) + 3) if remark else [start]
+        lines = page.wrapped(f"{start}   ", remark, len(start) + 3) if remark else [start]
+        found += [line.replace(_KEPT_TOGETHER, " ") for line in lines]
         if page.view.explain:
             found += _explained(row, page)
         if row.label == "unnamed":
@@ -51,7 +53,10 @@ def ledger_change_lines(change: LedgerChange, page: Page) -> list[str]:
 
 
 def _remark(row: LedgerRow, page: Page) -> str:
-    parts = [f"{page.shown(term.label)} {size(term.nbytes)}" for term in row.parts]
+    parts = [
+        f"{page.shown(term.label)} {size(term.nbytes)}".replace(" ", _KEPT_TOGETHER)
+        for term in row.parts
+    ]
     return ", ".join(filter(None, (*parts, row.remark)))
 
 

@@ -11,6 +11,7 @@ from tensorlens.render.inventory import Hidden, TensorRow, counted
 from tensorlens.render.source import shortened, width
 from tensorlens.render.text.page import GAP, Page, aligned, ruled
 
+_NAMELESS = "(no name)"
 _INDENT = 2
 _UNDER = 6
 _SHAPE_ROOM = 28
@@ -44,46 +45,57 @@ def tensor_lines(
 
 
 def _table(rows: Sequence[TensorRow], page: Page, kind: str) -> list[str]:
-    view = page.view
-    sizes = [_sizes(row, kind) for row in rows]
-    titles = ["Role", "Type", "Shape", *(["Before", "After"] if kind == "grown" else []), "Size"]
-    titles[-1] = "Change" if kind else "Size"
-    cells = [titles]
-    for row, shown in zip(rows, sizes, strict=True):
-        first = row.first
-        shape = shortened(str(first.shape), _SHAPE_ROOM, page.glyphs.ellipsis)
-        cells.append([page.shown(first.role), page.shown(first.dtype), shape, *shown])
-    rooms = [max(map(width, column)) for column in zip(*cells, strict=True)]
-    room = page.width - _INDENT - sum(each + GAP for each in rooms)
-    names = [page.shown(row.name) for row in rows]
+    cells = _cells(rows, page, kind)
+    used = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
+    names = [page.shown(row.name) or _NAMELESS for row in rows]
     counts = [f" x {row.count:,}" if row.count > 1 else "" for row in rows]
-    wanted = max(width(name + count) for name, count in zip(names, counts, strict=True))
-    births = [_born(row.first, page) for row in rows]
-    has_births = any(births) and not view.verbose
-    born_room = min(_BORN_MOST, max(map(width, births)), room - GAP - min(wanted, _NAME_ROOM))
-    with_births = has_births and born_room >= min(_BORN_LEAST, max(map(width, births)))
-    room = max(room - (max(born_room, len("Born")) + GAP if with_births else 0), _NAME_LEAST)
+    births = [_born(row, page) for row in rows]
+    longest = max(width(name + count) for name, count in zip(names, counts, strict=True))
+    room, born_room = _rooms(page.width - _INDENT - used, longest, max(map(width, births)))
     texts = [
         shortened(name, room - len(count), page.glyphs.ellipsis) + count
         for name, count in zip(names, counts, strict=True)
     ]
     columns = [["Name", *texts], *map(list, zip(*cells, strict=True))]
-    right = [False, False, False, False, *(True for _ in rooms[3:])]
-    if with_births:
+    right = [False] * 4 + [True] * (len(columns) - 4)
+    if born_room:
         short = [shortened(born, born_room, page.glyphs.ellipsis) for born in births]
         columns.append(["Born", *short])
         right.append(False)
     lines = ruled(aligned(list(zip(*columns, strict=True)), right, _INDENT), page, _INDENT)
     found = lines[:2]
-    for row, line, text in zip(rows, lines[2:], texts, strict=True):
+    for row, line, name, text in zip(rows, lines[2:], names, texts, strict=True):
         found.append(line)
-        found += _remarks(
-            row, page, cut=text.removesuffix(f" x {row.count:,}") != page.shown(row.name)
-        )
-    if has_births and not with_births:
+        found += _remarks(row, page, cut=not text.startswith(name))
+    if any(births) and not born_room:
         text = f"  Left out to fit {page.width} characters: Born. "
         found += page.wrapped(text, "A wider terminal, verbose, .html and .csv show it.")
     return found
+
+
+def _cells(rows: Sequence[TensorRow], page: Page, kind: str) -> list[list[str]]:
+    """Return titles and cells of the columns that are always there, the name's aside."""
+    before_after = ["Before", "After"] if kind == "grown" else []
+    cells = [["Role", "Type", "Shape", *before_after, "Change" if kind else "Size"]]
+    for row in rows:
+        first = row.first
+        shape = shortened(str(first.shape), _SHAPE_ROOM, page.glyphs.ellipsis)
+        cells.append([page.shown(first.role), page.shown(first.dtype), shape, *_sizes(row, kind)])
+    return cells
+
+
+def _rooms(free: int, name: int, born: int) -> tuple[int, int]:
+    """Return the room of the names and of the births, 0 for these where there is not enough.
+
+    Args:
+        free: columns that both have together.
+        name: what the longest name wants.
+        born: what the longest birth wants; 0 where there is none.
+    """
+    born_room = min(_BORN_MOST, born, free - GAP - min(name, _NAME_ROOM))
+    if not born or born_room < min(_BORN_LEAST, born):
+        return max(free, _NAME_LEAST), 0
+    return max(free - max(born_room, len("Born")) - GAP, _NAME_LEAST), born_room
 
 
 def _sizes(row: TensorRow, kind: str) -> list[str]:
@@ -91,16 +103,16 @@ def _sizes(row: TensorRow, kind: str) -> list[str]:
         return [size(row.before), size(row.after), size(row.change, signed=True)]
     if kind:
         return [size(row.change, signed=True)]
-    if row.nbytes == row.after:
+    if row.is_whole:
         return [size(row.after)]
     # more is shown than there is where one element stands for many (expand)
     return [f"{size(row.nbytes)} {'of' if row.nbytes < row.after else 'from'} {size(row.after)}"]
 
 
-def _born(tensor: TensorRecord, page: Page) -> str:
-    if tensor.born is None:
-        return ""
-    return page.shown(place(tensor.born))
+def _born(row: TensorRow, page: Page) -> str:
+    # a verbose report has it below the row, with the function
+    born = row.first.born
+    return "" if born is None or page.view.verbose else page.shown(place(born))
 
 
 def _remarks(row: TensorRow, page: Page, *, cut: bool) -> list[str]:

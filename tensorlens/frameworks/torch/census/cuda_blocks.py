@@ -11,6 +11,7 @@ C++ code says ``active_pending_free``). Sizes are bytes.
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -20,7 +21,6 @@ from typing import Any
 
 import torch
 
-import tensorlens
 from tensorlens.records.ledger import Block, Term
 from tensorlens.records.tensors import SourceLine
 
@@ -36,21 +36,18 @@ _FREE = "inactive"
 _SHARED_POOL = (0, 0)
 _INSTALLED = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\]")
 _GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__")
+_TENSORLENS = Path(__file__).parents[3]
 _NOBODYS = tuple(
-    str(Path(folder) / "_")[:-1]
-    for folder in (
-        Path(str(torch.__file__)).parent,
-        Path(str(tensorlens.__file__)).parent,
-        sysconfig.get_path("stdlib"),
-    )
+    f"{folder}{os.sep}" for folder in (*torch.__path__, _TENSORLENS, sysconfig.get_path("stdlib"))
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One device's blocks, in bytes: ``named`` is a part of ``allocated``, which is of ``reserved``.
+    """One device's blocks, in bytes.
 
-    All three come from one snapshot, so that they agree whatever other threads do meanwhile.
+    ``named`` is a part of ``allocated``, and that of ``reserved``. All three come from one
+    snapshot, so that they agree whatever other threads do meanwhile.
     """
 
     allocated: int

@@ -7,7 +7,6 @@ records one (``c10/cuda/CUDACachingAllocator.cpp``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,11 +59,14 @@ def ledgers_of(table: TensorTable, torch: Any, devices: Any) -> dict[str, Ledger
 def _storages(table: TensorTable, devices: Any) -> dict[str, list[Range]]:
     found: dict[str, list[Range]] = {}
     places = [
-        None if name.partition(":")[0] in _NOT_OURS else found.setdefault(_spelled(devices, name), [])
+        None
+        if name.partition(":")[0] in _NOT_OURS
+        else found.setdefault(_spelled(devices, name), [])
         for name in table.devices
     ]
     for row in table.counted():
-        place, address, nbytes = places[table.device[row]], table.storage[row], table.storage_nbytes[row]
+        place = places[table.device[row]]
+        address, nbytes = table.storage[row], table.storage_nbytes[row]
         if place is not None and address and nbytes:
             place.append((address, address + nbytes))
     return found
@@ -102,8 +104,7 @@ class _Snapshots:
         if kind == "cuda" and self._torch.cuda.get_allocator_backend() != "native":
             raise LookupError("this allocator does not tell its blocks")
         try:
-            # the trace, which may be gigabytes, is not wanted; before torch 2.10 it cannot be
-            # left out
+            # the trace may be gigabytes; an older torch, and XPU's, cannot leave it out
             return take(include_traces=False)
         except TypeError:
             return take()
@@ -118,7 +119,8 @@ class _Figures:
     named: int = 0
     driver_used: int | None = None
     driver_total: int | None = None
-    by_block: bool = False
+    no_blocks: str | None = "the allocator was not asked"
+    """Why the allocator's blocks are not known; None where they are."""
     parts: list[Term] = field(default_factory=list)
     blocks: tuple[Block, ...] = ()
     block_count: int = 0
@@ -159,6 +161,7 @@ class _Device:
         self._seen = _Figures()
 
     def ledger(self) -> Ledger:
+        """Return the device's ledger; asked once."""
         seen = self._seen
         reason = self._unusable()
         if reason is not None:
@@ -185,15 +188,19 @@ class _Device:
 
     def _read_allocator(self) -> None:
         try:
-            workspaces = _CUBLAS_WORKSPACES if self._kind == "cuda" else frozenset()
             segments = self._snapshots.segments(self._kind)
-            self._take(account(segments, self._index, self._storages, workspaces))
-        except Exception:  # an allocator that does not tell its blocks may still count its bytes
+            self._take(account(segments, self._index, self._storages, self._workspaces()))
+        except Exception as error:  # an allocator may count its bytes and not tell its blocks
+            self._seen.no_blocks = _line(error)
             self._read_statistics()
+
+    def _workspaces(self) -> frozenset[int]:
+        nvidia = self._kind == "cuda" and not getattr(self._torch.version, "hip", None)
+        return _CUBLAS_WORKSPACES if nvidia else frozenset()
 
     def _take(self, found: Account) -> None:
         seen = self._seen
-        seen.by_block = True
+        seen.no_blocks = None
         seen.allocated, seen.reserved, seen.named = found.allocated, found.reserved, found.named
         seen.blocks, seen.block_count = found.blocks, found.block_count
         seen.parts += found.parts
@@ -221,14 +228,27 @@ class _Device:
     def _read_driver(self) -> None:
         seen = self._seen
         try:
-            # the driver would make a context on a device that has none
-            if self._backend is not None and not self._backend.in_use(self._index):
-                raise LookupError(f"this process has not used {self._name}")
+            self._require_use()
             seen.driver_used, seen.driver_total = driver_memory.in_use(
                 self._torch, self._kind, self._index
             )
         except Exception as error:
             seen.lacks(_line(error), "driver_used", "driver_total")
+
+    def _require_use(self) -> None:
+        """Pass if asking the driver changes nothing; raises LookupError."""
+        backend = self._backend
+        if backend is None:
+            return
+        # the driver would make a context on a device that has none
+        if not backend.in_use(self._index):
+            raise LookupError(f"this process has not used {self._name}")
+        if self._kind != "cuda" or not backend.in_use(backend.current()):
+            # the next question would make one too (c10/cuda/CUDAGraphsC10Utils.h:
+            # currentStreamCaptureStatusMayInitCtx), and without one nothing is captured here
+            return
+        if self._torch.cuda.is_current_stream_capturing():
+            raise LookupError("a CUDA graph is being captured, which asking the driver could end")
 
     def _balanced(self) -> Ledger:
         seen = self._seen
@@ -261,7 +281,7 @@ class _Device:
             driver_used=seen.driver_used,
             driver_total=seen.driver_total,
             parts=tuple(seen.parts),
-            explanations=explanations(self._kind, by_block=seen.by_block),
+            explanations=explanations(self._kind, seen.no_blocks),
             missing=seen.missing,
             blocks=seen.blocks,
             block_count=seen.block_count,
@@ -281,11 +301,10 @@ class _Device:
             return
         context: int | None = None
         try:
-            context = driver_memory.of_this_process(self._torch, self._index) - seen.reserved
-            if not 0 <= context <= other:
-                whose = context + seen.reserved
-                context = None
-                raise LookupError(f"{whose:,} B for this process do not fit the driver's figures")
+            process = driver_memory.of_this_process(self._torch, self._index)
+            if not seen.reserved <= process <= seen.reserved + other:
+                raise LookupError(f"{process:,} B for this process do not fit the driver's figures")
+            context = process - seen.reserved
         except Exception as error:
             seen.lacks(_line(error), "context", "other_processes")
         seen.parts += process_terms(context, other)
@@ -310,6 +329,3 @@ def _line(error: Exception) -> str:
     text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
     lines = text.strip().splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-__all__ = ["Mapping", "device_ledgers", "ledgers_of"]

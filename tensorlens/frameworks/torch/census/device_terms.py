@@ -30,24 +30,24 @@ _DRIVER = {
     "driver_total": "what the device has, as the driver tells",
 }
 _METAL = {
-    "other": "what Metal has given this process beside what is reserved here: MPSGraph and "
-    "kernels",
+    "other": "what Metal has given this process beside what is reserved here: MPSGraph and kernels",
     "driver_used": "what Metal has given this process; it does not tell of others",
     "driver_total": "the most that Metal recommends to use",
 }
 
 
-def explanations(kind: str, *, by_block: bool) -> dict[str, str]:
+def explanations(kind: str, no_blocks: str | None) -> dict[str, str]:
     """Return one line for each figure.
 
     Args:
         kind: the backend.
-        by_block: whether the allocator told its blocks, or only their sum.
+        no_blocks: why the allocator's blocks are not known; None where they are.
     """
-    return {
-        **(_BY_BLOCK if by_block else _BY_STATISTICS),
-        **(_METAL if kind == "mps" else _DRIVER),
-    }
+    found = {**_BY_BLOCK, **(_METAL if kind == "mps" else _DRIVER)}
+    if no_blocks is not None:
+        found |= _BY_STATISTICS
+        found["unnamed"] += f"; no block is listed: {no_blocks}"
+    return found
 
 
 def outside_term(nbytes: int) -> Term:

@@ -24,12 +24,10 @@ def in_use(torch: Any, kind: str, index: int) -> tuple[int, int]:
     what it recommends as the most (``torch/mps/__init__.py``, 2.13).
 
     Raises:
-        LookupError: the backend does not tell, or must not be asked now.
+        LookupError: the backend does not tell.
     """
     if kind == "mps":
         return int(torch.mps.driver_allocated_memory()), int(torch.mps.recommended_max_memory())
-    if kind == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise LookupError("a CUDA graph is being captured, which a call to the driver could end")
     module = getattr(torch, kind, None)
     ask = getattr(module, "mem_get_info", None)
     if ask is None:

@@ -23,14 +23,14 @@ class Found:
     """Every tensor that could be found, as rows of :attr:`scan`."""
 
     def __init__(
-        self, tensors: Sequence[Any], named: Sequence[Any], functions: Sequence[Any]
+        self, tensors: Sequence[Any], named: Sequence[Any], nodes: Sequence[Any]
     ) -> None:
         """Find the rest, beginning from the heap's tensors.
 
         Args:
             tensors: the tensors of the heap.
             named: tensors that have been named; the heap need not show them (``gc.freeze``).
-            functions: the custom Functions' nodes of the heap.
+            nodes: autograd's nodes of the heap.
         """
         self.scan = Scan()
         self.tensors = list(tensors)
@@ -54,7 +54,7 @@ class Found:
         self._look_into_autocast()
         self.in_python = len(self.scan.nbytes)
         """Rows before this one are held by Python, as gradients or by autocast."""
-        self._walk_graph(functions)
+        self._walk_graph(nodes)
         self.sharing: dict[int, list[int]] = {}
         """First row of a storage to the others that share it, of those before ``in_python``."""
         for row, first in enumerate(self.scan.first[: self.in_python]):
@@ -118,7 +118,7 @@ class Found:
         for weight, copy in cached_copies(tensor for tensor, _ in leaves.values()):
             self.copies.append((leaves[id(weight)][1], self._bring([copy])[0]))
 
-    def _walk_graph(self, functions: Sequence[Any]) -> None:
+    def _walk_graph(self, nodes: Sequence[Any]) -> None:
         for tensor, row in self._having(REQUIRES_GRAD):
             try:
                 node = _base.grad_fn.__get__(tensor)
@@ -127,7 +127,7 @@ class Found:
                 continue
             if node is not None:
                 self.nonleaf[row] = node
-        self.graph = walk((*self.nonleaf.values(), *functions))
+        self.graph = walk((*self.nonleaf.values(), *nodes))
         self._bring([leaf for _, leaf in self.graph.leaves])
         rows = self._bring([saved.tensor for saved in self.graph.saved])
         for saved, row in zip(self.graph.saved, rows, strict=True):

@@ -14,6 +14,8 @@ import torch
 
 _RAW = "_raw_saved_"
 _PACKED_DEPTH = 4
+_MADE_BY_CLASS = 1 << 9
+"""``Py_TPFLAGS_HEAPTYPE``: the type was made by a class statement."""
 
 _TRANSPARENT = frozenset(
     f"{name}Backward0"
@@ -50,6 +52,13 @@ class Graph:
     """Values that checkpointing did not keep."""
     unread: int = 0
     """Saved values that could not be read."""
+
+
+def node_types() -> tuple[type, ...]:
+    """Return the types of autograd's nodes met so far: a program may hold a node by itself."""
+    # torch makes one static type for each kind of node, right below object
+    kinds = (kind for kind in type.__subclasses__(object) if not kind.__flags__ & _MADE_BY_CLASS)
+    return (torch._C._FunctionBase, *(kind for kind in kinds if "next_functions" in vars(kind)))
 
 
 def walk(roots: Iterable[Any]) -> Graph:

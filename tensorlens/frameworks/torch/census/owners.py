@@ -13,10 +13,6 @@ from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
 from tensorlens.records.names import Names
 
-KINDS = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch._C._FunctionBase)
-"""What a census looks for in the heap."""
-
-
 class Owners:
     """The names that models, optimizers and other roots give."""
 

@@ -1,15 +1,18 @@
 """The columns of a scan, and the reader that fills them from Python where no native one can be had.
 
-It gives what the native reader gives, but a storage object stays behind in Python for every tensor
-that it reads, and a tensor takes tens of microseconds.
+It gives what the native reader gives, but for two things that Python is not told: the address of a
+storage that is copied on write behind an empty view, and a gradient that was given to a tensor
+before that became a result. A storage object stays behind in Python for every tensor that it reads,
+and a tensor takes several microseconds.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -93,8 +96,7 @@ def new_rows(length: int) -> array[int]:
 
 
 _Base = torch._C.TensorBase
-_UNDEFINED = 0
-_WRAPPERS = ("Functionalize", "FuncTorchBatched", "FuncTorchGradWrapper")
+_WRAPPERS = ("FuncTorchBatched", "FuncTorchGradWrapper")
 
 
 class PythonReader:
@@ -111,8 +113,6 @@ class PythonReader:
         """See :meth:`Scan.add`."""
         fake = fake_tensor()
         rows = new_rows(len(tensors))
-        # types made in between, and FakeTensor itself, may be new
-        self._kinds.clear()
         with torch._C.DisableTorchFunction():
             for index, tensor in enumerate(tensors):
                 is_fake = self._is_fake(type(tensor), fake)
@@ -120,6 +120,8 @@ class PythonReader:
                     self._columns.fakes += 1
                 elif is_fake is not None:
                     rows[index] = self._add_tensor(tensor, fake)
+        # they would keep types alive
+        self._kinds.clear()
         return rows
 
     def rows_of(self, ids: array[int]) -> array[int]:
@@ -157,51 +159,78 @@ class PythonReader:
                 return result
 
     def _add_row(self, tensor: Any) -> int:
-        impl = _Base._cdata.__get__(tensor)
-        keys = torch._C._dispatch_keys(tensor) if impl else None
-        if keys is None or keys.raw_repr() == _UNDEFINED:
+        try:
+            impl = _Base._cdata.__get__(tensor)
+            if not impl or impl in self._rows:
+                return self._rows.get(impl, -1)
+            found = _facts(tensor)
+        except Exception:
+            # half made: it has neither a device nor a type
             return -1
         columns = self._columns
-        row = self._rows.setdefault(impl, len(columns))
-        if row < len(columns):
-            return row
-        storage = _storage(tensor)
-        device = _device(tensor, storage, keys)
+        row = self._rows[impl] = len(columns)
         columns.impl.append(impl)
         columns.object.append(id(tensor))
         columns.grad.append(-1)
-        columns.device.append(self._number("device", columns.devices, device))
-        dtype = str(_Base.dtype.__get__(tensor)).removeprefix("torch.")
-        columns.dtype.append(self._number("dtype", columns.dtypes, dtype))
-        self._add_extent(tensor, storage, keys, device == "meta")
+        columns.device.append(self._number("device", columns.devices, found.device))
+        columns.dtype.append(self._number("dtype", columns.dtypes, found.dtype))
+        columns.shape.append(self._number("shape", columns.shapes, found.shape))
+        stride = found.stride
+        columns.stride.append(
+            -1 if stride is None else self._number("shape", columns.shapes, stride)
+        )
+        columns.offset.append(found.offset)
+        columns.storage.append(found.storage)
+        columns.storage_nbytes.append(found.storage_nbytes)
+        columns.flags.append(found.flags)
+        columns.first.append(self._firsts.setdefault(found.storage, row) if found.storage else row)
+        columns.nbytes.append(found.nbytes)
         return row
-
-    def _add_extent(self, tensor: Any, storage: Any, keys: Any, is_meta: bool) -> None:
-        columns = self._columns
-        address = 0 if is_meta or storage is None else _address(tensor, storage)
-        is_shell = not address and keys.has(torch._C.DispatchKey.Python)
-        is_strided = storage is not None and not is_shell and not _wraps(keys)
-        is_hidden = is_shell or keys.has(torch._C.DispatchKey.Functionalize)
-        shape = None if is_hidden else _lengths(_Base.shape.__get__, tensor)
-        stride = _lengths(_Base.stride, tensor) if is_strided and shape is not None else None
-        is_odd = stride is None
-        row = len(columns)
-        columns.shape.append(self._number("shape", columns.shapes, shape or ()))
-        columns.stride.append(-1 if is_odd else self._number("shape", columns.shapes, stride))
-        columns.offset.append(0 if is_odd else _Base.storage_offset(tensor))
-        columns.storage.append(address)
-        columns.storage_nbytes.append(storage.nbytes() if address else 0)
-        columns.first.append(self._firsts.setdefault(address, row) if address else row)
-        requires_grad = _Base.requires_grad.__get__(tensor)
-        columns.flags.append(REQUIRES_GRAD * requires_grad + ODD * is_odd + META * is_meta)
-        elements = 0 if shape is None else _Base.numel(tensor)
-        columns.nbytes.append(elements * _Base.dtype.__get__(tensor).itemsize)
 
     def _number(self, kind: str, items: list[Any], item: Any) -> int:
         number = self._numbers.setdefault((kind, item), len(items))
         if number == len(items):
             items.append(item)
         return number
+
+
+class _Facts(NamedTuple):
+    device: str
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    offset: int
+    storage: int
+    storage_nbytes: int
+    flags: int
+    nbytes: int
+
+
+def _facts(tensor: Any) -> _Facts:
+    keys = torch._C._dispatch_keys(tensor)
+    storage = _storage(tensor)
+    device = _device(tensor, storage, keys)
+    dtype = _Base.dtype.__get__(tensor)
+    is_meta = device == "meta"
+    address = 0 if is_meta or storage is None else _address(tensor, storage)
+    is_shell = not address and keys.has(torch._C.DispatchKey.Python)
+    is_hidden = is_shell or keys.has(torch._C.DispatchKey.Functionalize)
+    is_strided = storage is not None and not is_hidden and not _wraps(keys)
+    shape = None if is_hidden else _lengths(_Base.shape.__get__, tensor)
+    stride = _lengths(_Base.stride, tensor) if is_strided and shape is not None else None
+    is_odd = stride is None
+    requires_grad = _Base.requires_grad.__get__(tensor)
+    return _Facts(
+        device=device,
+        dtype=str(dtype).removeprefix("torch."),
+        shape=shape or (),
+        stride=stride,
+        offset=0 if is_odd else _Base.storage_offset(tensor),
+        storage=address,
+        storage_nbytes=storage.nbytes() if address else 0,
+        flags=REQUIRES_GRAD * requires_grad + ODD * is_odd + META * is_meta,
+        nbytes=0 if shape is None else math.prod(shape) * dtype.itemsize,
+    )
 
 
 def _gradient(tensor: Any) -> Any:
@@ -231,8 +260,9 @@ def _address(tensor: Any, storage: Any) -> int:
     try:
         if torch._C._is_cow_tensor(tensor):
             # asking the storage itself would make the copy that was put off
-            start = _Base.storage_offset(tensor) * _Base.dtype.__get__(tensor).itemsize
-            return int(_Base.const_data_ptr(tensor)) - start
+            data = int(_Base.const_data_ptr(tensor))
+            start = int(_Base.storage_offset(tensor) * _Base.dtype.__get__(tensor).itemsize)
+            return data - start if data else 0
         return int(storage.data_ptr())
     except Exception:
         # torch refuses for storages that have a size, but no memory

@@ -44,7 +44,9 @@ def tabulate(found: Found, christened: Christened, births: Births) -> TensorTabl
     for column, values in (("role", christened.role), ("name", christened.node)):
         setattr(table, column, array(values.typecode, map(values.__getitem__, rows)))
     table.names = christened.names
-    table.devices, table.dtypes = list(scan.devices), list(scan.dtypes)
+    # there is one: torch's own spelling of it has no number
+    table.devices = ["mps" if device == "mps:0" else device for device in scan.devices]
+    table.dtypes = list(scan.dtypes)
     table.shapes = list(scan.shapes)
     for index, row in _places_of(found.blocks, rows):
         table.storage[index], table.storage_nbytes[index] = found.blocks[row]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -18,8 +19,9 @@ from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.christen import Christened
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.find import Found
+from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.host import cpu_ledger
-from tensorlens.frameworks.torch.census.owners import KINDS, Owners
+from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.table import Births, tabulate
 from tensorlens.frameworks.torch.native import NativeAllocator
 
@@ -30,10 +32,11 @@ def take(roots: Sequence[Root]) -> Findings:
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
     with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
         objects = gc.get_objects()
-        tensors, modules, optimizers, functions = select(objects, KINDS)
+        kinds = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, *node_types())
+        tensors, modules, optimizers, *nodes = select(objects, kinds)
         owners = Owners(roots)
         owners.add_found(modules, optimizers)
-        found = Found(tensors, owners.naming.items, functions)
+        found = Found(tensors, owners.naming.items, list(chain.from_iterable(nodes)))
         christened = Christened(found, owners, objects)
         found.scan.close()
         table = tabulate(found, christened, births)
@@ -45,8 +48,8 @@ def take(roots: Sequence[Root]) -> Findings:
 def adopt_all(allocator: NativeAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
     with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
-        tensors, _, _, functions = select(gc.get_objects(), KINDS)
-        cpu.adopt_tensors(allocator, Found(tensors, (), functions).tensors)
+        tensors, *nodes = select(gc.get_objects(), (torch.Tensor, *node_types()))
+        cpu.adopt_tensors(allocator, Found(tensors, (), list(chain.from_iterable(nodes))).tensors)
 
 
 def _notes(found: Found) -> list[str]:

@@ -80,6 +80,7 @@ class NativeAllocator:
         """Whether ``UntypedStorage(n)``, ``deepcopy`` and unpickling are counted as well."""
         self._declare()
         self._watchers = 0
+        self._births_prepared = False
 
     def adopt(self, storages: Sequence[int]) -> int:
         """Count in the storages at these ``StorageImpl`` addresses, and see their release.
@@ -177,6 +178,8 @@ class NativeAllocator:
         library.tl_switch_births.restype = None
 
     def _prepare_births(self) -> None:
+        if self._births_prepared:
+            return
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
         text = "\0".join(_foreign_folders())
@@ -188,6 +191,7 @@ class NativeAllocator:
         refusal = _through_c(prepare)
         if refusal:
             raise NativeUnavailable(f"birth lines are not known: {_NO_BIRTHS[refusal]}")
+        self._births_prepared = True
 
     def _accessor(self, name: str) -> Callable[[], int]:
         function = getattr(self._library, name)

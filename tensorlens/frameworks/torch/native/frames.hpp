@@ -26,6 +26,7 @@ extern "C" PyThreadState* PyGILState_GetThisThreadState();
 extern "C" PyObject* PyThreadState_GetFrame(PyThreadState*);
 extern "C" PyObject* PyFrame_GetBack(PyObject*);
 extern "C" PyObject* PyFrame_GetCode(PyObject*);
+extern "C" int PyFrame_GetLasti(PyObject*);
 extern "C" int PyFrame_GetLineNumber(PyObject*);
 extern "C" PyObject* PyObject_GetAttrString(PyObject*, const char*);
 extern "C" void Py_DecRef(PyObject*);
@@ -219,6 +220,7 @@ bool is_same_frame(const Layout& layout, Careful& read, Frames<Careful>& own, Py
       is_attribute(object, "co_filename", read.get<uintptr_t>(code + layout.filename)) &&
       is_attribute(object, "co_qualname", read.get<uintptr_t>(code + layout.qualname)) &&
       is_attribute(object, "co_linetable", read.get<uintptr_t>(code + layout.line_table)) &&
+      2 * own.unit(code) == PyFrame_GetLasti(frame) &&
       own.unit(code) < read.get<int64_t>(code + kSizeOfCode) && !read.failed() &&
       line_of(layout, code, own.unit(code)) == PyFrame_GetLineNumber(frame);
   Py_DecRef(expected);

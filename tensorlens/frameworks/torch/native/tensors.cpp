@@ -13,11 +13,16 @@
 #include <c10/core/UndefinedTensorImpl.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <sys/mman.h>
 
 #define TL_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -43,10 +48,46 @@ uint64_t mixed(uint64_t key) {
   return key ^ (key >> 32);
 }
 
-// Neighbours in memory stay neighbours, which halves the time: they are mostly met in that order.
+// Neighbours in memory stay neighbours in a table: they are mostly met in that order.
 uint64_t scattered(uint64_t address) {
-  return mixed(address >> 12) ^ (address >> 4);
+  return mixed(address >> 12) ^ (address >> 6);
 }
+
+// Large tables in large pages: their slots are met in no order, and each small page would cost a
+// page fault and, time and again, a walk through the page table.
+template <typename Value>
+struct LargePages {
+  using value_type = Value;
+  static constexpr size_t kPage = size_t{2} << 20;
+
+  LargePages() = default;
+  template <typename Other>
+  LargePages(const LargePages<Other>&) {}
+
+  Value* allocate(size_t count) {
+    const size_t bytes = count * sizeof(Value);
+    const size_t alignment = bytes < kPage ? alignof(std::max_align_t) : kPage;
+    void* start = nullptr;
+    if (posix_memalign(&start, alignment, bytes) != 0) {
+      throw std::bad_alloc();
+    }
+#ifdef MADV_HUGEPAGE
+    if (bytes >= kPage) {
+      madvise(start, bytes, MADV_HUGEPAGE);
+    }
+#endif
+    return static_cast<Value*>(start);
+  }
+  void deallocate(Value* start, size_t) {
+    std::free(start);
+  }
+  bool operator==(const LargePages&) const {
+    return true;
+  }
+  bool operator!=(const LargePages&) const {
+    return false;
+  }
+};
 
 // Addresses to numbers: open addressing with linear probing. The address 0 is never put in.
 class Index {
@@ -99,6 +140,7 @@ class Index {
     uint64_t key = 0;
     int32_t number = -1;
   };
+  using Slots = std::vector<Slot, LargePages<Slot>>;
 
   size_t place(uint64_t key) const {
     size_t index = scattered(key) & (slots_.size() - 1);
@@ -109,7 +151,7 @@ class Index {
   }
 
   void resize(size_t size) {
-    std::vector<Slot> before(size);
+    Slots before(size);
     before.swap(slots_);
     for (const Slot& slot : before) {
       if (slot.key != 0) {
@@ -118,7 +160,7 @@ class Index {
     }
   }
 
-  std::vector<Slot> slots_;
+  Slots slots_;
   size_t used_ = 0;
 };
 

@@ -1,0 +1,143 @@
+import html
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import rendered_snapshots as snapshots
+from test_html_renderer import Reader
+
+from tensorlens.records.snapshots import View
+from tensorlens.render.html import HtmlRenderer, fragment, treemap
+
+RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}
+
+
+@pytest.fixture(autouse=True)
+def small_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """plotly's script is 4 MB of no concern here."""
+    offline = pytest.importorskip("plotly.offline")
+    monkeypatch.setattr(offline, "get_plotlyjs", lambda: "/* plotly */")
+
+
+def figure_of(text: str) -> dict:
+    return json.loads(re.search(r"newPlot\(place, \[(.*)\], layout", text)[1])
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+@pytest.mark.parametrize("view", [View(), View(top=2, verbose=True, explain=True)])
+def test_a_fragment_is_whole_and_offline(kind: str, view: View) -> None:
+    reader = Reader(fragment(RECORDS[kind], view))
+    assert not reader.tags & {"script", "link", "img", "iframe", "b"}
+    assert not [name for name, _ in reader.attributes if name.startswith("on")]
+    assert not [name for name, _ in reader.attributes if name in ("src", "href")]
+    for row in reader.rows:
+        assert len(row) >= 3
+    css = re.sub(r"@media[^{]*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", r"\1", reader.css)
+    selectors = re.findall(r"([^{}]+)\{", css)
+    assert not [each for each in selectors if ".tensorlens" not in each]
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_a_page_is_whole(kind: str) -> None:
+    text = HtmlRenderer().render(RECORDS[kind])
+    reader = Reader(text)
+    assert not reader.tags & {"link", "img", "iframe", "b"}
+    assert text.count("<script") in (0, 2)
+    assert not [name for name, _ in reader.attributes if name in ("src", "href")]
+    text.encode("utf-8", "backslashreplace")
+
+
+def test_cells() -> None:
+    rows = Reader(fragment(snapshots.views())).rows
+    rows = [[" ".join(cell.split()) for cell in row] for row in rows]
+    start = rows.index(["Name", "Role", "Type", "Shape", "Shows", "Size", ""])
+    assert rows[start + 1 : start + 3] == [
+        [
+            *("small", "other", "float32", "(1,)", "4 B", "40.00 MiB"),
+            "of NumPyheld by AddBackward0",
+        ],
+        ["wide", "other", "float32", "(1000, 1000)", "3.81 MiB", "4 B", ""],
+    ]
+    assert ["driver total", "1.00 GiB", ""] in rows
+
+
+def test_what_is_hidden_is_summed() -> None:
+    assert "… 60 more tensors, 1.79 MiB (top=None shows all)" in fragment(snapshots.many())
+    assert "more tensor" not in HtmlRenderer().render(snapshots.many())
+    text = fragment(snapshots.list_of_ten_thousand())
+    assert "history[0..9999]" in text and "x 10,000" in text
+
+
+def test_changes() -> None:
+    rows = Reader(fragment(snapshots.grown())).rows
+    rows = [[" ".join(cell.split()) for cell in row] for row in rows]
+    assert ["history[10..19] x 10", "other", "float32", "(256,)", "+10.00 KiB", ""] in rows
+    assert ["allocated", "17.00 KiB", "30.00 KiB", "+13.00 KiB"] in rows
+
+
+@pytest.mark.parametrize("kind", snapshots.KINDS)
+def test_the_boxes_of_a_treemap_add_up(kind: str) -> None:
+    snapshot = snapshots.KINDS[kind]()
+    text = treemap(snapshot, View())
+    total = sum(
+        size
+        for (device, _), size in snapshot.tensors.role_totals().items()
+        if not device.endswith("meta")
+    )
+    if not total:
+        assert text == ""
+        return
+    figure = figure_of(text)
+    inside: dict[str, int] = {}
+    for parent, value in zip(figure["parents"], figure["values"], strict=True):
+        inside[parent] = inside.get(parent, 0) + value
+    assert inside.pop("") == total
+    sizes = dict(zip(figure["ids"], figure["values"], strict=True))
+    assert len(sizes) == len(figure["ids"])
+    assert {box: sizes[box] for box in inside} == inside
+    assert len(sizes) < 1600
+
+
+def test_a_treemap_follows_the_modules() -> None:
+    figure = figure_of(treemap(snapshots.two_devices(), View()))
+    labels = dict(zip(figure["ids"], figure["labels"], strict=True))
+    paths = {
+        labels[i]: labels.get(p) for i, p in zip(figure["ids"], figure["parents"], strict=True)
+    }
+    assert paths["weight"] == "net"
+    assert paths["cuda:0"] is None
+    assert paths["batch"] == "input"
+
+
+def test_small_ones_share_a_box() -> None:
+    snapshot = snapshots.snapshot_of(snapshots.T(f"t{n}", (n + 1,)) for n in range(510))
+    figure = figure_of(treemap(snapshot, View()))
+    # the ten smallest have 1 to 10 floats
+    place = [html.unescape(label) for label in figure["labels"]].index(" 10 smaller tensors")
+    assert figure["values"][place] == 220
+
+
+def test_a_hostile_name_cannot_leave_the_script() -> None:
+    text = treemap(snapshots.hostile(), View())
+    assert text.count("</script>") == 2
+    assert "<img" not in text and "\x1b" not in text
+    labels = figure_of(text)["labels"]
+    assert not [label for label in labels if "<" in label]
+
+
+def test_without_plotly_a_line_says_what_to_install() -> None:
+    code = """if True:
+        import sys
+        sys.modules["plotly"] = None
+        from tensorlens.records.snapshots import Snapshot
+        from tensorlens.records.tensors import TensorTable
+        from tensorlens.render.html import HtmlRenderer
+        print(HtmlRenderer().render(Snapshot(TensorTable(), {})))
+    """
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert 'pip install "tensorlens[html]"' in printed.stdout
+    assert "<script" not in printed.stdout
