@@ -79,7 +79,7 @@ class MemReporter:
         verbose: bool = False,
         device: Any = None,
         *,
-        top: int | None = None,
+        top: int | None = 40,
         min_size: int | str = 0,
         roles: str | Iterable[str] = (),
         devices: Any = (),
@@ -91,7 +91,7 @@ class MemReporter:
         Args:
             verbose: also aliases, strides, storages, holders and births.
             device: only this device (pytorch_memlab's spelling of ``devices``).
-            top: only the largest so many tensors of each device.
+            top: the largest so many rows of each device; None for all.
             min_size: only tensors of at least so many bytes, or of a size such as ``"1 MiB"``.
             roles: only these: ``parameter buffer gradient optimizer activation input other``.
             devices: only these: ``"cpu"``, ``"cuda:0"``.

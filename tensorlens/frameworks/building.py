@@ -89,16 +89,22 @@ def cache_folder() -> Path:
     return base / "tensorlens" / "native"
 
 
+def _sources(part: Part) -> list[Path]:
+    """Return the source and the headers beside it."""
+    folder = part.source.parent
+    return [part.source, *sorted([*folder.glob("*.h"), *folder.glob("*.hpp")])]
+
+
 def _key(part: Part) -> str:
     try:
-        source = part.source.read_bytes()
+        sources = [path.read_bytes() for path in _sources(part)]
         depends_on = part.depends_on()
     except OSError as error:
         raise NativeUnavailable(
             f"{part.label} was not built: {error.strerror}: {error.filename}"
         ) from None
     parts = (
-        hashlib.sha256(source).hexdigest(),
+        *(hashlib.sha256(source).hexdigest() for source in sources),
         *depends_on,
         sysconfig.get_config_var("SOABI"),
         platform.machine(),

@@ -24,7 +24,13 @@ def allocator():
     counter = Adapter().cpu_counter()
     if not isinstance(counter, CpuCounter):
         pytest.skip("; ".join(Adapter().notes()))
-    return counter.allocator
+    # a reporter that another test left alive is watching
+    watchers = counter.allocator._watchers
+    for _ in range(watchers):
+        counter.allocator.watch_births(False)
+    yield counter.allocator
+    for _ in range(watchers):
+        counter.allocator.watch_births()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 import torch
-from census_models import MODELS, Mlp, Transformer
+from census_models import MODELS, Mlp
 
 import tensorlens
 from tensorlens.frameworks.torch.native import install
@@ -63,7 +63,7 @@ def test_models_for_three_steps(kind):
         step(model, optimizer, reporter)
 
 
-@pytest.mark.parametrize("name", optimizers())
+@pytest.mark.parametrize("name", list(optimizers()))
 def test_every_optimizer_of_torch(name):
     kind = getattr(torch.optim, name)
     if name == "SparseAdam":

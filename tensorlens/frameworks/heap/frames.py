@@ -38,11 +38,12 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
     skip = ("tensorlens", *skip_modules)
     found: dict[int, str] = {}
     temporaries: dict[int, str] = {}
-    for frame in _ordered_frames(skip):
-        _add_frame(frame, found, temporaries)
+    # runpy and others have a variable for a module's globals
     for name, module in _modules():
         if not _is_below(name, skip):
             found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
+    for frame in _ordered_frames(skip):
+        _add_frame(frame, found, temporaries)
     return temporaries | found
 
 

@@ -146,13 +146,15 @@ TL_EXPORT int tl_heap_frame(
     return 0;
   }
   const bool eleven = g_layout.minor == 11;
-  if (at<PyObject*>(raw, eleven ? 32 : 0) != code || at<PyObject*>(raw, eleven ? 40 : 48) != frame) {
+  // a frame that outlives its call is no longer told of its object
+  const auto object = at<PyObject*>(raw, eleven ? 40 : 48);
+  if (at<PyObject*>(raw, eleven ? 32 : 0) != code || (object != nullptr && object != frame)) {
     return 0;
   }
   std::memcpy(words, raw + 72, 8 * static_cast<size_t>(count));
   for (int64_t index = 0; index < variables; ++index) {
-    auto* object = reinterpret_cast<PyObject*>(words[index]);
-    contents[index] = object != nullptr && type_of(object) == cell ? at<uint64_t>(object, 16) : 0;
+    auto* value = reinterpret_cast<PyObject*>(words[index]);
+    contents[index] = value != nullptr && type_of(value) == cell ? at<uint64_t>(value, 16) : 0;
   }
   return 1;
 }

@@ -13,7 +13,7 @@ class _Seen(Exception):
     pass
 
 
-class _Peek(TorchDispatchMode):
+class _Peek(TorchDispatchMode):  # type: ignore[misc]
     """Lets no operator run: the first one's arguments are taken, and it ends there."""
 
     def __init__(self) -> None:

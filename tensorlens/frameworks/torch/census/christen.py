@@ -80,21 +80,24 @@ class Christened:
 
     def _ask_holders(self, objects: list[Any]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
-        dependants, address = self._dependants, self._found.scan.object
-        wanted = [
-            row
-            for row, (node, place) in enumerate(zip(self.node, address, strict=True))
-            if node < 0 and place and row not in dependants
-        ]
+        address = self._found.scan.object
+        wanted = [row for row, node in enumerate(self.node) if node < 0]
+        if self._dependants or 0 in address:
+            hidden = self._dependants
+            wanted = [row for row in wanted if address[row] and row not in hidden]
         nameless = self._owners.nameless
-        targets = array("Q", map(address.__getitem__, wanted))
+        everything = len(wanted) == len(address)
+        targets = address[:] if everything else array("Q", map(address.__getitem__, wanted))
         targets.extend(id(module) for module, _ in nameless)
         if not targets:
             return
         places = self._owners.anchors()
         held = hold(objects, targets, {**anchors(), **places}, self.names)
-        for row, node in zip(wanted, held, strict=False):
-            self.node[row] = node
+        if everything:
+            self.node[:] = held[: len(wanted)]
+        else:
+            for row, node in zip(wanted, held, strict=False):
+                self.node[row] = node
         for (_, node), found in zip(nameless, held[len(wanted) :], strict=True):
             if found >= 0:
                 self.names.become(node, found)
@@ -140,7 +143,7 @@ class Christened:
         if first >= self._found.in_python:
             return first
         same = (first, *self._found.sharing.get(first, ()))
-        named = [row for row in same if self.node[row] >= 0]
+        named: list[int] = [row for row in same if self.node[row] >= 0]
         if named:
             return named[0]
         return None if any(row in self._dependants for row in same) else first

@@ -64,6 +64,8 @@ def _storages(table: TensorTable, devices: Any) -> dict[str, list[Range]]:
         else found.setdefault(_spelled(devices, name), [])
         for name in table.devices
     ]
+    if not found:
+        return found
     for row in table.counted():
         place = places[table.device[row]]
         address, nbytes = table.storage[row], table.storage_nbytes[row]

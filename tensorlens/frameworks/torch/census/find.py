@@ -22,9 +22,7 @@ _base = torch._C.TensorBase
 class Found:
     """Every tensor that could be found, as rows of :attr:`scan`."""
 
-    def __init__(
-        self, tensors: Sequence[Any], named: Sequence[Any], nodes: Sequence[Any]
-    ) -> None:
+    def __init__(self, tensors: Sequence[Any], named: Sequence[Any], nodes: Sequence[Any]) -> None:
         """Find the rest, beginning from the heap's tensors.
 
         Args:
@@ -57,9 +55,11 @@ class Found:
         self._walk_graph(nodes)
         self.sharing: dict[int, list[int]] = {}
         """First row of a storage to the others that share it, of those before ``in_python``."""
-        for row, first in enumerate(self.scan.first[: self.in_python]):
-            if first != row:
-                self.sharing.setdefault(first, []).append(row)
+        first = self.scan.first[: self.in_python]
+        if first != array("i", range(self.in_python)):
+            for row, place in enumerate(first):
+                if place != row:
+                    self.sharing.setdefault(place, []).append(row)
 
     def _pairs(self) -> zip[tuple[Any, int]]:
         return zip(self.tensors, self._rows, strict=True)

@@ -7,7 +7,8 @@ access, which ``nn.Module`` answers itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,24 +36,36 @@ class ModulePaths:
 
         ``again`` gives a second name to what has one: tied weights within the user's models.
         """
-        names, naming = self._naming.names, self._naming
-        queue: list[tuple[Any, int, frozenset[int]]] = [(root, prefix, frozenset())]
-        for count, (module, path, above) in enumerate(queue):
+        attribute, give = self._naming.names.attribute, self._naming.give
+        queue: list[tuple[Any, int, int]] = [(root, prefix, -1)]
+        for place, (module, path, _) in enumerate(queue):
             content = content_of(module)
-            if content is None or count >= _MOST_PATHS:
+            if content is None or place >= _MOST_PATHS:
                 continue
             if id(module) not in self.paths:
                 self.paths[id(module)] = path
                 self.anchors[id(content)] = path
-            for name, parameter in _tensors(content.get("_parameters")):
-                naming.give(parameter, names.attribute(path, name), "parameter", again=again)
-                self.owners.setdefault(id(parameter), path)
-            for name, buffer in _tensors(content.get("_buffers")):
-                naming.give(buffer, names.attribute(path, name), "buffer", again=again)
-            within = above | {id(module)}
+            elif _is_inside_itself(queue, place):
+                continue
+            for name, item in _items(content.get("_parameters")):
+                if issubclass(type(item), torch.Tensor):
+                    give(item, attribute(path, name), "parameter", again=again)
+                    self.owners.setdefault(id(item), path)
+            for name, item in _items(content.get("_buffers")):
+                if issubclass(type(item), torch.Tensor):
+                    give(item, attribute(path, name), "buffer", again=again)
             for name, child in _items(content.get("_modules")):
-                if child is not None and id(child) not in within:
-                    queue.append((child, names.attribute(path, name), within))
+                if child is not None:
+                    queue.append((child, attribute(path, name), place))
+
+
+def _is_inside_itself(queue: list[tuple[Any, int, int]], place: int) -> bool:
+    module, _, above = queue[place]
+    while above >= 0:
+        if queue[above][0] is module:
+            return True
+        above = queue[above][2]
+    return False
 
 
 def roots_among(modules: Iterable[Any]) -> list[Any]:
@@ -76,18 +89,19 @@ def content_of(item: Any) -> dict[str, Any] | None:
     return content if issubclass(type(content), dict) else None
 
 
-def _tensors(registry: Any) -> Iterator[tuple[str, Any]]:
-    return ((name, item) for name, item in _items(registry) if issubclass(type(item), torch.Tensor))
-
-
-def _items(items: Any) -> list[tuple[str, Any]]:
+def _items(registry: Any) -> Iterable[tuple[str, Any]]:
     """Return a registry's entries: a dict's, read as a dict, or those of a scripted module."""
-    if issubclass(type(items), dict):
-        return [(name, item) for name, item in dict.items(items) if type(name) is str]
-    return list(items.items()) if _is_scripted(items) else []
+    kind = type(registry)
+    if kind is dict or kind is OrderedDict:
+        return list(registry.items()) if registry else ()
+    if issubclass(kind, dict):
+        return list(dict.items(registry))
+    return list(registry.items()) if _is_scripted(registry) else ()
 
 
 def _is_scripted(registry: Any) -> bool:
+    if registry is None:
+        return False
     scripts = sys.modules.get("torch.jit._script")
     kind = getattr(scripts, "OrderedDictWrapper", None)
     return isinstance(kind, type) and issubclass(type(registry), kind)

@@ -8,6 +8,8 @@ from typing import Any
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import ROLES
 
+_NUMBERS = {role: number for number, role in enumerate(ROLES)}
+
 
 class Naming:
     """Object address to name and role; the first name given to an object is its own."""
@@ -23,12 +25,12 @@ class Naming:
 
     def give(self, item: Any, node: int, role: str, *, again: bool = True) -> None:
         """Name an object; ``again`` keeps a second name beside its first."""
-        if id(item) in self.given:
-            if again:
-                self.more.setdefault(id(item), []).append(node)
-        else:
-            self.given[id(item)] = (node, ROLES.index(role))
+        address = id(item)
+        if address not in self.given:
+            self.given[address] = (node, _NUMBERS[role])
             self.items.append(item)
+        elif again:
+            self.more.setdefault(address, []).append(node)
 
     def node_of(self, item: Any) -> int | None:
         """Return the name an object has been given, or None."""

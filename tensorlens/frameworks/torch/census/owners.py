@@ -13,6 +13,7 @@ from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
 from tensorlens.records.names import Names
 
+
 class Owners:
     """The names that models, optimizers and other roots give."""
 

@@ -36,13 +36,9 @@ def tabulate(found: Found, christened: Christened, births: Births) -> TensorTabl
     table = TensorTable()
     scan = found.scan
     rows = _kept(found, christened)
-    everything = len(rows) == len(scan.nbytes)
     for column in _PLAIN:
-        values = getattr(scan, column)
-        chosen = values[:] if everything else array(values.typecode, map(values.__getitem__, rows))
-        setattr(table, column, chosen)
-    for column, values in (("role", christened.role), ("name", christened.node)):
-        setattr(table, column, array(values.typecode, map(values.__getitem__, rows)))
+        setattr(table, column, _picked(getattr(scan, column), rows))
+    table.role, table.name = _picked(christened.role, rows), _picked(christened.node, rows)
     table.names = christened.names
     # there is one: torch's own spelling of it has no number
     table.devices = ["mps" if device == "mps:0" else device for device in scan.devices]
@@ -54,7 +50,7 @@ def tabulate(found: Found, christened: Christened, births: Births) -> TensorTabl
     _add_births(table, births)
     _add_sparse(table, rows, christened)
     _name_the_rest(table)
-    _choose_counted(table, array("i", map(scan.first.__getitem__, rows)))
+    _choose_counted(table, _picked(scan.first, rows))
     return table
 
 
@@ -69,6 +65,12 @@ def _kept(found: Found, christened: Christened) -> Sequence[int]:
     return [*python, *hidden]
 
 
+def _picked(values: array[int], rows: Sequence[int]) -> array[int]:
+    if len(rows) == len(values):
+        return values[:]
+    return array(values.typecode, map(values.__getitem__, rows))
+
+
 def _places_of(wanted: Container[int], rows: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Give ``(index in the table, row of the scan)`` of the rows that are wanted."""
     if wanted:
@@ -77,6 +79,9 @@ def _places_of(wanted: Container[int], rows: Sequence[int]) -> Iterator[tuple[in
 
 def _add_births(table: TensorTable, births: Births) -> None:
     numbers = births.numbers(table.storage)
+    if numbers and max(numbers) < 0:
+        table.born = numbers
+        return
     lines: dict[int, int] = {-1: -1}
     for number in set(numbers) - {-1}:
         lines[number] = len(table.lines)
@@ -86,8 +91,8 @@ def _add_births(table: TensorTable, births: Births) -> None:
 
 def _add_sparse(table: TensorTable, rows: Sequence[int], christened: Christened) -> None:
     """Fill the columns that most rows have nothing in."""
-    for column in ("module", "held_by", "note", "alias"):
-        setattr(table, column, array("i", [-1]) * len(rows))
+    for name in ("module", "held_by", "note", "alias"):
+        setattr(table, name, array("i", [-1]) * len(rows))
     for index, row in _places_of(christened.module, rows):
         table.module[index] = christened.module[row]
     for index, row in _places_of(christened.more, rows):

@@ -10,7 +10,7 @@ import sysconfig
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -261,7 +261,7 @@ def install() -> tuple[NativeAllocator, bool]:
     with _lock:
         if _installed is not None:
             return _installed, False
-        library = load(_COUNTER)
+        library = load(COUNTER)
         refusal = int(library.tl_install())
         if refusal:
             raise NativeUnavailable(f"the native CPU counter is not in use: {_REFUSALS[refusal]}")
@@ -276,11 +276,3 @@ def _end(library: ctypes.PyDLL) -> None:
     with _lock:
         _ended = True
         library.tl_switch_births(0)
-
-
-def _depends_on() -> tuple[Any, ...]:
-    headers = sorted(COUNTER.source.parent.glob("*.hpp"))
-    return (*COUNTER.depends_on(), *(header.read_bytes() for header in headers))
-
-
-_COUNTER = replace(COUNTER, depends_on=_depends_on)
