@@ -1,7 +1,8 @@
-"""The network of PyTorch's CIFAR-10 tutorial with a wide first linear layer, under @profile.
+"""The network of PyTorch's CIFAR-10 tutorial with a wide first linear layer, looked at twice.
 
-Which line of `forward` takes the memory, and what does `backward` need on top? Runs on a GPU
-when there is one, else on the CPU, on random data shaped like CIFAR-10; nothing is downloaded.
+Which tensors are in memory before training and after a step, and which lines take the memory?
+Runs on a GPU when there is one, else on the CPU, on random data shaped like CIFAR-10; nothing is
+downloaded.
 
     python samples/cifar10.py [--device cpu|cuda] [--steps N] [--batch N]
 """
@@ -47,13 +48,17 @@ def backward(outputs):
 
 
 @tensorlens.profile
-def train(net, optimizer, loader, device):
-    for inputs, labels in loader:
+def train(net, optimizer, loader, device, reporter):
+    before = reporter.report()
+    for step, (inputs, labels) in enumerate(loader):
         inputs, labels = inputs.to(device), labels.to(device)
         optimizer.zero_grad()
         outputs = net(inputs, labels)
         backward(outputs)
         optimizer.step()
+        if step == 0:
+            after = reporter.report()
+            print(after - before)
     return outputs["loss"].item()
 
 
@@ -71,7 +76,8 @@ def main():
     loader = DataLoader(TensorDataset(images, labels), batch_size=options.batch)
     net = Net().to(options.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.001, momentum=0.9)
-    loss = train(net, optimizer, loader, options.device)
+    reporter = tensorlens.MemReporter(net, optimizer)
+    loss = train(net, optimizer, loader, options.device, reporter)
     print(f"loss after {len(loader)} steps on {options.device}: {loss:.3f}\n")
 
 

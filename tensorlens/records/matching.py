@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tensorlens.records.tensors import TensorTable
 
-_Key = tuple[str, int, str]
+_Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,12 @@ class Matches:
 
 
 def matches(before: TensorTable, after: TensorTable) -> Matches:
-    """Match the rows that stand for storage by device, role and name.
+    """Match the rows that stand for storage by device and name.
 
-    Where a name is there several times, those equal in size and birth line go together first,
-    then those of the nearest size of one birth line, then those of the nearest size.
+    A batch that autograd holds is an input, and after backward only a variable's: the role does
+    not make it another tensor. Where a name is there several times, those equal in role, size and
+    birth line go together first, then those of the nearest size of one birth line, then those of
+    the nearest size.
     """
     earlier, later = _by_name(before), _by_name(after)
     gone: list[int] = []
@@ -61,7 +63,7 @@ def matches(before: TensorTable, after: TensorTable) -> Matches:
 
 
 def _by_name(table: TensorTable) -> dict[_Key, list[int]]:
-    names, roles, devices, nodes = table.names, table.role, table.device, table.name
+    names, devices, nodes = table.names, table.device, table.name
     found: dict[_Key, list[int]] = defaultdict(list)
     parents: dict[int, str] = {}
     for row in table.counted():
@@ -74,7 +76,7 @@ def _by_name(table: TensorTable) -> dict[_Key, list[int]]:
             if parent not in parents:
                 parents[parent] = names[parent]
             name = f"{parents[parent]}[{index}]"
-        found[table.devices[devices[row]], roles[row], name].append(row)
+        found[table.devices[devices[row]], name].append(row)
     return found
 
 
@@ -89,7 +91,7 @@ def _paired(
         return None if born < 0 else table.lines[born]
 
     def exact(table: TensorTable, row: int) -> Hashable:
-        return line(table, row), table.storage_nbytes[row]
+        return line(table, row), table.storage_nbytes[row], table.role[row]
 
     for alike in (exact, line, lambda table, row: None):
         groups = _grouped(before, rows, alike)
