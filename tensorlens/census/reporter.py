@@ -115,7 +115,7 @@ class MemReporter:
         snapshot = self.snapshot()
         target = sys.stdout if file is None else file
         renderer = TextRenderer(encoding=getattr(target, "encoding", None), view=view)
-        print(renderer.render(snapshot), end="", file=target)
+        print(renderer.render(snapshot), file=target)
         return snapshot
 
     def diff(self, before: Snapshot | None = None) -> Difference:

@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from tests.benchmarks import births, imports, lines, step
+from tests.benchmarks import births, census, imports, lines, step
 from tests.benchmarks.side_by_side import show
 
 
@@ -19,6 +19,7 @@ def main() -> None:
     show("torch.empty, each", births.allocations(), per=births.ALLOCATIONS)
     show("2 ms training step, births watched", births.steps(), per=step.STEPS)
     show("100,000 blocks, each", births.lookups(), per=births.BLOCKS)
+    census.show_all()
     # last: the stand-ins for CUDA that pytorch_memlab needs stay in place
     show("2 ms training step, loop and step profiled, a step each", step.run(), per=step.STEPS)
 

@@ -35,8 +35,11 @@ def select(objects: list[Any], kinds: tuple[type, ...]) -> tuple[list[Any], ...]
 def search(quest: Quest) -> Rows:
     """Return how the targets are held, as the native search does."""
     seeking = _Search(quest)
-    seeking.run()
-    return seeking.rows()
+    try:
+        seeking.run()
+        return seeking.rows()
+    finally:
+        seeking.clear()
 
 
 def kind_of(kind: type) -> int:
@@ -140,6 +143,13 @@ class _Search:
         self._begin_where(r.TOP, lambda node: not node.into)
         self._begin_where(r.CYCLE, lambda node: node.kind == r.OTHER)
         self._begin_where(r.CYCLE, lambda node: True)
+
+    def clear(self) -> None:
+        """Leave no cycle that would keep the objects until the next collection."""
+        for node in self._nodes.values():
+            node.object = node.best = None
+            node.into.clear()
+            node.out.clear()
 
     def _begin_where(self, origin: int, suits: Callable[[_Node], bool]) -> None:
         for node in [*self._nodes.values()]:

@@ -157,6 +157,12 @@ PyObject* dict_of(PyObject* object, const Type& type) {
   return offset > 0 ? at<PyObject*>(object, offset) : nullptr;
 }
 
+// From 3.13 on a __dict__ may do no more than show the values that its instance holds.
+bool shows_an_instance(PyObject* dict) {
+  const char* values = g_layout.minor >= 13 ? at<const char*>(dict, 40) : nullptr;
+  return values != nullptr && values[2] != 0;
+}
+
 // The name of the attribute of an instance without a __dict__ that refers to `child`, or null.
 PyObject* inline_name(PyObject* object, const Type& type, const PyObject* child) {
   if (!(type.flags & kManagedDict) || g_layout.cached_keys == 0) {

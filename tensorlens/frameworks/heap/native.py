@@ -41,6 +41,7 @@ class NativeHeap:
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         self._library = library
+        self._functions: dict[str, Any] = {}
         self._check_objects()
         self._set_up(0)
         keys = _cached_keys_offset()
@@ -122,9 +123,11 @@ class NativeHeap:
         return (words, contents) if read else None
 
     def _call(self, name: str, result: Any = ctypes.c_int) -> Callable[..., Any]:
-        # a function object of our own: the library's is shared
-        function = self._library[name]
-        function.restype = result
+        # a function object of ctypes refers to itself, so there is one for good
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = self._library[name]
+            function.restype = result
         return function
 
     def _set_up(self, cached_keys: int) -> None:

@@ -344,6 +344,9 @@ void Search::visit(PyObject* object, const Type& type) {
       visit_items(tuple_items(object), size_of(object));
       break;
     case kDict: {
+      if (shows_an_instance(object)) {
+        return;
+      }
       ssize_t position = 0;
       PyObject *key = nullptr, *value = nullptr;
       while (PyDict_Next(object, &position, &key, &value)) {

@@ -212,14 +212,17 @@ class ModulesOfNodes:
 
 
 def _own(node: Any, leaves: dict[Any, tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the innermost module that has all parameters that the node uses, None without any."""
+    own: tuple[str, ...] | None = None
     for below, _ in node.next_functions:
         for _ in range(3):
             if type(below).__name__ not in _TRANSPARENT:
                 break
             below = below.next_functions[0][0]
         if below is not None and below in leaves:
-            return leaves[below]
-    return None
+            # a compiled function uses those of many modules
+            own = leaves[below] if own is None else _common(own, leaves[below])
+    return own
 
 
 def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:

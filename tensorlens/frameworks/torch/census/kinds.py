@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ class Part:
 def parts_of(tensor: Any) -> list[Part]:
     """Return the parts of a tensor that has no plain storage; empty where it has none to show.
 
-    Nothing of a subclass is run: its inner tensors are read from its ``__dict__``.
+    Nothing of a subclass is run: its inner tensors are read from its ``__dict__`` and its slots.
     """
     with torch._C.DisableTorchFunctionSubclass():
         try:
@@ -84,11 +85,10 @@ def mkldnn_block(tensor: Any) -> tuple[int, int] | None:
 
 
 def _inner(tensor: Any) -> list[Part]:
-    content = content_of(tensor) or {}
     kind = class_name(tensor)
     found = [
         (name, item)
-        for name, item in dict.items(content)
+        for name, item in (*_slots(tensor), *dict.items(content_of(tensor) or {}))
         if type(name) is str and issubclass(type(item), torch.Tensor) and item is not tensor
     ]
     if kind == "DTensor":
@@ -98,6 +98,20 @@ def _inner(tensor: Any) -> list[Part]:
     if len(found) == 1:
         return [Part("", found[0][1], f"inside a {kind}")]
     return [Part(name, item, f"part of a {kind}") for name, item in found]
+
+
+def _slots(tensor: Any) -> Iterator[tuple[str, Any]]:
+    """Give the ``__slots__`` that are filled: a DTensor keeps its local part in one."""
+    for kind in type.__dict__["__mro__"].__get__(type(tensor)):
+        if kind is torch.Tensor:
+            return
+        for name, member in type.__dict__["__dict__"].__get__(kind).items():
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    yield name, member.__get__(tensor)
+                except AttributeError:
+                    # nothing is in it
+                    continue
 
 
 def _getters(*names: str) -> dict[str, Callable[[Any], Any]]:

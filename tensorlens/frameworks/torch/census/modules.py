@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,6 +17,10 @@ from tensorlens.frameworks.torch.census.naming import Naming
 
 _MOST_PATHS = 100_000
 """Modules that contain each other many times over have more paths than anyone would read."""
+
+
+_Place: TypeAlias = "tuple[Any, int, _Place | None]"
+"""A module, the node of its path, and the place of the module it is in."""
 
 
 class ModulePaths:
@@ -37,15 +41,20 @@ class ModulePaths:
         ``again`` gives a second name to what has one: tied weights within the user's models.
         """
         attribute, give = self._naming.names.attribute, self._naming.give
-        queue: list[tuple[Any, int, int]] = [(root, prefix, -1)]
-        for place, (module, path, _) in enumerate(queue):
+        # depth first, as named_parameters() goes: of tied weights the same name comes first
+        waiting: list[_Place] = [(root, prefix, None)]
+        for _ in range(_MOST_PATHS):
+            if not waiting:
+                return
+            place = waiting.pop()
+            module, path, _ = place
             content = content_of(module)
-            if content is None or place >= _MOST_PATHS:
+            if content is None:
                 continue
             if id(module) not in self.paths:
                 self.paths[id(module)] = path
                 self.anchors[id(content)] = path
-            elif _is_inside_itself(queue, place):
+            elif _is_inside_itself(place):
                 continue
             for name, item in _items(content.get("_parameters")):
                 if issubclass(type(item), torch.Tensor):
@@ -54,17 +63,20 @@ class ModulePaths:
             for name, item in _items(content.get("_buffers")):
                 if issubclass(type(item), torch.Tensor):
                     give(item, attribute(path, name), "buffer", again=again)
-            for name, child in _items(content.get("_modules")):
-                if child is not None:
-                    queue.append((child, attribute(path, name), place))
+            children = [
+                (child, attribute(path, name), place)
+                for name, child in _items(content.get("_modules"))
+                if child is not None
+            ]
+            waiting += reversed(children)
 
 
-def _is_inside_itself(queue: list[tuple[Any, int, int]], place: int) -> bool:
-    module, _, above = queue[place]
-    while above >= 0:
-        if queue[above][0] is module:
+def _is_inside_itself(place: _Place) -> bool:
+    module, _, above = place
+    while above is not None:
+        if above[0] is module:
             return True
-        above = queue[above][2]
+        above = above[2]
     return False
 
 

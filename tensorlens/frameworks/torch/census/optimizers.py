@@ -15,6 +15,7 @@ from tensorlens.frameworks.torch.census.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.naming import Naming
 
 _DEEPEST = 16
+_NOTHING = (int, float, bool, str, type(None))
 
 
 class Optimizers:
@@ -24,21 +25,20 @@ class Optimizers:
         self._naming = naming
         self._used: dict[str, int] = {}
         self.anchors: dict[int, int] = {}
-        """Address of an optimizer's ``__dict__`` to the node of its name."""
+        """Address of an optimizer to the node of its name."""
 
     def add(self, optimizer: Any, name: str | None = None) -> None:
         """Name what ``optimizer`` holds, below ``name`` or its class's name."""
         content = content_of(optimizer)
-        if content is None or id(content) in self.anchors:
+        if content is None or id(optimizer) in self.anchors:
             return
         prefix = self._prefix(optimizer, name)
-        self.anchors[id(content)] = prefix
+        self.anchors[id(optimizer)] = prefix
         parameters = self._parameters(content.get("param_groups"), prefix)
         names = self._naming.names
         for key, state in _entries(content.get("state")):
             if issubclass(type(key), torch.Tensor):
-                known = self._naming.node_of(key)
-                path = parameters.get(id(key)) if known is None else known
+                path = parameters.get(id(key), self._naming.node_of(key))
                 node = prefix if path is None else self._below(prefix, path)
             else:
                 node = names.key(prefix, key)
@@ -78,6 +78,8 @@ class Optimizers:
         names = self._naming.names
         if issubclass(type(value), torch.Tensor):
             self._naming.give(value, node, "optimizer", again=False)
+        elif type(value) in _NOTHING:
+            return
         elif depth > _DEEPEST:
             return
         elif issubclass(type(value), dict):

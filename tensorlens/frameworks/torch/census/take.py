@@ -6,8 +6,9 @@ at its end: nothing of it refers to a tensor.
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -30,7 +31,7 @@ def take(roots: Sequence[Root]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     counter = cpu.cpu_counter()
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
-    with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
+    with _undisturbed():
         objects = gc.get_objects()
         kinds = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, *node_types())
         tensors, modules, optimizers, *nodes = select(objects, kinds)
@@ -47,9 +48,22 @@ def take(roots: Sequence[Root]) -> Findings:
 
 def adopt_all(allocator: NativeAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
-    with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
+    with _undisturbed():
         tensors, *nodes = select(gc.get_objects(), (torch.Tensor, *node_types()))
         cpu.adopt_tensors(allocator, Found(tensors, (), list(chain.from_iterable(nodes))).tensors)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Run no code of the user's: no mode, no override of a subclass, no finalizer."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
+            yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _notes(found: Found) -> list[str]:

@@ -1,0 +1,152 @@
+"""Where names begin: locals of running frames, in all threads, without keeping them."""
+
+import gc
+import sys
+import threading
+import weakref
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tensorlens.frameworks.heap import anchors, frames, hold
+from tensorlens.records.names import Names
+
+pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
+
+
+class Thing:
+    def method(self) -> dict[int, str]:
+        return anchors()
+
+
+def name(thing: Any) -> str | None:
+    names = Names()
+    (node,) = hold(gc.get_objects(), array("Q", [id(thing)]), anchors(), names)
+    return None if node < 0 else names[node]
+
+
+def test_a_local_of_the_caller() -> None:
+    def train() -> None:
+        inputs = Thing()
+        assert anchors()[id(inputs)] == "test_a_local_of_the_caller.train(): inputs"
+
+    train()
+
+
+def test_methods_carry_their_class() -> None:
+    thing = Thing()
+    begin = thing.method()
+    assert begin[id(thing)] == "Thing.method(): self"
+
+
+def test_a_list_of_the_caller() -> None:
+    history = [Thing() for _ in range(5)]
+    names = Names()
+    (node,) = hold(gc.get_objects(), array("Q", [id(history[3])]), anchors(), names)
+    assert names[node] == "test_a_list_of_the_caller(): history[3]"
+
+
+def test_variables_in_cells() -> None:
+    thing, other = Thing(), Thing()
+
+    def inner() -> dict[int, str]:
+        return {**anchors(), 0: str(id(thing))}
+
+    begin = inner()
+    assert begin[id(thing)] == "test_variables_in_cells.inner(): thing"
+    assert begin[id(other)] == "test_variables_in_cells(): other"
+
+
+def test_recursion_names_the_innermost() -> None:
+    def descend(depth: int, kept: Any) -> dict[int, str]:
+        mine = Thing()
+        things.append(mine)
+        return descend(depth - 1, kept) if depth else anchors()
+
+    things: list[Any] = []
+    begin = descend(3, Thing())
+    assert {begin[id(one)] for one in things} == {
+        "test_recursion_names_the_innermost.descend(): mine"
+    }
+
+
+def test_a_running_generator() -> None:
+    def gen() -> Iterator[Any]:
+        local = Thing()
+        yield anchors()[id(local)]
+
+    assert [*gen()] == ["test_a_running_generator.gen(): local"]
+
+
+def test_other_threads() -> None:
+    ready, done = threading.Event(), threading.Event()
+    places: list[int] = []
+
+    def work() -> None:
+        local = [Thing()]
+        places.append(id(local))
+        ready.set()
+        done.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait(10)
+    try:
+        assert anchors()[places[0]] == "test_other_threads.work(): local"
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_own_frames_and_modules_are_left_out() -> None:
+    texts = anchors(("gc",)).values()
+    assert "gc" not in texts
+    assert "" in texts
+    assert not [text for text in texts if text.startswith(("tensorlens", "anchors("))]
+
+
+def test_a_local_dies_when_it_is_deleted() -> None:
+    def train() -> None:
+        x = Thing()
+        gone = weakref.ref(x)
+        before = sys.getrefcount(x)
+        name(x)
+        anchors()
+        assert sys.getrefcount(x) == before
+        del x
+        assert gone() is None
+
+    gc.disable()
+    try:
+        train()
+    finally:
+        gc.enable()
+
+
+def test_changing_a_local_afterwards_holds() -> None:
+    value = Thing()
+    anchors()
+    value = None  # type: ignore[assignment]
+    anchors()
+    assert value is None
+
+
+def test_nothing_of_a_call_is_left() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        anchors()
+        before = len(gc.get_objects())
+        for _ in range(20):
+            anchors()
+        assert len(gc.get_objects()) < before + 15
+    finally:
+        gc.enable()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the stack is not read")
+def test_a_temporary() -> None:
+    held = [Thing(), anchors()]
+    assert held[1][id(held[0])] == "test_a_temporary(): temporary"
