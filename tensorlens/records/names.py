@@ -13,7 +13,7 @@ from typing import Any
 TEXT, INDEX, KEY, ATTRIBUTE = range(4)
 """How a node goes on from its parent: a text of its own, ``[3]``, ``['key']``, ``.attribute``."""
 
-_LONGEST_KEY = 60
+LONGEST_KEY = 60
 
 
 class Names:
@@ -123,11 +123,11 @@ def key_text(key: Any) -> str:
     """Return a dict's key as it is written, of plain types; of others, their type's name."""
     kind = type(key)
     if kind is str:
-        text = key if len(key) <= _LONGEST_KEY else key[: _LONGEST_KEY - 1] + "…"
+        text = key if len(key) <= LONGEST_KEY else key[: LONGEST_KEY - 1] + "…"
         return repr(text)
     if kind in (int, float, bool, bytes) or key is None:
         text = repr(key)
-        return text if len(text) <= _LONGEST_KEY else text[: _LONGEST_KEY - 1] + "…"
+        return text if len(text) <= LONGEST_KEY else text[: LONGEST_KEY - 1] + "…"
     if kind is tuple and len(key) <= 4:
         return "(" + ", ".join(key_text(item) for item in key) + ")"
     return f"<{type.__getattribute__(kind, '__name__')}>"

@@ -107,7 +107,7 @@ def test_a_parameter_tied_within_another_model():
 def test_lists_of_lbfgs_are_below_its_first_parameter():
     since = Since()
     model = nn.Linear(3, 2)
-    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=5)
     x = torch.randn(5, 3)
 
     def closure():
@@ -119,8 +119,8 @@ def test_lists_of_lbfgs_are_below_its_first_parameter():
     lbfgs.step(closure)
     found = since.sizes(model, lbfgs)
     state = lbfgs.state[model.weight]
-    assert len(state["old_dirs"]) == 2
-    for index in range(2):
+    assert len(state["old_dirs"]) >= 2
+    for index in range(len(state["old_dirs"])):
         # all 8 elements of weight and bias
         assert found[f"LBFGS.weight.old_dirs[{index}]"] == ("optimizer", 32)
         assert found[f"LBFGS.weight.ro[{index}]"] == ("optimizer", 4)
@@ -384,7 +384,7 @@ class TestActivations:
         model = Mlp()
         output = model(model.batch())
         found = {each.name: each for each in reporter.add(model=model).snapshot().tensors}
-        gelu = found["model.fc1: GeluBackward0.self"]
+        gelu = found["model: GeluBackward0.self"]
         source = Mlp.forward.__code__
         assert gelu.born.filename == source.co_filename
         assert gelu.born.lineno == source.co_firstlineno + 1
@@ -429,15 +429,15 @@ class TestActivations:
     def test_values_that_hooks_packed(self):
         since = Since()
         model = Mlp()
-        with torch.autograd.graph.saved_tensors_hooks(Holder.pack, torch.Tensor.float):
+        with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.half, unhalved):
             output = model(torch.zeros(7, 20))
         found = since(model)
         # half of the seven rows of 30 floats
         gelu = found["Mlp: GeluBackward0.self"]
         assert (gelu.dtype, gelu.nbytes, gelu.role) == ("float16", 420, "activation")
-        assert gelu.note == "packed by Tensor"
+        assert gelu.note == "packed by unhalved"
         output.sum().backward()
-        assert set(since.sizes(model)) == {*parameters(), *gradients(), OUTPUT.format("packed")}
+        assert set(since.sizes(model)) == {*parameters(), *gradients(), PACKED}
 
     def test_values_on_the_cpu(self):
         since = Since()
@@ -485,14 +485,11 @@ class TestActivations:
         assert since.sizes(model) == parameters()
 
 
-OUTPUT = "TestActivations.test_values_that_hooks_{}(): output"
+PACKED = "TestActivations.test_values_that_hooks_packed(): output"
 
 
-def _pack(tensor):
-    return tensor.half()
-
-
-Holder.pack = staticmethod(_pack)
+def unhalved(tensor):
+    return tensor.float()
 
 
 class TestModels:
@@ -520,6 +517,15 @@ class TestModels:
         holder.net = net
         del net
         assert since.sizes() == parameters(f"{where}holder.net.")
+
+    def test_what_a_module_found_holds(self):
+        since = Since()
+        net = nn.Sequential(nn.Identity())
+        net.plain, net[0].inner = torch.zeros(3), torch.zeros(4)
+        assert since.sizes() == {
+            "TestModels.test_what_a_module_found_holds(): net.plain": ("other", 12),
+            "Sequential.0.inner": ("other", 16),
+        }
 
     def test_scripted(self):
         since = Since()

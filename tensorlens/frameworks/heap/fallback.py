@@ -16,16 +16,21 @@ from tensorlens.frameworks.heap import rows as r
 from tensorlens.frameworks.heap.rows import Quest, Rows
 
 
-def select(objects: list[Any], kinds: tuple[type, ...]) -> tuple[list[Any], ...]:
-    """Return, for each kind, the objects whose type derives from it, in order."""
-    lists: tuple[list[Any], ...] = tuple([] for _ in kinds)
+def select(
+    objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...]
+) -> tuple[list[Any], ...]:
+    """Return the objects of each kind, and those whose type is one of ``exact``, in order."""
+    lists: tuple[list[Any], ...] = tuple([] for _ in (*kinds, exact))
+    exactly = set(map(id, exact))
     known: dict[int, list[list[Any]]] = {}
     for found in objects:
         kind = type(found)
         wanted = known.get(id(kind))
         if wanted is None:
-            pairs = zip(kinds, lists, strict=True)
+            pairs = zip(kinds, lists, strict=False)
             wanted = [into for base, into in pairs if r.is_subtype(kind, base)]
+            if id(kind) in exactly:
+                wanted.append(lists[-1])
             known[id(kind)] = wanted
         for into in wanted:
             into.append(found)
@@ -220,7 +225,7 @@ class _Search:
             while node is not None and node.address not in used:
                 used[node.address] = node
                 node = node.best.holder if node.best else None
-        writer = _Writer()
+        writer = _Writer(self._quest.first_text)
         for node in sorted(used.values(), key=lambda node: node.distance):
             writer.write(node)
         rows = writer.rows
@@ -293,8 +298,9 @@ def _function_edges(holder: FunctionType) -> Iterator[tuple[Any, int, Any]]:
 
 
 class _Writer:
-    def __init__(self) -> None:
+    def __init__(self, first_text: int) -> None:
         self.rows = Rows()
+        self._first_text = first_text
         self._numbers: dict[tuple[int, bool], int] = {}
         self._spaces: list[bool] = []
 
@@ -341,7 +347,7 @@ class _Writer:
         if number == len(self.rows.keys):
             self.rows.keys.append(key)
             self.rows.as_attribute.append(attribute)
-        return number
+        return self._first_text + number
 
 
 def _attribute_of(holder: Any, address: int) -> str | None:

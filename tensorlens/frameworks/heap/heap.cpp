@@ -34,13 +34,19 @@ TL_EXPORT uint64_t tl_heap_inline_name(PyObject* object, PyObject* child) {
   return reinterpret_cast<uint64_t>(inline_name(object, describe(type_of(object)), child));
 }
 
-// Appends the objects whose type is one of `kinds` to the list of that kind. -1: no memory.
-TL_EXPORT int tl_heap_select(PyObject* objects, PyObject* kinds, PyObject* lists) {
+// Appends the objects whose type derives from one of `kinds` (63 at most) to the list of that kind,
+// and those whose type is itself one of `exact` to the list after these. -1: no memory.
+TL_EXPORT int tl_heap_select(
+    PyObject* objects, PyObject* kinds, PyObject* exact, PyObject* lists) {
   struct Known {
     PyTypeObject* type = nullptr;
     uint64_t kinds = 0;
   };
   Known near[1024];
+  std::unordered_set<PyTypeObject*> exactly;
+  for (ssize_t index = 0; index < PyTuple_Size(exact); ++index) {
+    exactly.insert(reinterpret_cast<PyTypeObject*>(PyTuple_GetItem(exact, index)));
+  }
   const ssize_t count = size_of(objects), wanted = PyTuple_Size(kinds);
   PyObject* const* items = list_items(objects);
   for (ssize_t index = 0; index < count; ++index) {
@@ -50,7 +56,7 @@ TL_EXPORT int tl_heap_select(PyObject* objects, PyObject* kinds, PyObject* lists
     PyTypeObject* type = type_of(items[index]);
     Known& known = near[hash_of(reinterpret_cast<uintptr_t>(type)) >> 54];
     if (known.type != type) {
-      known = Known{type, 0};
+      known = Known{type, static_cast<uint64_t>(exactly.count(type)) << wanted};
       for (ssize_t kind = 0; kind < wanted; ++kind) {
         auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GetItem(kinds, kind));
         known.kinds |= static_cast<uint64_t>(PyType_IsSubtype(type, base) != 0) << kind;
@@ -69,10 +75,11 @@ TL_EXPORT int tl_heap_select(PyObject* objects, PyObject* kinds, PyObject* lists
 // there is no memory. `lengths` are those of targets, anchors and skip.
 TL_EXPORT Rows* tl_heap_search(
     PyObject* objects, const uint64_t* targets, const uint64_t* anchors, const int8_t* origins,
-    const uint64_t* skip, const int64_t* lengths, int64_t depth, PyObject* keys) {
+    const uint64_t* skip, const int64_t* lengths, int64_t depth, int64_t first_text,
+    PyObject* keys) {
   try {
     auto rows = std::make_unique<Rows>();
-    Search search(objects, depth, static_cast<size_t>(lengths[0]));
+    Search search(objects, depth, static_cast<size_t>(lengths[0]), first_text);
     std::for_each(targets, targets + lengths[0], [&](uint64_t a) { search.target(a); });
     std::for_each(skip, skip + lengths[2], [&](uint64_t a) { search.skip(a); });
     for (int64_t index = 0; index < lengths[1]; ++index) {

@@ -14,7 +14,7 @@ from tensorlens.frameworks.heap import rows as r
 from tensorlens.frameworks.heap.frames import TEMPORARY
 from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.heap.rows import Quest, Rows, is_subtype
-from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, key_text
+from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, LONGEST_KEY, TEXT, Names, key_text
 
 _NO_NODE, _NEW_NAME = -1, -2
 
@@ -23,16 +23,18 @@ _TO_KINDS = bytes(_KINDS.get(how, 0) & 0xFF for how in range(256))
 _DESCRIBED = re.compile(
     b"[" + b"".join(re.escape(bytes([how])) for how in range(r.CLOSURE) if how not in _KINDS) + b"]"
 )
-_KEYED = re.compile(b"[" + re.escape(bytes([r.VALUE, r.ATTRIBUTE])) + b"]")
 
 
-def select(objects: list[Any], kinds: tuple[type, ...]) -> tuple[list[Any], ...]:
+def select(
+    objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...] = ()
+) -> tuple[list[Any], ...]:
     """Return, for each kind, the objects whose type derives from it, in order.
 
-    It is the type that counts, never ``__class__``, and no metaclass is asked.
+    After these, those whose type is itself one of ``exact``, which may be hundreds. It is the type
+    that counts, never ``__class__``, and no metaclass is asked.
     """
-    reader = native()
-    return reader.select(objects, kinds) if reader is not None else fallback.select(objects, kinds)
+    engine = native() or fallback
+    return engine.select(objects, kinds, exact)
 
 
 def hold(
@@ -72,6 +74,7 @@ def hold(
         array("b", map(_origin, anchors.values())),
         array("Q", skip),
         depth,
+        len(names.texts),
     )
     rows = reader.search(quest) if reader is not None else fallback.search(quest)
     kinds, values = _Describer(rows, anchors, names).columns()
@@ -106,13 +109,15 @@ class _Describer:
         how = rows.how.tobytes()
         kinds = array("b", how.translate(_TO_KINDS))
         values = rows.value
-        texts = [
-            self._names.number(key if attribute else key_text(key))
+        self._names.texts += [
+            # most keys are short texts, and there may be many
+            key
+            if attribute
+            else repr(key)
+            if type(key) is str and len(key) <= LONGEST_KEY
+            else key_text(key)
             for key, attribute in zip(rows.keys, rows.as_attribute, strict=True)
         ]
-        if texts:
-            for match in _KEYED.finditer(how):
-                values[match.start()] = texts[values[match.start()]]
         for match in _DESCRIBED.finditer(how):
             row = match.start()
             kind, value = self._describe(row)

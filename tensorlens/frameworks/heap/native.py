@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import sys
 import sysconfig
 from array import array
@@ -17,16 +16,12 @@ from tensorlens.frameworks.building import NativeUnavailable, Part, load
 from tensorlens.frameworks.heap.rows import MODULES, SPECIAL, TRANSPARENT, Quest, Rows, zeros
 
 _HERE = Path(__file__).parent
-_HEADERS = ("layout.h", "search.h")
 
 PART = Part(
     name="heap",
     label="the native reader of the heap",
     source=_HERE / "heap.cpp",
     arguments=lambda: ["-std=c++17"],
-    depends_on=lambda: tuple(
-        hashlib.sha256((_HERE / name).read_bytes()).hexdigest() for name in _HEADERS
-    ),
 )
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
@@ -51,14 +46,12 @@ class NativeHeap:
                 self._set_up(0)
         self._check_instances()
 
-    def select(self, objects: list[Any], kinds: tuple[type, ...]) -> tuple[list[Any], ...]:
-        """Return, for each kind, the objects whose type derives from it, in order."""
-        lists: tuple[list[Any], ...] = tuple([] for _ in kinds)
-        for start in range(0, len(kinds), 64):
-            self._call("tl_heap_select")(
-                *map(ctypes.py_object, (objects, kinds[start : start + 64])),
-                ctypes.py_object(lists[start : start + 64]),
-            )
+    def select(
+        self, objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...]
+    ) -> tuple[list[Any], ...]:
+        """Return the objects of each kind, and those whose type is one of ``exact``, in order."""
+        lists: tuple[list[Any], ...] = tuple([] for _ in (*kinds, exact))
+        self._call("tl_heap_select")(*map(ctypes.py_object, (objects, kinds, exact, lists)))
         return lists
 
     def search(self, quest: Quest) -> Rows:
@@ -73,6 +66,7 @@ class NativeHeap:
             ctypes.py_object(quest.objects),
             *map(_pointer, (quest.targets, quest.anchors, quest.origins, quest.skip, lengths)),
             ctypes.c_int64(quest.depth),
+            ctypes.c_int64(quest.first_text),
             ctypes.py_object(rows.keys),
         )
         if not found:

@@ -115,6 +115,8 @@ class Quest:
     origins: array[int]
     skip: array[int]
     depth: int
+    first_text: int
+    """The number of the first key's text; the others' go on from there."""
 
 
 def zeros(code: str, count: int) -> array[Any]:

@@ -123,8 +123,10 @@ struct Rows {
 
 class Search {
  public:
-  Search(PyObject* objects, int64_t depth, size_t targets)
+  // A key's text has the number of the key among `keys` of the rows, counted from `first_text` on.
+  Search(PyObject* objects, int64_t depth, size_t targets, int64_t first_text)
       : objects_(list_items(objects)), count_(size_of(objects)), depth_(depth),
+        first_text_(first_text),
         cap_(4 * targets + 10000), nodes_(targets + 4096) {
     edges_.reserve(targets + 1024);
     skip_.insert(reinterpret_cast<uintptr_t>(objects));
@@ -199,7 +201,7 @@ class Search {
 
   PyObject* const* objects_;
   ssize_t count_;
-  int64_t depth_;
+  int64_t depth_, first_text_;
   size_t cap_;
   int16_t pass_ = 0;
   Types types_;
@@ -207,7 +209,11 @@ class Search {
   std::vector<Edge> edges_;
   std::vector<int32_t> targets_, wanted_, settled_, temporaries_;
   std::unordered_set<uintptr_t> skip_;
-  std::unordered_map<uint64_t, int64_t> key_numbers_;
+  struct KeyNumber {
+    uint64_t key = 0;
+    int64_t number = 0;
+  };
+  KeyNumber key_numbers_[1024];  // of keys met lately: many dicts have the same ones
   std::vector<int8_t> spaces_;  // for each row: its entries are attributes
   std::vector<uint64_t> bloom_;
   int bloom_shift_ = 0;
@@ -511,13 +517,13 @@ void Search::begin_elsewhere() {
 
 int64_t Search::number_of_key(PyObject* key, bool attribute, Rows& rows) {
   const uint64_t known = reinterpret_cast<uint64_t>(key) | (attribute ? 1 : 0);
-  const auto fresh = static_cast<int64_t>(rows.keys.size());
-  const auto [place, is_new] = key_numbers_.emplace(known, fresh);
-  if (is_new) {
+  KeyNumber& place = key_numbers_[hash_of(known) >> 54];
+  if (place.key != known) {
+    place = KeyNumber{known, first_text_ + static_cast<int64_t>(rows.keys.size())};
     rows.keys.push_back(key);
     rows.attribute.push_back(attribute);
   }
-  return place->second;
+  return place.number;
 }
 
 void Search::write_row(int32_t number, Rows& rows) {

@@ -381,6 +381,7 @@ def test_both_searches_agree(engine: str) -> None:
             array("b", map(holders._origin, begin.values())),
             array("Q", [id(things)]),
             8,
+            5,
         )
         # in this order: Python makes dicts of instances
         natively, again = columns(reader.search(quest)), columns(reader.search(quest))

@@ -93,7 +93,7 @@ def test_select_asks_the_type_only() -> None:
     one, hostile, other = Thing(), Hostile(), OfMeta()
     dead = weakref.proxy(Thing())
     objects = [one, hostile, dead, other, 3, Thing]
-    things, hostiles, metas = select(objects, (Thing, Hostile, type(other)))
+    things, hostiles, metas, _ = select(objects, (Thing, Hostile, type(other)))
     assert len(things) == len(hostiles) == len(metas) == 1
     assert things[0] is one and hostiles[0] is hostile and metas[0] is other
 
@@ -103,11 +103,12 @@ def test_select_takes_subclasses_in_order() -> None:
         pass
 
     objects = [Below(), 1, Thing(), Below()]
-    found, below, nothing = select(objects, (Thing, Below, complex))
+    found, below, nothing, exact = select(objects, (Thing, Below, complex), (Thing, int))
     assert found == [objects[0], objects[2], objects[3]]
     assert below == [objects[0], objects[3]]
     assert nothing == []
-    assert select([], (Thing,)) == ([],)
+    assert exact == [objects[1], objects[2]]
+    assert select([], (Thing,)) == ([], [])
 
 
 def test_hostile_holders() -> None:

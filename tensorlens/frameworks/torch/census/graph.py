@@ -55,10 +55,10 @@ class Graph:
 
 
 def node_types() -> tuple[type, ...]:
-    """Return the types of autograd's nodes met so far: a program may hold a node by itself."""
+    """Return the types of autograd's own nodes: a program may hold a node by itself."""
     # torch makes one static type for each kind of node, right below object
     kinds = (kind for kind in type.__subclasses__(object) if not kind.__flags__ & _MADE_BY_CLASS)
-    return (torch._C._FunctionBase, *(kind for kind in kinds if "next_functions" in vars(kind)))
+    return tuple(kind for kind in kinds if "next_functions" in vars(kind))
 
 
 def walk(roots: Iterable[Any]) -> Graph:

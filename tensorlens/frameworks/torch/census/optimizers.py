@@ -75,23 +75,27 @@ class Optimizers:
         return given
 
     def _walk(self, value: Any, node: int, depth: int = 0) -> None:
-        names = self._naming.names
+        names, give = self._naming.names, self._naming.give
         if issubclass(type(value), torch.Tensor):
-            self._naming.give(value, node, "optimizer", again=False)
-        elif type(value) in _NOTHING:
-            return
+            give(value, node, "optimizer", again=False)
         elif depth > _DEEPEST:
             return
         elif issubclass(type(value), dict):
             for key, item in _entries(value):
+                if type(item) in _NOTHING:
+                    continue
                 if type(key) is str and key.isidentifier():
                     below = names.attribute(node, key)
                 else:
                     below = names.key(node, key)
-                self._walk(item, below, depth=depth + 1)
+                if type(item) is torch.Tensor:
+                    give(item, below, "optimizer", again=False)
+                else:
+                    self._walk(item, below, depth=depth + 1)
         else:
             for index, item in _sequence(value):
-                self._walk(item, names.index(node, index), depth=depth + 1)
+                if type(item) not in _NOTHING:
+                    self._walk(item, names.index(node, index), depth=depth + 1)
 
 
 def _entries(value: Any) -> list[tuple[Any, Any]]:

@@ -62,11 +62,11 @@ class Owners:
     def anchors(self) -> dict[int, str]:
         """Return address to name of all that other tensors may be found in."""
         names = self.naming.names
-        return {
-            **{address: names[node] for address, node in self.modules.anchors.items()},
-            **{address: names[node] for address, node in self.optimizers.anchors.items()},
-            **self.places,
-        }
+        # of these the name is asked for: what they hold goes on from their own holder
+        asked = {id(module) for module, _ in self.nameless}
+        owners = (*self.modules.paths.items(), *self.optimizers.anchors.items())
+        named = {address: names[node] for address, node in owners if address not in asked}
+        return {**named, **self.places}
 
     def module_paths(self) -> dict[int, tuple[str, ...]]:
         """Return address of a parameter to the path of the module that has it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -26,6 +25,8 @@ from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.table import Births, tabulate
 from tensorlens.frameworks.torch.native import NativeAllocator
 
+_KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
+
 
 def take(roots: Sequence[Root]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
@@ -33,11 +34,10 @@ def take(roots: Sequence[Root]) -> Findings:
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
     with _undisturbed():
         objects = gc.get_objects()
-        kinds = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, *node_types())
-        tensors, modules, optimizers, *nodes = select(objects, kinds)
+        tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, node_types())
         owners = Owners(roots)
         owners.add_found(modules, optimizers)
-        found = Found(tensors, owners.naming.items, list(chain.from_iterable(nodes)))
+        found = Found(tensors, owners.naming.items, (*functions, *nodes))
         christened = Christened(found, owners, objects)
         found.scan.close()
         table = tabulate(found, christened, births)
@@ -49,8 +49,8 @@ def take(roots: Sequence[Root]) -> Findings:
 def adopt_all(allocator: NativeAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
     with _undisturbed():
-        tensors, *nodes = select(gc.get_objects(), (torch.Tensor, *node_types()))
-        cpu.adopt_tensors(allocator, Found(tensors, (), list(chain.from_iterable(nodes))).tensors)
+        tensors, functions, _, _, nodes = select(gc.get_objects(), _KINDS, node_types())
+        cpu.adopt_tensors(allocator, Found(tensors, (), (*functions, *nodes)).tensors)
 
 
 @contextlib.contextmanager

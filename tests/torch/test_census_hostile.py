@@ -1,0 +1,536 @@
+"""Whatever is in the heap, and wherever it is asked: no error, and none of its code is run."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import types
+import weakref
+
+import pytest
+import torch
+from census_checks import Since, balanced
+from census_models import Mlp
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tensorlens
+from tensorlens.frameworks.torch.native import install
+
+RAN = []
+SPECIAL = (
+    *("__eq__", "__hash__", "__len__", "__bool__", "__getattr__", "__getattribute__"),
+    *("__repr__", "__str__", "__iter__", "__getitem__", "__instancecheck__", "__call__"),
+    *("__contains__", "__format__", "__index__", "__sizeof__", "__reduce_ex__", "__dir__"),
+)
+
+
+def recorder(name):
+    def ran(*args, **kwargs):
+        RAN.append(name)
+        raise RuntimeError(name)
+
+    return ran
+
+
+HOSTILE = {name: recorder(name) for name in SPECIAL}
+HOSTILE["__class__"] = property(recorder("__class__"))
+HOSTILE["__dict__"] = property(recorder("__dict__"))
+Anything = type("Anything", (), HOSTILE)
+
+
+class Meta(type):
+    __instancecheck__ = __subclasscheck__ = recorder("metaclass")
+    __getattribute__ = recorder("metaclass attribute")
+    __hash__ = __eq__ = recorder("metaclass hash")
+
+
+@pytest.fixture(autouse=True)
+def tidy():
+    yield
+    RAN.clear()
+    gc.collect()
+
+
+def quiet_snapshot(*roots, **named):
+    """Take two snapshots and print one; nothing of the heap's objects may have run."""
+    RAN.clear()
+    reporter = tensorlens.MemReporter(*roots, **named)
+    reporter.snapshot()
+    snapshot = reporter.snapshot()
+    assert str(snapshot)
+    assert RAN == []
+    return snapshot
+
+
+def names(snapshot):
+    return {each.name for each in snapshot.tensors}
+
+
+class TestObjects:
+    def test_anything(self):
+        since = Since()
+        thing = Anything()
+        object.__setattr__(thing, "held", torch.zeros(3))
+        assert "hostile" not in names(quiet_snapshot(hostile=thing))
+        assert [each.nbytes for each in since.records()] == [12]
+        assert RAN == []
+
+    def test_a_metaclass(self):
+        kind = types.new_class("Odd", (), {"metaclass": Meta})
+        thing = object.__new__(kind)
+        held = [thing, torch.zeros(3)]
+        snapshot = quiet_snapshot()
+        assert "TestObjects.test_a_metaclass(): held[1]" in names(snapshot)
+
+    @pytest.mark.parametrize("base", [list, dict, tuple, set])
+    def test_containers(self, base):
+        more = {name: recorder(name) for name in ("items", "keys", "values", "get", "__iter__")}
+        kind = type("Odd", (base,), {**HOSTILE, **more})
+        since = Since()
+        content = [torch.zeros(3)]
+        thing = base.__new__(kind, content) if base is tuple else base.__new__(kind)
+        if base is dict:
+            dict.__setitem__(thing, "a", content[0])
+        elif base is list:
+            list.append(thing, content[0])
+        elif base is set:
+            set.add(thing, content[0])
+        content.clear()
+        RAN.clear()
+        assert [each.nbytes for each in since.records()] == [12]
+        assert RAN == []
+
+    def test_keys_of_a_dict(self):
+        class Key:
+            __hash__ = object.__hash__
+            __repr__ = __str__ = __eq__ = recorder("key")
+
+        since = Since()
+        table = {Key(): torch.zeros(3)}
+        assert [each.nbytes for each in since.records(table=table)] == [12]
+        (name,) = since.sizes(table=table)
+        assert name == "table[<Key>]"
+        assert RAN == []
+
+    def test_dead_proxies(self):
+        class Target:
+            pass
+
+        target = Target()
+        proxies = [weakref.proxy(target) for _ in range(3)]
+        del target
+        quiet_snapshot()
+        assert len(proxies) == 3
+
+    def test_destructors_run_when_they_would_and_not_before(self):
+        class Ends:
+            def __del__(self):
+                RAN.append("end")
+
+        ends = Ends()
+        ends.held = torch.zeros(3)
+        quiet_snapshot()
+        del ends
+        assert RAN == ["end"]
+
+    def test_what_is_among_the_modules(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "hostile_module", Anything())
+        monkeypatch.setitem(sys.modules, "no_module", None)
+        lazy = types.ModuleType("lazy_module")
+        lazy.__getattr__ = recorder("lazy")
+        lazy.weights = torch.zeros(3)
+        monkeypatch.setitem(sys.modules, "lazy_module", lazy)
+        del lazy
+        snapshot = quiet_snapshot()
+        assert "lazy_module.weights" in names(snapshot)
+
+    def test_deep_and_circular_containers(self):
+        since = Since()
+        chain = torch.zeros(3)
+        for _ in range(100_000):
+            chain = [chain]
+        circle = [torch.zeros(4)]
+        circle.append(circle)
+        found = since.records(chain=chain, circle=circle)
+        assert sorted(each.nbytes for each in found) == [12, 16]
+        while type(chain) is list:
+            chain = chain.pop()
+
+
+class TestTensors:
+    def test_torch_function_is_not_called(self):
+        class Loud(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                RAN.append(func)
+                raise RuntimeError
+
+        loud = torch.Tensor._make_subclass(Loud, torch.zeros(3).detach())
+        found = quiet_snapshot()
+        name = "TestTensors.test_torch_function_is_not_called(): loud"
+        assert name in names(found)
+
+    def test_torch_dispatch_is_not_called(self):
+        class Loud(torch.Tensor):
+            @staticmethod
+            def __new__(cls, inner):
+                return torch.Tensor._make_wrapper_subclass(
+                    cls, inner.shape, dispatch_sizes_strides_policy="sizes", dispatch_device=True
+                )
+
+            def __init__(self, inner):
+                self.inner = inner
+
+            @classmethod
+            def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+                RAN.append(func)
+                raise RuntimeError
+
+            __slots__ = ()
+            shape = device = dtype = grad = grad_fn = property(recorder("attribute"))
+            untyped_storage = data_ptr = size = stride = recorder("method")
+
+        since = Since()
+        loud = Loud(torch.zeros(3))
+        RAN.clear()
+        assert [each.nbytes for each in since.records()] == [12]
+        assert RAN == []
+        del loud
+
+    def test_half_built(self):
+        class Breaks(torch.Tensor):
+            def __init__(self, *args):
+                HALVES.append(self)
+                raise ValueError
+
+        since = Since()
+        with pytest.raises(ValueError):
+            Breaks(3)
+        HALVES.append(object.__new__(torch.UntypedStorage) if False else None)
+        (record,) = since.records()
+        assert (record.name, record.nbytes) == (f"{__name__}.HALVES[0]", 12)
+        HALVES.clear()
+
+    def test_with_no_tensor_inside(self):
+        class Empty(torch.Tensor):
+            pass
+
+        halves = [torch._C.TensorBase.__new__(Empty)]
+        quiet_snapshot()
+        halves.clear()
+
+
+HALVES = []
+
+
+class TestOwners:
+    def test_a_hostile_module(self):
+        overrides = {
+            name: recorder(name)
+            for name in (
+                *("named_parameters", "parameters", "named_modules", "children", "__len__"),
+                *("__getattr__", "__eq__", "__bool__", "__iter__", "state_dict", "buffers"),
+            )
+        }
+        kind = type("Odd", (nn.Module,), {**overrides, "__hash__": nn.Module.__hash__})
+        since = Since()
+        module = kind.__new__(kind)
+        nn.Module.__init__(module)
+        module._parameters["weight"] = nn.Parameter(torch.zeros(3))
+        RAN.clear()
+        assert since.sizes(module) == {"weight": ("parameter", 12)}
+        assert RAN == []
+
+    def test_half_built_modules_and_optimizers(self):
+        class Early(nn.Module):
+            def __init__(self):
+                HALVES.append(self)
+                raise ValueError
+
+        class EarlyOptimizer(torch.optim.SGD):
+            def __init__(self):
+                HALVES.append(self)
+                raise ValueError
+
+        for kind in (Early, EarlyOptimizer):
+            with pytest.raises(ValueError):
+                kind()
+        quiet_snapshot()
+        quiet_snapshot(*HALVES)
+        HALVES.clear()
+
+    @pytest.mark.parametrize("damage", ["none", "numbers", "subclass", "deleted"])
+    def test_optimizers_with_odd_state(self, damage):
+        since = Since()
+        model = nn.Linear(3, 2)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        if damage == "none":
+            sgd.state = sgd.param_groups = None
+        elif damage == "numbers":
+            sgd.state, sgd.param_groups = 3, [4, {"params": 5}, {}]
+        elif damage == "subclass":
+            odd = type("Odd", (dict,), {name: recorder(name) for name in ("items", "__iter__")})
+            sgd.state = odd()
+            dict.__setitem__(sgd.state, model.weight, {"slot": torch.zeros(2)})
+        else:
+            del sgd.state, sgd.param_groups
+        RAN.clear()
+        expected = {"weight": ("parameter", 24), "bias": ("parameter", 8)}
+        if damage == "subclass":
+            expected["SGD.weight.slot"] = ("optimizer", 8)
+        assert since.sizes(model, sgd) == expected
+        assert RAN == []
+
+    @pytest.mark.parametrize("damage", [None, 3, [], {"a": 3}, {3: None}])
+    def test_modules_with_odd_registries(self, damage):
+        model = nn.Linear(3, 2)
+        for registry in ("_parameters", "_buffers", "_modules"):
+            vars(model)[registry] = damage
+        quiet_snapshot(model)
+        quiet_snapshot()
+
+
+class TestPlaces:
+    """Reports from wherever a program may be."""
+
+    def check(self, snapshot):
+        assert "model.fc1.weight" in names(snapshot)
+        return snapshot
+
+    def test_a_deep_graph(self):
+        x = torch.zeros(1, requires_grad=True)
+        y = x
+        for _ in range(3000):
+            y = y.tanh()
+        since = Since()
+        assert since() == {}
+        # what each tanh saved is a result of 4 bytes, and x is the first one's input
+        saved = [each for each in since.last.tensors if "TanhBackward0.result" in each.name]
+        assert len(saved) == 2999
+
+    def test_under_a_dispatch_mode(self):
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                RAN.append(func)
+                return func(*args, **(kwargs or {}))
+
+        model = Mlp()
+        reporter = tensorlens.MemReporter(model=model)
+        with Mode():
+            assert "fc1.weight" in names(balanced(reporter.snapshot()))
+            assert RAN == []
+            torch.zeros(1)
+            assert len(RAN) == 1
+
+    def test_under_a_function_mode(self):
+        class Mode(TorchFunctionMode):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                RAN.append(func)
+                return func(*args, **(kwargs or {}))
+
+        reporter = tensorlens.MemReporter(Mlp())
+        with Mode():
+            balanced(reporter.snapshot())
+            assert RAN == []
+            torch.zeros(1)
+            assert len(RAN) == 1
+
+    def test_under_a_fake_mode(self):
+        from torch._subclasses import FakeTensorMode
+
+        model = Mlp()
+        since = Since()
+        with FakeTensorMode():
+            fake = torch.zeros(5)
+            assert since(model) == {}
+        assert fake.shape == (5,)
+
+    def test_in_inference_mode(self):
+        since = Since()
+        with torch.inference_mode():
+            x = torch.zeros(3)
+            assert [each.nbytes for each in since.records()] == [12]
+        del x
+
+    @pytest.mark.parametrize("transform", ["vmap", "grad", "jvp"])
+    def test_in_a_functorch_transform(self, transform):
+        seen = []
+        since = Since()
+
+        def function(x):
+            y = x * 2
+            seen.append({each.nbytes for each in since.records()})
+            return y.sum()
+
+        x = torch.ones(4)
+        if transform == "vmap":
+            torch.func.vmap(function)(torch.ones(2, 4))
+        elif transform == "grad":
+            assert torch.equal(torch.func.grad(function)(x), torch.full((4,), 2.0))
+        else:
+            torch.func.jvp(function, (x,), (x,))
+        assert seen and 16 in seen[0] | {size // 2 for size in seen[0]}
+
+    def test_in_hooks_and_backward(self):
+        class Look(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                seen.append(balanced(reporter.snapshot()))
+                return grad
+
+        seen = []
+        model = Mlp()
+        reporter = tensorlens.MemReporter(model=model)
+        hidden = Look.apply(model.fc1(torch.ones(2, 20)))
+        hidden.register_hook(lambda grad: seen.append(balanced(reporter.snapshot())))
+        model.fc1.weight.register_hook(lambda grad: seen.append(balanced(reporter.snapshot())))
+        model.fc2(hidden).sum().backward()
+        assert len(seen) == 3
+
+    def test_in_compiled_code(self):
+        seen = []
+        model = Mlp()
+        reporter = tensorlens.MemReporter(model)
+
+        def step(x):
+            y = model(x)
+            seen.append(reporter.snapshot())
+            return y.sum()
+
+        x = torch.ones(2, 20)
+        expected = step(x)
+        assert torch.equal(torch.compile(step, backend="aot_eager")(x), expected)
+        torch._dynamo.reset()
+        assert len(seen) == 2
+        assert all("fc1.weight" in names(each) for each in seen)
+
+    def test_from_several_threads_while_others_train(self):
+        stop, errors, taken = threading.Event(), [], []
+        reporters = [tensorlens.MemReporter(Mlp()) for _ in range(2)]
+
+        def train():
+            model = Mlp()
+            adam = torch.optim.Adam(model.parameters())
+            while not stop.is_set():
+                adam.zero_grad()
+                model(torch.ones(2, 20)).sum().backward()
+                adam.step()
+
+        def report(reporter):
+            for _ in range(4):
+                snapshot = reporter.snapshot()
+                ledger = snapshot.ledger["cpu"]
+                taken.append(ledger.allocated - ledger.named - ledger.unnamed)
+
+        def guarded(function, *args):
+            try:
+                function(*args)
+            except BaseException as error:
+                errors.append(error)
+
+        trainers = [threading.Thread(target=guarded, args=(train,)) for _ in range(2)]
+        asking = [threading.Thread(target=guarded, args=(report, each)) for each in reporters * 2]
+        for thread in trainers + asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        stop.set()
+        for thread in trainers:
+            thread.join()
+        assert errors == []
+        assert taken == [0] * 16
+
+    def test_with_the_collector_off_or_frozen(self):
+        model = Mlp()
+        since = Since()
+        gc.disable()
+        try:
+            assert since(model) == {}
+            assert not gc.isenabled()
+            gc.freeze()
+            found = names(since.last)
+            frozen = tensorlens.MemReporter(model).snapshot()
+            assert "fc1.weight" in found & names(frozen)
+            assert any(note.startswith("gc.freeze() hides ") for note in frozen.notes)
+        finally:
+            gc.unfreeze()
+            gc.enable()
+
+    def test_in_a_callback_of_the_collector(self):
+        model = Mlp()
+        reporter = tensorlens.MemReporter(model)
+        seen = []
+
+        def callback(phase, info):
+            if not seen:
+                seen.append(None)
+                seen[0] = reporter.snapshot()
+
+        gc.callbacks.append(callback)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(callback)
+        assert "fc1.weight" in names(seen[0])
+
+    @pytest.mark.parametrize("step", ["tabulate", "Christened", "Found", "Owners", "cpu_ledger"])
+    def test_an_interrupt_leaves_nothing_pinned(self, step, monkeypatch):
+        from tensorlens.frameworks.torch.census import take
+
+        def interrupt(*args):
+            raise KeyboardInterrupt
+
+        model = Mlp()
+        reporter = tensorlens.MemReporter(model)
+        reporter.snapshot()
+        before = install()[0].allocated()
+        inputs = torch.zeros(1000)
+        alive = weakref.ref(inputs)
+        monkeypatch.setattr(take, step, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            reporter.snapshot()
+        monkeypatch.undo()
+        del inputs
+        assert alive() is None
+        assert install()[0].allocated() == before
+        assert "fc1.weight" in names(balanced(reporter.snapshot()))
+
+
+def run(program):
+    program = textwrap.dedent(program)
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+class TestProcesses:
+    def test_after_a_fork_and_at_exit(self):
+        done = run(
+            """
+            import atexit, os, torch, tensorlens
+            model = torch.nn.Linear(3, 2)
+            reporter = tensorlens.MemReporter(model)
+            reporter.snapshot()
+
+            def show(label):
+                ledger = reporter.snapshot().ledger["cpu"]
+                print(label, ledger.allocated, ledger.named, flush=True)
+
+            child = os.fork()
+            if not child:
+                more = torch.zeros(10)
+                show("child")
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            atexit.register(show, "exit")
+            """
+        )
+        assert done.stderr == ""
+        assert done.returncode == 0
+        assert done.stdout == "child 72 72\nexit 32 32\n"
