@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import types
@@ -69,7 +70,7 @@ class MemReporter:
 
     def snapshot(self) -> Snapshot:
         """Return what is in memory now; nothing is printed and no tensor is kept alive."""
-        with self._lock:
+        with self._lock, _unpinned():
             self._watch()
             self._last = _snapshot([Root(item, name) for item, name in self._living()])
             return self._last
@@ -158,6 +159,22 @@ class MemReporter:
             if framework.name not in self._watched:
                 self._watched.add(framework.name)
                 weakref.finalize(self, framework.watch()).atexit = False
+
+
+@contextlib.contextmanager
+def _unpinned() -> Iterator[None]:
+    """Let an interrupt's traceback, which may be kept for long, not keep the heap alive."""
+    try:
+        yield
+    except BaseException as error:
+        place = error.__traceback__
+        while place is not None:
+            if place.tb_frame.f_globals.get("__name__", "").startswith("tensorlens."):
+                with contextlib.suppress(RuntimeError):
+                    # this one and its callers still run
+                    place.tb_frame.clear()
+            place = place.tb_next
+        raise
 
 
 def _snapshot(roots: list[Root]) -> Snapshot:

@@ -46,18 +46,25 @@ def tensor_lines(
 
 def _table(rows: Sequence[TensorRow], page: Page, kind: str) -> list[str]:
     cells = _cells(rows, page, kind)
-    used = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
     names = [page.shown(row.name) or _NAMELESS for row in rows]
     counts = [f" x {row.count:,}" if row.count > 1 else "" for row in rows]
     births = [_born(row, page) for row in rows]
     longest = max(width(name + count) for name, count in zip(names, counts, strict=True))
-    room, born_room = _rooms(page.width - _INDENT - used, longest, max(map(width, births)))
+    left_out = []
+    free = page.width - _INDENT - _width_of(cells)
+    if free < min(longest, _NAME_ROOM):
+        # a name says more than a type
+        cells = [[role, *others] for role, _, *others in cells]
+        free = page.width - _INDENT - _width_of(cells)
+        left_out.append("Type")
+    room, born_room = _rooms(free, longest, max(map(width, births)))
     texts = [
         shortened(name, room - len(count), page.glyphs.ellipsis) + count
         for name, count in zip(names, counts, strict=True)
     ]
     columns = [["Name", *texts], *map(list, zip(*cells, strict=True))]
-    right = [False] * 4 + [True] * (len(columns) - 4)
+    shape = [title for title, *_ in columns].index("Shape")
+    right = [index > shape for index in range(len(columns))]
     if born_room:
         short = [shortened(born, born_room, page.glyphs.ellipsis) for born in births]
         columns.append(["Born", *short])
@@ -68,9 +75,16 @@ def _table(rows: Sequence[TensorRow], page: Page, kind: str) -> list[str]:
         found.append(line)
         found += _remarks(row, page, cut=not text.startswith(name))
     if any(births) and not born_room:
-        text = f"  Left out to fit {page.width} characters: Born. "
-        found += page.wrapped(text, "A wider terminal, verbose, .html and .csv show it.")
+        left_out.append("Born")
+    if left_out:
+        text = f"  Left out to fit {page.width} characters: {', '.join(left_out)}. "
+        more = "verbose, .html and .csv" if left_out == ["Born"] else ".html and .csv"
+        found += page.wrapped(text, f"A wider terminal, {more} show more.")
     return found
+
+
+def _width_of(cells: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
 
 
 def _cells(rows: Sequence[TensorRow], page: Page, kind: str) -> list[list[str]]:

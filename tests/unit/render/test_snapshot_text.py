@@ -206,7 +206,7 @@ def test_other_roles_and_devices_are_summed() -> None:
 def test_the_end_of_a_name_is_never_lost(limit: int) -> None:
     name = "model." + "encoder.block." * 20 + "attention.weight"
     text = text_of(snapshot_of([T(name, (64, 64, 3, 3), "activation")]), limit)
-    (row,) = lines_with(text, "float32")
+    (row,) = lines_with(text, "model")
     assert re.match(r"model\S*…\S*\.weight activation ", row)
     assert max(map(width, text.splitlines())) <= limit
 
@@ -218,11 +218,18 @@ def test_shortened() -> None:
     assert shortened("記憶體.記憶體", 9, "…") == "….記憶體"
 
 
+def test_the_type_gives_way_to_the_name() -> None:
+    text = text_of(snapshot_of([T("n" * 40, (64, 3, 7, 7), "activation")]), 80)
+    assert "n" * 40 in text
+    assert "float32" not in text
+    assert "Left out to fit 80 characters: Type." in text
+
+
 def test_births_give_way_where_there_is_no_room() -> None:
-    tensors = [T("n" * 38, (64, 3, 7, 7), "activation", born=("train.py", 12))]
+    tensors = [T("n" * 28, (64, 3, 7, 7), "activation", born=("training.py", 12))]
     assert "Left out to fit 80 characters: Born." in text_of(snapshot_of(tensors), 80)
-    assert "train.py:12" in text_of(snapshot_of(tensors), 120)
-    assert "born at train.py:12 in step" in text_of(snapshot_of(tensors), 80, verbose=True)
+    assert "training.py:12" in text_of(snapshot_of(tensors), 120)
+    assert "born at training.py:12 in step" in text_of(snapshot_of(tensors), 80, verbose=True)
 
 
 def test_memory_besides_the_allocator_is_told() -> None:

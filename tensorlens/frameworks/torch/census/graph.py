@@ -16,6 +16,8 @@ _RAW = "_raw_saved_"
 _PACKED_DEPTH = 4
 _MADE_BY_CLASS = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: the type was made by a class statement."""
+_flags = type.__dict__["__flags__"].__get__
+"""A type's flags, without asking its metaclass."""
 
 _TRANSPARENT = frozenset(
     f"{name}Backward0"
@@ -57,7 +59,7 @@ class Graph:
 def node_types() -> tuple[type, ...]:
     """Return the types of autograd's own nodes: a program may hold a node by itself."""
     # torch makes one static type for each kind of node, right below object
-    kinds = (kind for kind in type.__subclasses__(object) if not kind.__flags__ & _MADE_BY_CLASS)
+    kinds = (kind for kind in type.__subclasses__(object) if not _flags(kind) & _MADE_BY_CLASS)
     return tuple(kind for kind in kinds if "next_functions" in vars(kind))
 
 
