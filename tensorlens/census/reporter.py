@@ -105,7 +105,7 @@ class MemReporter:
         """
         view = View(
             top=top,
-            min_size=parse_bytes(min_size),
+            min_size=_size(min_size),
             roles=_roles(roles),
             devices=_devices([*([] if device is None else [device]), *_several(devices)]),
             verbose=verbose,
@@ -208,8 +208,17 @@ def _several(value: Any) -> list[Any]:
     return [value]
 
 
+def _size(size: int | str) -> int:
+    if not isinstance(size, (int, str)):
+        raise UsageError(f"min_size = {size!r}: give bytes, or a size such as '64 MiB'")
+    return parse_bytes(size)
+
+
 def _roles(roles: str | Iterable[str]) -> tuple[str, ...]:
-    chosen = (roles,) if isinstance(roles, str) else tuple(roles)
+    try:
+        chosen = (roles,) if isinstance(roles, str) else tuple(roles)
+    except TypeError:
+        raise UsageError(f"no role {roles!r}: the roles are {', '.join(ROLES)}") from None
     for role in chosen:
         if role not in ROLES:
             raise UsageError(f"no role {role!r}: the roles are {', '.join(ROLES)}")

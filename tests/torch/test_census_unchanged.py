@@ -94,10 +94,10 @@ def test_things_die_when_they_would(silent):
         work()
         assert [reference() for reference in found] == [None] * 3
         output = model(model.batch())
-        node, alive = weakref.ref(output.grad_fn), weakref.ref(output)
+        alive = weakref.ref(output)
         snapshots.append(reporter.snapshot())
         del output
-        assert (alive(), node()) == (None, None)
+        assert alive() is None
         ends = weakref.ref(model)
         reporter.report()
         weights = weakref.ref(model.fc1.weight)
@@ -130,15 +130,17 @@ def test_a_snapshot_leaves_nothing_allocated_and_raises_no_peak(silent):
     assert len(snapshots) == 3 and len(odd) == 3 and output is not None
 
 
-def test_two_snapshots_in_a_row_are_equal(silent):
+@pytest.mark.parametrize("graph", [False, True])
+def test_two_snapshots_in_a_row_are_equal(graph, silent):
     model = Mlp()
     adam = torch.optim.Adam(model.parameters())
     reporter = tensorlens.MemReporter(model, adam)
     model(model.batch()).sum().backward()
     adam.step()
     odd = [torch.eye(3).to_sparse(), torch.zeros(4, 4).to_mkldnn(), torch.zeros(9)[2:3]]
-    output = model(model.batch())
-    first, second = (reporter.snapshot() for _ in range(2))
+    with torch.set_grad_enabled(graph):
+        output = model(model.batch())
+    first, second = reporter.snapshot(), reporter.snapshot()
     assert second.to_dict()["tensors"] == first.to_dict()["tensors"]
     for figure in ("allocated", "named", "unnamed", "block_count"):
         assert getattr(first.ledger["cpu"], figure) == getattr(second.ledger["cpu"], figure)
@@ -154,7 +156,7 @@ def test_the_first_report_of_a_process_is_as_the_second():
     adam = torch.optim.Adam(model.parameters())
     adam.extra = torch.zeros(5)
     reporter = tensorlens.MemReporter(model, adam)
-    first, second = (reporter.snapshot() for _ in range(2))
+    first, second = reporter.snapshot(), reporter.snapshot()
     assert [each.name for each in first.tensors] == [each.name for each in second.tensors]
 
 
@@ -283,8 +285,8 @@ def test_the_cache_of_autocast_does_not_grow(used, silent):
         reporter.snapshot()
         assert (allocator.allocated(), allocator.blocks()) == before
         model.fc1(torch.ones(1, 20))
-        # 620 elements of two bytes, whether made before or now
-        grown = 0 if used else 1240
+        # 630 elements of two bytes, whether made before or now
+        grown = 0 if used else 1260
         assert allocator.allocated() - before[0] == grown
 
 

@@ -126,7 +126,6 @@ class TestReport:
             assert "fc1.weight" in report(reporter, device=device)
         assert "fc1.weight" in report(reporter, verbose=True, device=None)
         reporter.report(False, "cpu", file=io.StringIO())
-        assert "fc1.weight" not in report(reporter, device="meta")
 
     def test_roles(self):
         model = Mlp()
@@ -278,10 +277,10 @@ def test_before_torch_is_imported():
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
-    *_, first, second = done.stdout.splitlines()
+    *printed, first, second = done.stdout.splitlines()
     assert first == "False False ('no framework has been imported',)"
     assert second == "['m.bias', 'm.weight']"
-    assert "no framework has been imported" in done.stdout.splitlines()[:-2][-1]
+    assert "  note: no framework has been imported" in printed
 
 
 def test_a_leaking_loop_of_reporters_leaks_nothing():

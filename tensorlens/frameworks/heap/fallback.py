@@ -361,8 +361,8 @@ def _attribute_of(holder: Any, address: int) -> str | None:
 
 def assemble(
     rows: Rows, kind: array[int], value: array[int], first: int
-) -> tuple[array[int], array[int], array[int], array[int]]:
-    """Return each target's node, and the parents, kinds, values of the nodes from ``first``."""
+) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
+    """Return each target's node and each row's, and parents, kinds, values of the new nodes."""
     numbers, parents, kinds, values = array("i"), array("i"), array("b"), array("q")
     for from_row, kind_of_row, value_of_row in zip(rows.holder, kind, value, strict=True):
         parent = -1 if from_row < 0 or kind_of_row == -2 else numbers[from_row]
@@ -374,4 +374,4 @@ def assemble(
         kinds.append(max(kind_of_row, 0))
         values.append(value_of_row)
     numbers.append(-1)
-    return array("i", map(numbers.__getitem__, rows.targets)), parents, kinds, values
+    return array("i", map(numbers.__getitem__, rows.targets)), numbers, parents, kinds, values

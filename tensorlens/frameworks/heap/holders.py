@@ -44,6 +44,7 @@ def hold(
     names: Names,
     skip: Collection[int] = (),
     depth: int = 8,
+    loose: set[int] | None = None,
 ) -> array[int]:
     """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
 
@@ -56,6 +57,8 @@ def hold(
         names: takes the new nodes.
         skip: addresses of objects that do not count as holders, besides ``objects``.
         depth: how many references a way has at most.
+        loose: takes the nodes that names begin with where no variable was found: the outermost
+            holder there is, or a cycle that nothing holds.
 
     The way with the fewest references wins; of equal ones that from a local, then from a global of
     ``__main__``, a class, another module's global, a function's closure or defaults, a suspended
@@ -77,12 +80,15 @@ def hold(
         len(names.texts),
     )
     rows = reader.search(quest) if reader is not None else fallback.search(quest)
-    kinds, values = _Describer(rows, anchors, names).columns()
+    describer = _Describer(rows, anchors, names)
+    kinds, values = describer.columns()
     assemble = reader.assemble if reader is not None else fallback.assemble
-    nodes, parents, new_kinds, new_values = assemble(rows, kinds, values, len(names))
+    nodes, numbers, parents, new_kinds, new_values = assemble(rows, kinds, values, len(names))
     names.parents.extend(parents)
     names.kinds.extend(new_kinds)
     names.values.extend(new_values)
+    if loose is not None:
+        loose.update(numbers[row] for row in describer.loose)
     return nodes
 
 
@@ -102,6 +108,8 @@ class _Describer:
         self._anchors = anchors
         self._names = names
         self._steps = describe.Steps()
+        self.loose: list[int] = []
+        """Rows of the outermost holders, where no variable was found."""
 
     def columns(self) -> tuple[array[int], array[int]]:
         """Return each row's kind (-1: no node, -2: a new name) and value."""
@@ -169,5 +177,6 @@ class _Describer:
             return describe.function_text(found)
         if origin in (r.OF_GENERATOR, r.OF_FRAME):
             return ""
+        self.loose.append(row)
         name = describe.type_name(found)
         return name if origin == r.TOP else f"unreachable cycle: {name}"

@@ -88,8 +88,8 @@ class NativeHeap:
 
     def assemble(
         self, rows: Rows, kind: array[int], value: array[int], first: int
-    ) -> tuple[array[int], array[int], array[int], array[int]]:
-        """Return each target's node, and the parents, kinds, values of the nodes from ``first``."""
+    ) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
+        """Return each target's node and each row's, and parents, kinds, values of the new nodes."""
         count, nodes = len(kind), zeros("i", len(rows.targets))
         numbers, parents = zeros("i", count), zeros("i", count)
         kinds, values = zeros("b", count), zeros("q", count)
@@ -101,7 +101,7 @@ class NativeHeap:
             ctypes.c_int64(len(nodes)),
             _pointer(nodes),
         )
-        return nodes, parents[:made], kinds[:made], values[:made]
+        return nodes, numbers, parents[:made], kinds[:made], values[:made]
 
     def frame(self, frame: Any, variables: int, count: int) -> tuple[array[int], array[int]] | None:
         """Return the addresses of a frame's first ``count`` slots, and what cells hold.

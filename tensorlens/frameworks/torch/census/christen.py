@@ -50,6 +50,8 @@ class Christened:
         self._owners = owners
         self._links = list(_links(found))
         self._paths: dict[str, int] = {}
+        self._loose: set[int] = set()
+        """Nodes that the names begin with of what no variable leads to."""
         self._dependants = {row for row, _, _, _ in self._links}
         self._apply_given()
         self._apply_roles()
@@ -92,7 +94,7 @@ class Christened:
         if not targets:
             return
         places = self._owners.anchors()
-        held = hold(objects, targets, {**anchors(), **places}, self.names)
+        held = hold(objects, targets, {**anchors(), **places}, self.names, loose=self._loose)
         if everything:
             self.node[:] = held[: len(wanted)]
         else:
@@ -152,12 +154,14 @@ class Christened:
         # what a node computed belongs to it more than to the nodes that use it
         several = sorted(several, key=lambda saved: not saved.is_result())
         texts = list(dict.fromkeys(label.of(saved) for saved in several))
-        if self.node[row] < 0:
+        node = self.node[row]
+        if node < 0 or (self._loose and self.names.root(node) in self._loose):
             self.node[row] = self.names.text(texts.pop(0))
             self.role[row] = _ACTIVATION
-            self._set_module(row, label.module(several[0].node))
+            if several[0].is_result():
+                self._set_module(row, label.module(several[0].node))
             if several[0].packed_by is not None:
-                self.notes[row] = f"packed by {several[0].packed_by}"
+                self.notes[row] = f"packed by a saved-tensor hook ({several[0].packed_by})"
         elif self.role[row] == _OTHER:
             self.role[row] = _INPUT
         if texts and self.role[row] in (_ACTIVATION, _INPUT):
@@ -221,7 +225,10 @@ class _Labels:
     def module(self, node: Any) -> str | None:
         """Return the path of the module a node was made in, or None."""
         path = self._modules.of(node)
-        return None if path is None else ".".join(path) or self._home or None
+        return None if path is None else self._text(path)
+
+    def _text(self, path: tuple[str, ...]) -> str:
+        return ".".join(path) or self._home or "model"
 
     def made_by(self, node: Any) -> str:
         """Return the name of what a node computed."""
@@ -229,7 +236,10 @@ class _Labels:
 
     def of(self, saved: Saved) -> str:
         """Return the name of what a node saved."""
-        return self._within(saved.node, f"{type(saved.node).__name__}.{saved.argument}")
+        if saved.region is None:
+            return self._within(saved.node, f"{type(saved.node).__name__}.{saved.argument}")
+        path = self._modules.of_all(saved.region)
+        return saved.argument if path is None else f"{self._text(path)}: {saved.argument}"
 
     def _within(self, node: Any, text: str) -> str:
         path = self.module(node)

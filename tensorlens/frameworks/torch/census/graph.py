@@ -6,6 +6,7 @@ A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,8 @@ class Saved:
     """``self``, ``mat1``, ``indices[0]``, ``saved_tensors[2]``."""
     packed_by: str | None = None
     """The hook whose packed value holds it: the tensor is not the one that was saved."""
+    region: list[Any] | None = None
+    """The nodes of the checkpointed region that it is kept for."""
 
     def is_result(self) -> bool:
         """Return whether the node computed it; else it was given to the node."""
@@ -71,7 +74,7 @@ def walk(roots: Iterable[Any]) -> Graph:
         if root is not None and root not in seen:
             seen.add(root)
             graph.nodes.append(root)
-    frames: set[int] = set()
+    frames: dict[int, list[Any]] = {}
     for node in graph.nodes:
         try:
             following = node.next_functions
@@ -86,7 +89,7 @@ def walk(roots: Iterable[Any]) -> Graph:
     return graph
 
 
-def _read(node: Any, graph: Graph, frames: set[int]) -> None:
+def _read(node: Any, graph: Graph, frames: dict[int, list[Any]]) -> None:
     variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
     if variable is not None:
         graph.leaves.append((node, variable))
@@ -106,7 +109,9 @@ def _read(node: Any, graph: Graph, frames: set[int]) -> None:
             _saved(item, node, f"{name}[{index}]", graph, frames)
 
 
-def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: set[int]) -> None:
+def _saved(
+    value: Any, node: Any, argument: str, graph: Graph, frames: dict[int, list[Any]]
+) -> None:
     try:
         data, hook = value.data, value.unpack_hook
     except Exception:
@@ -123,12 +128,15 @@ def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: set[int])
             graph.saved.append(Saved(tensor, node, argument, packed_by=name))
         return
     graph.recomputed += 1
-    if id(frame) not in frames:
-        frames.add(id(frame))
-        arguments = getattr(frame, "saved_args", ())
-        for index, item in enumerate(arguments):
-            for tensor in _inside(item):
-                graph.saved.append(Saved(tensor, node, f"checkpoint input[{index}]"))
+    region = frames.setdefault(id(frame), [])
+    region.append(node)
+    if len(region) > 1:
+        return
+    for index, item in enumerate(getattr(frame, "saved_args", ())):
+        # torch 2.13 keeps the arguments as saved tensors, and some of them plainly
+        value = item.data if issubclass(type(item), torch._C._autograd.SavedTensor) else item
+        for tensor in _inside(value):
+            graph.saved.append(Saved(tensor, node, f"checkpoint input[{index}]", region=region))
 
 
 _attributes: dict[type, tuple[str, ...]] = {}
@@ -211,6 +219,11 @@ class ModulesOfNodes:
     def of(self, node: Any) -> tuple[str, ...] | None:
         """Return the path's parts, or None where no parameter tells."""
         return self._paths.get(node)
+
+    def of_all(self, nodes: list[Any]) -> tuple[str, ...] | None:
+        """Return the path of the innermost module that has all the nodes, or None."""
+        paths = [path for node in nodes if (path := self._paths.get(node)) is not None]
+        return functools.reduce(_common, paths) if paths else None
 
 
 def _own(node: Any, leaves: dict[Any, tuple[str, ...]]) -> tuple[str, ...] | None:
