@@ -20,18 +20,22 @@ _HOME = {
     "LineReport": "tensorlens.records.lines",
     "MemReporter": "tensorlens.census.reporter",
     "Snapshot": "tensorlens.records.snapshots",
+    "Difference": "tensorlens.records.differences",
     "TensorlensError": "tensorlens.errors",
+    "load": "tensorlens.records.loading",
     "load_ipython_extension": "tensorlens.integrations.ipython",
     "unload_ipython_extension": "tensorlens.integrations.ipython",
 }
 
 __all__ = [
+    "Difference",
     "LineProfiler",
     "LineReport",
     "MemReporter",
     "Snapshot",
     "TensorlensError",
     "clear_global_line_profiler",
+    "load",
     "profile",
     "profile_every",
     "set_target_gpu",
@@ -47,7 +51,9 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from tensorlens.lines.profiler import LineProfiler
+    from tensorlens.records.differences import Difference
     from tensorlens.records.lines import LineReport
+    from tensorlens.records.loading import load
     from tensorlens.records.snapshots import Snapshot
 
 

@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.viewing import add_view_options, called, give, read, view_of
+from tensorlens.cli.viewing import add_view_options, called, give, view_of
 from tensorlens.errors import FileFormatError, TensorlensError
+from tensorlens.records.loading import load
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """
     view = view_of(args)
     output = Output.checked(args.output, args.force) if args.output else None
-    record = read(args.file)
+    record = load(args.file)
     try:
         give(record, output, view)
     except (TensorlensError, OSError):

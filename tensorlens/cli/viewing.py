@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
-from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.records.loading import Record, load
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.records.tensors import ROLES
 from tensorlens.units import parse_bytes
 
-_FOR_PEOPLE = {".csv", ".html", ".txt"}
 _CALLED = {"LineReport": "line report", "Snapshot": "snapshot", "Difference": "difference"}
 
 
@@ -64,36 +62,6 @@ def _top(text: str) -> int | None:
     return int(text)
 
 
-def read(name: str) -> Record:
-    """Return the record in a file.
-
-    Raises:
-        TensorlensError: there is no such file, or it cannot be read.
-        FileFormatError: it is nothing that this tensorlens can read.
-    """
-    path = Path(name)
-    try:
-        if path.is_dir():
-            raise TensorlensError(f"{name} is a folder: give a .json file that tensorlens wrote")
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise TensorlensError(f"there is no file {name}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise TensorlensError(f"cannot read {name}: {reason}") from None
-    try:
-        return load(content.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise FileFormatError(f"{name}: not a tensorlens report: it is not text") from None
-    except FileFormatError as error:
-        if path.suffix.lower() in _FOR_PEOPLE:
-            raise FileFormatError(
-                f"{name}: a {path.suffix} file cannot be shown again; keep the .json"
-                " (tensorlens run -o FILE.json), which also converts to the others"
-            ) from None
-        raise FileFormatError(f"{name}: {error}") from None
-
-
 def read_snapshot(name: str) -> Snapshot:
     """Return the snapshot in a file.
 
@@ -101,7 +69,7 @@ def read_snapshot(name: str) -> Snapshot:
         TensorlensError: there is no such file, or it cannot be read.
         FileFormatError: it is no snapshot.
     """
-    record = read(name)
+    record = load(name)
     if not isinstance(record, Snapshot):
         raise FileFormatError(f"{name}: a {called(record)}, not a snapshot")
     return record

@@ -235,7 +235,8 @@ class _Choice:
                 self._leave("smaller than min_size", len(family), size)
             else:
                 sized.append((size, family))
-        sized.sort(key=lambda each: -abs(each[0]))
+        roles = self._table.role
+        sized.sort(key=lambda each: (-abs(each[0]), roles[each[1][0]]))
         top = len(sized) if view.top is None else view.top
         self.shown = [family for _, family in sized[:top]]
         for size, family in sized[top:]:

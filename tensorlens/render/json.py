@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class JsonRenderer:
-    """Writes what :func:`tensorlens.records.loading.load` reads back equal."""
+    """Writes what :func:`tensorlens.records.loading.parse` reads back equal."""
 
     extension = "json"
 

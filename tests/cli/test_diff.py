@@ -29,7 +29,7 @@ def test_it_prints_what_changed(folder):
 def test_it_writes_what_show_shows_again(folder, capsys):
     assert main(["diff", "a.json", "b.json", "-o", "d.json"]) == 0
     assert capsys.readouterr().err == "tensorlens: wrote d.json\n"
-    assert load((folder / "d.json").read_text("utf-8")) == AFTER - BEFORE
+    assert load(folder / "d.json") == AFTER - BEFORE
     assert main(["diff", "a.json", "b.json"]) == 0
     printed = capsys.readouterr().out
     assert main(["show", "d.json"]) == 0

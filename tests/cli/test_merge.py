@@ -18,10 +18,10 @@ def folder(tmp_path, monkeypatch):
 def test_it_writes_one_snapshot(folder, capsys):
     assert main(["merge", "rank0.json", "rank1.json", "-o", "all.json"]) == 0
     assert capsys.readouterr() == ("", "tensorlens: wrote all.json\n")
-    merged = load((folder / "all.json").read_text("utf-8"))
+    merged = load(folder / "all.json")
     assert merged == Snapshot.merged({"rank0": BEFORE, "rank1": AFTER})
     assert main(["merge", "all.json", "x=rank0.json", "-o", "more.json"]) == 0
-    more = load((folder / "more.json").read_text("utf-8"))
+    more = load(folder / "more.json")
     assert list(more.ledger) == ["all/rank0/cpu", "all/rank1/cpu", "x/cpu"]
 
 

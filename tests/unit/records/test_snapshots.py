@@ -10,7 +10,7 @@ from tensorlens.records.differences import Difference
 from tensorlens.records.joining import picked
 from tensorlens.records.ledger import Block, Term
 from tensorlens.records.lines import LineReport
-from tensorlens.records.loading import load
+from tensorlens.records.loading import load, parse
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.records.tensors import SourceLine
 
@@ -46,16 +46,16 @@ def named(snapshot: Snapshot) -> dict[str, int]:
 @pytest.mark.parametrize("snapshot", [snapshot_of(), SNAPSHOT])
 def test_a_snapshot_reads_back_equal(snapshot: Snapshot) -> None:
     assert Snapshot.from_json(snapshot.to_json()) == snapshot
-    assert load(snapshot.to_json()) == snapshot
+    assert parse(snapshot.to_json()) == snapshot
 
 
 def test_load_tells_records_by_their_schema() -> None:
-    assert load(LineReport((), ()).to_json()) == LineReport((), ())
+    assert parse(LineReport((), ()).to_json()) == LineReport((), ())
     difference = LATER - SNAPSHOT
-    assert load(difference.to_json()) == difference
+    assert parse(difference.to_json()) == difference
     for text in ("", "{", "[1]", "{}", '{"schema": []}', '{"schema": "x"}', "[" * 100_000):
         with pytest.raises(FileFormatError):
-            load(text)
+            parse(text)
 
 
 def test_picked_rows_keep_no_names_of_the_others() -> None:
@@ -204,7 +204,7 @@ def test_whatever_is_in_a_file_it_is_shown_or_refused(record: Snapshot | Differe
         data = json.loads(record.to_json())
         spoil(data, chance)
         try:
-            found = load(json.dumps(data))
+            found = parse(json.dumps(data))
             str(found)
             found._repr_html_()
             found.to_csv()
@@ -221,4 +221,13 @@ def test_a_file_cut_short_is_refused(record: Snapshot | Difference) -> None:
     text = record.to_json()
     for end in range(0, len(text) - 1, 37):
         with pytest.raises(FileFormatError):
-            load(text[:end])
+            parse(text[:end])
+
+
+def test_a_file_is_loaded_by_its_path(tmp_path) -> None:
+    snapshot = snapshot_of([T("a", (2,))])
+    path = tmp_path / "a.json"
+    path.write_text(snapshot.to_json())
+    assert load(path) == load(str(path)) == snapshot
+    with pytest.raises(TensorlensError, match="there is no file"):
+        load(tmp_path / "b.json")
