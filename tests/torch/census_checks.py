@@ -54,3 +54,18 @@ class Since:
     def grown(self):
         """Return by how much the allocator's count has grown, by its last snapshot."""
         return self.last.ledger["cpu"].allocated - self.before.ledger["cpu"].allocated
+
+
+def parameters(prefix=""):
+    """Return what an Mlp's parameters are by name: elements times four bytes."""
+    return {
+        f"{prefix}fc1.weight": ("parameter", 2400),
+        f"{prefix}fc1.bias": ("parameter", 120),
+        f"{prefix}fc2.weight": ("parameter", 1200),
+        f"{prefix}fc2.bias": ("parameter", 40),
+    }
+
+
+def gradients(prefix=""):
+    owned = parameters(prefix).items()
+    return {f"{name}.grad": ("gradient", size) for name, (_, size) in owned}

@@ -47,7 +47,7 @@ def shown(records):
             "sparse_csc tensor (2, 2)",
         ),
         (
-            lambda: torch.sparse_bsr_tensor([0, 1, 2], [0, 1], torch.ones(2, 3, 3).tolist(), (6, 6)),
+            lambda: torch.sparse_bsr_tensor([0, 1, 2], [0, 1], 2 * [3 * [3 * [1.0]]], (6, 6)),
             {"x.crow_indices": 24, "x.col_indices": 16, "x.values": 72},
             "sparse_bsr tensor (6, 6)",
         ),
@@ -183,6 +183,7 @@ class TestViews:
         assert since.grown() == 4_000_000
         del part
 
+    @pytest.mark.xfail(strict=True, reason="named held by native code, and counted")
     def test_the_base_that_only_its_view_holds(self):
         since = Since()
         part = torch.zeros(1_000_000)[3:4]

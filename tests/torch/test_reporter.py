@@ -45,8 +45,11 @@ def rows(text):
         (torch.optim.Adam, "MemReporter takes Adam() in place of the class Adam"),
         (3, "MemReporter takes models, optimizers and what holds tensors, not int"),
         ("model", "MemReporter takes models, optimizers and what holds tensors, not str"),
-        (len, "MemReporter takes models, optimizers and what holds tensors, not "
-              "builtin_function_or_method"),
+        (
+            len,
+            "MemReporter takes models, optimizers and what holds tensors, not "
+            "builtin_function_or_method",
+        ),
         (report, "MemReporter takes models, optimizers and what holds tensors, not function"),
         (sys, "MemReporter takes models, optimizers and what holds tensors, not module"),
     ],

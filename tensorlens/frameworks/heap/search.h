@@ -140,6 +140,9 @@ class Search {
       temporaries_.push_back(number);
     } else {
       begin(number, origin);
+      if (origin == kMain || origin == kOtherModule) {
+        modules_.push_back(number);
+      }
     }
   }
 
@@ -150,6 +153,11 @@ class Search {
   void run() {
     settle();
     for (pass_ = 0; pass_ < depth_ && choose_wanted(); ++pass_) {
+      look_into_modules();
+      settle();
+      if (all_resolved()) {
+        break;
+      }
       look();
       settle();
     }
@@ -170,6 +178,8 @@ class Search {
   }
 
   bool choose_wanted();
+  bool all_resolved() const;
+  void look_into_modules();
   void look();
   void visit(PyObject* object, const Type& type);
   void visit_items(PyObject* const* items, ssize_t count);
@@ -207,7 +217,7 @@ class Search {
   Types types_;
   Nodes nodes_;
   std::vector<Edge> edges_;
-  std::vector<int32_t> targets_, wanted_, settled_, temporaries_;
+  std::vector<int32_t> targets_, wanted_, settled_, temporaries_, modules_;
   std::unordered_set<uintptr_t> skip_;
   struct KeyNumber {
     uint64_t key = 0;
@@ -283,6 +293,24 @@ bool Search::choose_wanted() {
     wants_containers_ |= kind == kTuple || kind == kDict;
   }
   return !wanted_.empty();
+}
+
+bool Search::all_resolved() const {
+  return std::all_of(targets_.begin(), targets_.end(), [&](int32_t number) {
+    return nodes_[number].resolved;
+  });
+}
+
+// No way is shorter than from a global, and most objects that are held by nothing but containers
+// are reached from one: that is known without another look at the whole heap.
+void Search::look_into_modules() {
+  for (const int32_t number : modules_) {
+    auto* const object = static_cast<PyObject*>(pointer(nodes_[number].address));
+    const Type& type = types_.of(object);
+    if (type.kind == kDict) {
+      visit(object, type);
+    }
+  }
 }
 
 // Most of the time goes into waiting for memory, so an object is asked for in two steps ahead of

@@ -79,6 +79,8 @@ class Found:
     def _bring_gradients(self) -> None:
         """Bring those gradients into Python that are needed as objects: odd ones, graph roots."""
         grad, flags = self.scan.grad, self.scan.flags
+        if not grad or max(grad) < 0:
+            return
         wanted = {row for row in grad if row >= 0 and flags[row] & (ODD | REQUIRES_GRAD)}
         if wanted:
             owners = [tensor for tensor, row in self._pairs() if row >= 0 and grad[row] in wanted]
@@ -120,6 +122,8 @@ class Found:
 
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
         for tensor, row in self._having(REQUIRES_GRAD):
+            if type(tensor) is torch.nn.Parameter and _base.is_leaf.__get__(tensor):
+                continue
             try:
                 node = _base.grad_fn.__get__(tensor)
             except Exception:

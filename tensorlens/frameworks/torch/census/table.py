@@ -127,7 +127,7 @@ def _name_the_rest(table: TensorTable) -> None:
 
 def _choose_counted(table: TensorTable, first: array[int]) -> None:
     """Let one row of each shared storage be counted, and the others point to it."""
-    if len(set(first)) == len(first):
+    if first == array("i", range(len(first))):
         return
     groups: dict[int, list[int]] = {}
     for row, storage in enumerate(first):
