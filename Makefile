@@ -28,7 +28,8 @@ pytest: $(VENV)/.ready
 	$(BIN)/python -m pytest
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
-	$(VENV)-$*/bin/python -m pytest tests/unit/lines tests/unit/render tests/unit/records
+	$(VENV)-$*/bin/python -m pytest tests/unit/lines tests/unit/render tests/unit/records \
+	    tests/unit/frameworks/test_heap_*.py
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.benchmarks

@@ -115,6 +115,10 @@ def _torch() -> Iterator[Finding]:
             else:
                 detail = inventory.fallback or "TENSORLENS_COUNTER asks for another"
             yield Finding("native counter", inventory.native, detail, part_of="torch")
+            detail = inventory.slow or "tensors and their holders are read natively"
+            yield Finding("snapshots", inventory.slow is None, detail, part_of="torch")
+            detail = inventory.no_births or "the line that allocates a tensor is known"
+            yield Finding("births", inventory.no_births is None, detail, part_of="torch")
 
 
 def _source(source: Any) -> Finding:

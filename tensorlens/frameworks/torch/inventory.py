@@ -9,8 +9,10 @@ import torch
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.building import cache_folder
+from tensorlens.frameworks.heap import not_native
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS
+from tensorlens.frameworks.torch.census.scan import Scan, fallback_reason
 
 FIGURES = ("allocated", "peak", "reserved")
 
@@ -49,6 +51,10 @@ class Inventory:
     """Why the native counter could not be had, and what to do; None when it was not wanted."""
     cache: str
     """The folder that keeps the native CPU counter."""
+    slow: str | None
+    """Why snapshots are taken from Python, many times slower; None where they are not."""
+    no_births: str | None
+    """Why it is not known which line allocates a tensor; None where it is."""
 
 
 def take() -> Inventory:
@@ -59,8 +65,31 @@ def take() -> Inventory:
     sources = [_host(), *(_accelerator(kind.name) for kind in KINDS)]
     native = sources[0].source == cpu.CpuCounter.source
     return Inventory(
-        str(torch.__version__), tuple(sources), native, _fallback(), str(cache_folder())
+        version=str(torch.__version__),
+        sources=tuple(sources),
+        native=native,
+        fallback=_fallback(),
+        cache=str(cache_folder()),
+        slow=_slow(),
+        no_births=_no_births(),
     )
+
+
+def _slow() -> str | None:
+    Scan().close()
+    return fallback_reason() or not_native() or None
+
+
+def _no_births() -> str | None:
+    try:
+        counter = cpu.cpu_counter()
+        if not isinstance(counter, cpu.CpuCounter):
+            return "the native CPU counter is not in use"
+        counter.allocator.watch_births()
+        counter.allocator.watch_births(False)
+    except TensorlensError as error:
+        return str(error)
+    return None
 
 
 def _host() -> Source:

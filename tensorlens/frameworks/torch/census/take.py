@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.base import Findings, Root
-from tensorlens.frameworks.heap import select
+from tensorlens.frameworks.heap import no_locals, select
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.christen import Christened
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
@@ -42,8 +42,8 @@ def take(roots: Sequence[Root]) -> Findings:
         found.scan.close()
         table = tabulate(found, christened, births)
         ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
-    reason = cpu.fallback_reason()
-    return Findings(table, ledger, (*_notes(found), *([] if reason is None else [reason])))
+    reasons = filter(None, (cpu.fallback_reason(), no_locals()))
+    return Findings(table, ledger, (*_notes(found), *reasons))
 
 
 def adopt_all(allocator: NativeAllocator) -> None:
