@@ -158,6 +158,7 @@ class MemReporter:
         for framework in frameworks():
             if framework.name not in self._watched:
                 self._watched.add(framework.name)
+                framework.keep_compilers_out((type(self).snapshot, type(self).report))
                 weakref.finalize(self, framework.watch()).atexit = False
 
 

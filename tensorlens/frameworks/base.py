@@ -84,6 +84,10 @@ class Framework(Protocol):
         """Return the attribute to profile when ``item`` is a module instance, else None."""
         ...
 
+    def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
+        """Let compiled code call these as they are, and not be compiled with them."""
+        ...
+
     def watch(self) -> Callable[[], None]:
         """Count host memory and note which line allocates it, until what is returned is called."""
         ...

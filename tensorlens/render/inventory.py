@@ -235,8 +235,14 @@ class _Choice:
                 self._leave("smaller than min_size", len(family), size)
             else:
                 sized.append((size, family))
-        roles = self._table.role
-        sized.sort(key=lambda each: (-abs(each[0]), roles[each[1][0]]))
+        table = self._table
+        sized.sort(
+            key=lambda each: (
+                -abs(each[0]),
+                table.role[each[1][0]],
+                table.names[table.name[each[1][0]]],
+            )
+        )
         top = len(sized) if view.top is None else view.top
         self.shown = [family for _, family in sized[:top]]
         for size, family in sized[top:]:

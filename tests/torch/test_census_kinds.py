@@ -183,7 +183,6 @@ class TestViews:
         assert since.grown() == 4_000_000
         del part
 
-    @pytest.mark.xfail(strict=True, reason="named held by native code, and counted")
     def test_the_base_that_only_its_view_holds(self):
         since = Since()
         part = torch.zeros(1_000_000)[3:4]

@@ -156,7 +156,6 @@ def test_a_parameter_list():
     }
 
 
-@pytest.mark.xfail(strict=True, reason="the heap is listed before Optimizer.__dict__ is made")
 def test_a_learning_rate_that_is_a_tensor():
     since = Since()
     model = nn.Linear(3, 2)
@@ -188,7 +187,6 @@ def test_nested_state_of_an_optimizer():
     }
 
 
-@pytest.mark.xfail(strict=True, reason="the heap is listed before Optimizer.__dict__ is made")
 def test_an_attribute_of_an_optimizer():
     since = Since()
     model = nn.Linear(3, 2)

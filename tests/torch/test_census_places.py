@@ -31,11 +31,6 @@ def names(snapshot):
     return {each.name for each in snapshot.tensors}
 
 
-_SAVED_WRAPPERS = pytest.mark.xfail(
-    strict=True, reason="a wrapped number that only the graph saved is not taken apart"
-)
-
-
 class TestPlaces:
     """Reports from wherever a program may be."""
 
@@ -69,7 +64,6 @@ class TestPlaces:
             torch.zeros(1)
             assert len(RAN) == 1
 
-    @pytest.mark.xfail(strict=True, reason="DisableTorchFunctionSubclass leaves modes on")
     def test_under_a_function_mode(self):
         class Mode(TorchFunctionMode):
             def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -106,7 +100,7 @@ class TestPlaces:
 
     @pytest.mark.parametrize(
         "transform",
-        ["vmap", *(pytest.param(each, marks=_SAVED_WRAPPERS) for each in ("grad", "jvp"))],
+        ["vmap", "grad", "jvp"],
     )
     def test_in_a_functorch_transform(self, transform):
         seen = []
@@ -147,7 +141,6 @@ class TestPlaces:
         model.fc2(hidden).sum().backward()
         assert len(seen) == 3
 
-    @pytest.mark.xfail(strict=True, reason="dynamo traces into the census")
     def test_in_compiled_code(self):
         seen = []
         model = Mlp()

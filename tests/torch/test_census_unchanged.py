@@ -129,10 +129,7 @@ def test_a_snapshot_leaves_nothing_allocated_and_raises_no_peak(silent):
     assert len(snapshots) == 3 and len(odd) == 3 and output is not None
 
 
-_READ = pytest.mark.xfail(strict=True, reason="saved tensors that were read stay Python objects")
-
-
-@pytest.mark.parametrize("graph", [False, pytest.param(True, marks=_READ)])
+@pytest.mark.parametrize("graph", [False, True])
 def test_two_snapshots_in_a_row_are_equal(graph, silent):
     model = Mlp()
     adam = torch.optim.Adam(model.parameters())
@@ -149,7 +146,7 @@ def test_two_snapshots_in_a_row_are_equal(graph, silent):
         first, second = reporter.snapshot(), reporter.snapshot()
     finally:
         gc.enable()
-    assert second.to_dict()["tensors"] == first.to_dict()["tensors"]
+    assert second.tensors == first.tensors
     for figure in ("allocated", "named", "unnamed", "block_count"):
         assert getattr(first.ledger["cpu"], figure) == getattr(second.ledger["cpu"], figure)
     assert first.notes == second.notes
@@ -157,7 +154,6 @@ def test_two_snapshots_in_a_row_are_equal(graph, silent):
     assert len(odd) == 3 and output is not None
 
 
-@pytest.mark.xfail(strict=True, reason="the heap is listed before Optimizer.__dict__ is made")
 def test_the_first_report_of_a_process_is_as_the_second():
     # what torch imports by and by may hold tensors of its own; models must not differ
     model = nn.Sequential(nn.Linear(3, 2))

@@ -3,6 +3,7 @@
 // those in the lists it is given.
 
 #include "search.h"
+#include "walk.h"
 
 #include <memory>
 #include <new>
@@ -140,6 +141,132 @@ TL_EXPORT int64_t tl_heap_assemble(
     nodes[target] = targets[target] < 0 ? -1 : numbers[targets[target]];
   }
   return made;
+}
+
+// Walks the roots one after another, up to one with something unusual below it: `done` of the walk
+// says how many were walked. Released by tl_walk_release; null when there is no memory.
+TL_EXPORT Walk* tl_walk_registries(
+    PyObject* roots, const int32_t* prefixes, int64_t first, int64_t first_node,
+    int64_t first_text, PyTypeObject* module, PyTypeObject* tensor, int64_t most) {
+  try {
+    auto walk = std::make_unique<Walk>(first_node, first_text);
+    RegistryWalk registries(*walk, module, tensor, most);
+    for (ssize_t index = first; index < size_of(roots); ++index) {
+      if (!registries.add(list_items(roots)[index], prefixes[index])) {
+        break;
+      }
+      ++walk->done;
+    }
+    return walk.release();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// Walks an optimizer's state; `done` of the walk is 0 where that is unusual. `counts` are those of
+// `known`: nodes, named objects; and the number of the empty text.
+TL_EXPORT Walk* tl_walk_state(
+    PyObject* groups, PyObject* state, int64_t prefix, int64_t first_text, PyTypeObject* tensor,
+    const int64_t* counts, const int32_t* parents, const int8_t* kinds, const int64_t* values,
+    const uint64_t* addresses, const int32_t* nodes) {
+  try {
+    auto walk = std::make_unique<Walk>(counts[0], first_text);
+    const Known known{
+        parents, kinds, values, addresses, nodes, counts[0], counts[1], counts[2]};
+    StateWalk reader(*walk, known, tensor, static_cast<int32_t>(prefix));
+    walk->done = reader.knows(groups) && reader.add(state);
+    return walk.release();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// Gives how many roots were walked; `lengths` takes those of nodes, tensors and modules. Appends
+// the keys and tensors to lists. -1: no memory.
+TL_EXPORT int64_t tl_walk_look(
+    const Walk* walk, int64_t* lengths, PyObject* keys, PyObject* tensors) {
+  lengths[0] = static_cast<int64_t>(walk->parents.size());
+  lengths[1] = static_cast<int64_t>(walk->tensors.size());
+  lengths[2] = static_cast<int64_t>(walk->modules.size());
+  for (const Node& key : walk->keys) {
+    if (PyList_Append(keys, static_cast<PyObject*>(pointer(key.address))) != 0) {
+      return -1;
+    }
+  }
+  for (PyObject* tensor : walk->tensors) {
+    if (PyList_Append(tensors, tensor) != 0) {
+      return -1;
+    }
+  }
+  return walk->done;
+}
+
+TL_EXPORT void tl_walk_read(
+    const Walk* walk, int32_t* parents, int8_t* kinds, int64_t* values, uint64_t* addresses,
+    int32_t* nodes, int8_t* buffers, uint64_t* modules, int32_t* paths) {
+  std::copy(walk->parents.begin(), walk->parents.end(), parents);
+  std::copy(walk->kinds.begin(), walk->kinds.end(), kinds);
+  std::copy(walk->values.begin(), walk->values.end(), values);
+  std::transform(walk->tensors.begin(), walk->tensors.end(), addresses, [](PyObject* tensor) {
+    return reinterpret_cast<uint64_t>(tensor);
+  });
+  std::copy(walk->nodes.begin(), walk->nodes.end(), nodes);
+  std::copy(walk->buffers.begin(), walk->buffers.end(), buffers);
+  std::copy(walk->modules.begin(), walk->modules.end(), modules);
+  std::copy(walk->paths.begin(), walk->paths.end(), paths);
+}
+
+TL_EXPORT void tl_walk_release(Walk* walk) {
+  delete walk;
+}
+
+// Tells of each module whether another of them has it, or (2) that it could not be read.
+TL_EXPORT int tl_walk_inside(PyObject* list, PyTypeObject* module, int8_t* states) {
+  try {
+    const ssize_t count = size_of(list);
+    Modules modules(module);
+    Nodes known(static_cast<size_t>(count));
+    std::for_each(list_items(list), list_items(list) + count, [&](PyObject* a) { known.add(a); });
+    std::vector<int8_t> inside(known.size(), 0);
+    for (ssize_t index = 0; index < count; ++index) {
+      PyObject* const holder = list_items(list)[index];
+      Registries found;
+      if (!modules.read(holder, found)) {
+        states[index] = kUnread;
+        continue;
+      }
+      each_entry(found.modules, [&](PyObject*, PyObject* child) {
+        const int32_t number = child == holder ? -1 : known.find(child);
+        if (number >= 0) {
+          inside[number] = kInside;
+        }
+      });
+    }
+    for (ssize_t index = 0; index < count; ++index) {
+      states[index] |= inside[known.find(list_items(list)[index])];
+    }
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+// Gives each row without a node the first that is given for it; `later` takes the numbers of the
+// other ones. Gives how many these are.
+TL_EXPORT int64_t tl_walk_assign(
+    int64_t count, const int32_t* rows, const int32_t* nodes, const int8_t* roles,
+    int32_t* node_of, int8_t* role_of, int32_t* later) {
+  int64_t others = 0;
+  for (int64_t index = 0; index < count; ++index) {
+    const int32_t row = rows[index];
+    if (row >= 0 && node_of[row] < 0) {
+      node_of[row] = nodes[index];
+      role_of[row] = roles[index];
+    } else if (row >= 0) {
+      later[others++] = static_cast<int32_t>(index);
+    }
+  }
+  return others;
 }
 
 // Writes the addresses that a frame's variables and evaluation stack refer to (`count` words),

@@ -45,6 +45,7 @@ def hold(
     skip: Collection[int] = (),
     depth: int = 8,
     loose: set[int] | None = None,
+    named: Mapping[int, int] | None = None,
 ) -> array[int]:
     """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
 
@@ -59,6 +60,8 @@ def hold(
         depth: how many references a way has at most.
         loose: takes the nodes that names begin with where no variable was found: the outermost
             holder there is, or a cycle that nothing holds.
+        named: further anchors, with the node of each one's name in ``names``; they come before
+            ``anchors``. What a name goes on from counts as a class does.
 
     The way with the fewest references wins; of equal ones that from a local, then from a global of
     ``__main__``, a class, another module's global, a function's closure or defaults, a suspended
@@ -70,17 +73,20 @@ def hold(
     out, in the order of the heap, so that beyond these a name may be a longer way or none.
     """
     reader = native()
+    named = named or {}
+    origins = _origins(named, names)
+    origins.extend(map(_origin, anchors.values()))
     quest = Quest(
         objects,
         targets,
-        array("Q", anchors),
-        array("b", map(_origin, anchors.values())),
+        array("Q", [*named, *anchors]),
+        origins,
         array("Q", skip),
         depth,
         len(names.texts),
     )
     rows = reader.search(quest) if reader is not None else fallback.search(quest)
-    describer = _Describer(rows, anchors, names)
+    describer = _Describer(rows, anchors, names, named)
     kinds, values = describer.columns()
     assemble = reader.assemble if reader is not None else fallback.assemble
     nodes, numbers, parents, new_kinds, new_values = assemble(rows, kinds, values, len(names))
@@ -100,11 +106,26 @@ def _origin(text: str) -> int:
     return r.OTHER_MODULE if dict.__contains__(sys.modules, text) else r.CLASS
 
 
+def _origins(named: Mapping[int, int], names: Names) -> array[int]:
+    """Return where what is found from each begins: a name's beginning is told by its text."""
+    origins = array("b", [r.CLASS]) * len(named)
+    nodes = [*named.values()]
+    parents = array("i", map(names.parents.__getitem__, nodes))
+    place = -1
+    for _ in range(parents.count(-1)):
+        place = parents.index(-1, place + 1)
+        origins[place] = _origin(names[nodes[place]])
+    return origins
+
+
 class _Describer:
     """Turns rows into nodes of names, but for their parents."""
 
-    def __init__(self, rows: Rows, anchors: Mapping[int, str], names: Names) -> None:
+    def __init__(
+        self, rows: Rows, anchors: Mapping[int, str], names: Names, named: Mapping[int, int]
+    ) -> None:
         self._rows = rows
+        self._named = named
         self._anchors = anchors
         self._names = names
         self._steps = describe.Steps()
@@ -162,7 +183,9 @@ class _Describer:
         return ctypes.cast(self._rows.address[row], ctypes.py_object).value
 
     def _root(self, row: int, origin: int) -> str:
-        known = self._anchors.get(self._rows.address[row])
+        address = self._rows.address[row]
+        node = self._named.get(address)
+        known = self._anchors.get(address) if node is None else self._names[node]
         if origin == r.TEMPORARY:
             return known or ""
         found = self._object(row)

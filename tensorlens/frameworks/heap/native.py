@@ -51,7 +51,7 @@ class NativeHeap:
     ) -> tuple[list[Any], ...]:
         """Return the objects of each kind, and those whose type is one of ``exact``, in order."""
         lists: tuple[list[Any], ...] = tuple([] for _ in (*kinds, exact))
-        self._call("tl_heap_select")(*map(ctypes.py_object, (objects, kinds, exact, lists)))
+        self.call("tl_heap_select")(*map(ctypes.py_object, (objects, kinds, exact, lists)))
         return lists
 
     def search(self, quest: Quest) -> Rows:
@@ -62,9 +62,9 @@ class NativeHeap:
         """
         rows = Rows()
         lengths = array("q", map(len, (quest.targets, quest.anchors, quest.skip)))
-        found = self._call("tl_heap_search", ctypes.c_void_p)(
+        found = self.call("tl_heap_search", ctypes.c_void_p)(
             ctypes.py_object(quest.objects),
-            *map(_pointer, (quest.targets, quest.anchors, quest.origins, quest.skip, lengths)),
+            *map(pointer, (quest.targets, quest.anchors, quest.origins, quest.skip, lengths)),
             ctypes.c_int64(quest.depth),
             ctypes.c_int64(quest.first_text),
             ctypes.py_object(rows.keys),
@@ -73,17 +73,17 @@ class NativeHeap:
             raise MemoryError
         handle = ctypes.c_void_p(found)
         try:
-            count = self._call("tl_heap_length", ctypes.c_int64)(handle)
+            count = self.call("tl_heap_length", ctypes.c_int64)(handle)
             rows.holder, rows.how = zeros("i", count), zeros("b", count)
             rows.value, rows.address = zeros("q", count), zeros("Q", count)
             rows.as_attribute = zeros("b", len(rows.keys))
             rows.targets = zeros("i", len(quest.targets))
             columns = (rows.holder, rows.how, rows.value, rows.address)
-            self._call("tl_heap_read")(
-                handle, *map(_pointer, (*columns, rows.as_attribute, rows.targets))
+            self.call("tl_heap_read")(
+                handle, *map(pointer, (*columns, rows.as_attribute, rows.targets))
             )
         finally:
-            self._call("tl_heap_release")(handle)
+            self.call("tl_heap_release")(handle)
         return rows
 
     def assemble(
@@ -93,13 +93,13 @@ class NativeHeap:
         count, nodes = len(kind), zeros("i", len(rows.targets))
         numbers, parents = zeros("i", count), zeros("i", count)
         kinds, values = zeros("b", count), zeros("q", count)
-        made = self._call("tl_heap_assemble", ctypes.c_int64)(
+        made = self.call("tl_heap_assemble", ctypes.c_int64)(
             ctypes.c_int64(count),
             ctypes.c_int64(first),
-            *map(_pointer, (rows.holder, kind, value, numbers, parents, kinds, values)),
-            _pointer(rows.targets),
+            *map(pointer, (rows.holder, kind, value, numbers, parents, kinds, values)),
+            pointer(rows.targets),
             ctypes.c_int64(len(nodes)),
-            _pointer(nodes),
+            pointer(nodes),
         )
         return nodes, numbers, parents[:made], kinds[:made], values[:made]
 
@@ -109,14 +109,15 @@ class NativeHeap:
         No reference is taken. None where the frame does not look as expected.
         """
         words, contents = zeros("Q", count), zeros("Q", max(variables, 1))
-        read = self._call("tl_heap_frame")(
+        read = self.call("tl_heap_frame")(
             *map(ctypes.py_object, (frame, frame.f_code, CellType)),
             *map(ctypes.c_int64, (variables, count)),
-            *map(_pointer, (words, contents)),
+            *map(pointer, (words, contents)),
         )
         return (words, contents) if read else None
 
-    def _call(self, name: str, result: Any = ctypes.c_int) -> Callable[..., Any]:
+    def call(self, name: str, result: Any = ctypes.c_int) -> Callable[..., Any]:
+        """Return a function of the library; ``result`` is its type, which is always the same."""
         # a function object of ctypes refers to itself, so there is one for good
         function = self._functions.get(name)
         if function is None:
@@ -130,10 +131,10 @@ class NativeHeap:
         probe = (object(),)
         offset = 24 if _word(id(probe), 24) == id(probe[0]) else 32
         _require(_word(id(probe), offset) == id(probe[0]), "tuples")
-        self._call("tl_heap_setup", None)(
+        self.call("tl_heap_setup", None)(
             *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys)),
             *map(ctypes.py_object, (MODULES, transparent, special)),
-            _pointer(kinds),
+            pointer(kinds),
         )
 
     def _check_objects(self) -> None:
@@ -152,14 +153,14 @@ class NativeHeap:
         _check_function()
 
     def _check_instances(self) -> None:
-        dict_of = self._call("tl_heap_dict_of", ctypes.c_uint64)
+        dict_of = self.call("tl_heap_dict_of", ctypes.c_uint64)
         for made in (_Plain(), _Pair((1, 2)), ValueError(), _List()):
             made.attribute = []  # type: ignore[union-attr]
             expected = id(vars(made))
             _require(dict_of(ctypes.py_object(made)) == expected, "instances")
 
     def _reads_inline_names(self) -> bool:
-        name_of = self._call("tl_heap_inline_name", ctypes.c_uint64)
+        name_of = self.call("tl_heap_inline_name", ctypes.c_uint64)
         probe = _Plain()
         for name in ("first", "second", "third"):
             setattr(probe, name, object())
@@ -187,7 +188,8 @@ def _word(address: int, offset: int) -> int:
     return ctypes.c_uint64.from_address(address + offset).value
 
 
-def _pointer(values: array[Any]) -> ctypes.c_void_p:
+def pointer(values: array[Any]) -> ctypes.c_void_p:
+    """Return where an array's values lie, until it changes its length."""
     return ctypes.c_void_p(values.buffer_info()[0])
 
 

@@ -82,6 +82,28 @@ class Adapter:
 
         return "forward" if issubclass(type(item), Module) else None
 
+    def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
+        """Let code that ``torch.compile`` compiles call these as they are.
+
+        As ``torch.compiler.disable`` does, but for the import of the compiler, which takes a
+        second.
+        """
+        for function in functions:
+            marks: Any = function
+            marks._torchdynamo_disable = True
+            marks._torchdynamo_disable_msg = "tensorlens looks at memory as it is"
+        try:
+            from torch._C._dynamo import eval_frame
+
+            skip = eval_frame._FrameExecStrategy(
+                eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP
+            )
+            for function in functions:
+                eval_frame.set_code_exec_strategy(function.__code__, skip)
+        except (ImportError, AttributeError):
+            # before torch 2.7 the marks alone have to do
+            return
+
     def watch(self) -> Callable[[], None]:
         """Count host memory and note which line allocates it, until what is returned is called.
 

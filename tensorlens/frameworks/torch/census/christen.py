@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensorlens.frameworks.heap import anchors, hold
+from tensorlens.frameworks.heap.walk import assign
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import ModulesOfNodes, Saved
 from tensorlens.frameworks.torch.census.owners import Owners
@@ -46,6 +47,8 @@ class Christened:
         """Row to all its names, for tied weights."""
         self.held_by: dict[int, str] = {}
         self.notes: dict[int, str] = {}
+        self.of_graph: set[int] = set()
+        """Rows that are named by what autograd does with them."""
         self._found = found
         self._owners = owners
         self._links = list(_links(found))
@@ -55,20 +58,19 @@ class Christened:
         self._dependants = {row for row, _, _, _ in self._links}
         self._apply_given()
         self._apply_roles()
+        self._name_dependants()
         self._ask_holders(objects)
+        self._name_dependants()
         self._ask_graph()
         self._name_dependants()
 
     def _apply_given(self) -> None:
         naming, scan = self._owners.naming, self._found.scan
-        rows = scan.rows_of(naming.addresses())
-        for row, (node, role) in zip(rows, naming.given.values(), strict=True):
-            if row >= 0:
-                self.node[row], self.role[row] = node, role
-        rows = scan.rows_of(array("Q", naming.more))
-        for row, nodes in zip(rows, naming.more.values(), strict=True):
-            if row >= 0:
-                self.more[row] = (self.node[row], *nodes)
+        nodes, rows = naming.given.nodes, scan.rows_of(naming.given.addresses)
+        for index in assign(rows, nodes, naming.roles, (self.node, self.role)):
+            if naming.again[index]:
+                row = rows[index]
+                self.more[row] = (*self.more.get(row, (self.node[row],)), nodes[index])
 
     def _apply_roles(self) -> None:
         grad = self._found.scan.grad
@@ -93,8 +95,8 @@ class Christened:
         targets.extend(id(module) for module, _ in nameless)
         if not targets:
             return
-        places = self._owners.anchors()
-        held = hold(objects, targets, {**anchors(), **places}, self.names, loose=self._loose)
+        begin, named = {**anchors(), **self._owners.places}, self._owners.anchors()
+        held = hold(objects, targets, begin, self.names, loose=self._loose, named=named)
         if everything:
             self.node[:] = held[: len(wanted)]
         else:
@@ -130,33 +132,47 @@ class Christened:
             return
         modules = ModulesOfNodes(found.graph, self._owners.module_paths())
         label = _Labels(modules, self._owners.home)
-        for first, several in found.saved.items():
-            row = self._row_of_storage(first)
+        for first, pairs in found.saved.items():
+            # what a node computed belongs to it more than to the nodes that use it
+            pairs = sorted(pairs, key=_by_node)
+            row = self._row_of_storage(first, pairs[0][1])
             if row is not None:
-                self._describe(row, several, label)
+                self._describe(row, [saved for saved, _ in pairs], label)
+        standing = self.standing()
         for row, node in found.nonleaf.items():
-            if self.node[row] < 0:
+            if self.node[row] < 0 and found.scan.first[row] not in standing:
                 self.node[row] = self.names.text(label.made_by(node))
+                self.of_graph.add(row)
             if self.role[row] == _ACTIVATION:
                 self._set_module(row, label.module(node))
 
-    def _row_of_storage(self, first: int) -> int | None:
-        """Return the row for a storage that autograd saved; None if it is named after another."""
+    def standing(self) -> set[int]:
+        """Return the storages, by their first rows, that a named row stands for."""
+        first = self._found.scan.first
+        return {first[row] for row, node in enumerate(self.node) if node >= 0}
+
+    def _row_of_storage(self, first: int, saved: int) -> int | None:
+        """Return the row for a storage that autograd saved; None if it is named after another.
+
+        Python's own objects of tensors that only C++ holds come and go: they are passed over for
+        the row of what was ``saved`` first.
+        """
         if first >= self._found.in_python:
-            return first
-        same = (first, *self._found.sharing.get(first, ()))
-        named: list[int] = [row for row in same if self.node[row] >= 0]
-        if named:
-            return named[0]
-        return None if any(row in self._dependants for row in same) else first
+            return saved
+        same: list[int] = [first, *self._found.sharing.get(first, ())]
+        for row in same:
+            if self.node[row] >= 0 and not self._is_loose(row):
+                return row
+        return None if any(row in self._dependants for row in same) else saved
+
+    def _is_loose(self, row: int) -> bool:
+        return bool(self._loose) and self.names.root(self.node[row]) in self._loose
 
     def _describe(self, row: int, several: list[Saved], label: _Labels) -> None:
-        # what a node computed belongs to it more than to the nodes that use it
-        several = sorted(several, key=lambda saved: not saved.is_result())
         texts = list(dict.fromkeys(label.of(saved) for saved in several))
-        node = self.node[row]
-        if node < 0 or (self._loose and self.names.root(node) in self._loose):
+        if self.node[row] < 0 or self._is_loose(row):
             self.node[row] = self.names.text(texts.pop(0))
+            self.of_graph.add(row)
             self.role[row] = _ACTIVATION
             if several[0].is_result():
                 self._set_module(row, label.module(several[0].node))
@@ -176,33 +192,40 @@ class Christened:
             self.module[row] = self._paths[path]
 
     def _name_dependants(self) -> None:
-        """Name gradients, parts and copies after what they belong to."""
-        waiting = [link for link in self._links if self.node[link[0]] < 0]
+        """Name gradients, parts and copies after what they belong to, where that has a name."""
+        before = -1
         # the gradient of a sharded parameter has parts: what it is named after waits, too
-        while waiting:
-            later = []
-            for link in waiting:
-                row, owner, suffix, note = link
-                if self.node[row] >= 0:
-                    continue
-                if self.node[owner] < 0:
-                    later.append(link)
-                    continue
-                parent = self.node[owner]
-                self.node[row] = self.names.attribute(parent, suffix) if suffix else parent
-                if self.role[row] == _OTHER and not suffix == "autocast":
-                    self.role[row] = self.role[owner]
-                if note is not None:
-                    self.notes[row] = note
-            if len(later) == len(waiting):
-                break
-            waiting = later
+        while len(self._links) != before:
+            before = len(self._links)
+            self._links = [link for link in self._links if not self._name_after(*link)]
+
+    def _name_after(self, row: int, owner: int, suffix: str, note: str | None) -> bool:
+        """Name a row after its owner; return whether that is done."""
+        parent = self.node[owner]
+        if self.node[row] >= 0 or parent < 0:
+            return self.node[row] >= 0
+        self.node[row] = self.names.attribute(parent, suffix) if suffix else parent
+        if suffix == "autocast":
+            self.role[row] = _ACTIVATION
+        elif self.role[row] in (_OTHER, _ACTIVATION):
+            self.role[row] = self.role[owner]
+        if note is not None:
+            self.notes[row] = note
+        return True
+
+
+def _by_node(pair: tuple[Saved, int]) -> tuple[bool, int, str]:
+    saved = pair[0]
+    return not saved.is_result(), saved.node._sequence_nr(), saved.argument
 
 
 def _links(found: Found) -> Iterator[tuple[int, int, str, str | None]]:
     """Give ``(row, row it is named after, what is added to that name, note)``."""
     for weight, copy in found.copies:
         yield copy, weight, "autocast", "copy that autocast keeps while it is on"
+    for owner, row in found.tangents:
+        if row >= 0:
+            yield row, owner, "tangent", "tangent of forward-mode differentiation"
     for owner, parts in found.parts.items():
         for row, part in parts:
             if row >= 0:

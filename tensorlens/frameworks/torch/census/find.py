@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from tensorlens.frameworks.torch.census.autocast import cached_copies
 from tensorlens.frameworks.torch.census.graph import Graph, Saved, walk
@@ -42,16 +43,19 @@ class Found:
         """Row of a oneDNN tensor to the address and bytes of its memory."""
         self.copies: list[tuple[int, int]] = []
         """``(row of a weight, row of the copy that autocast keeps of it)``."""
+        self.tangents: list[tuple[int, int]] = []
+        """``(row of a tensor, row of its tangent)``, in forward-mode differentiation."""
         self.nonleaf: dict[int, Any] = {}
         """Row of a tensor to the node that made it."""
         self.graph = Graph()
-        self.saved: dict[int, list[Saved]] = {}
-        """First row of a storage to what autograd saved of it."""
+        self.saved: dict[int, list[tuple[Saved, int]]] = {}
+        """First row of a storage to what autograd saved of it, each with its own row."""
         self._bring_gradients()
         self._take_apart()
         self._look_into_autocast()
+        self._ask_tangents()
         self.in_python = len(self.scan.nbytes)
-        """Rows before this one are held by Python, as gradients or by autocast."""
+        """Rows before this one are held by Python, as gradients, tangents or by autocast."""
         self._walk_graph(nodes)
         self.sharing: dict[int, list[int]] = {}
         """First row of a storage to the others that share it, of those before ``in_python``."""
@@ -120,8 +124,40 @@ class Found:
         for weight, copy in cached_copies(tensor for tensor, _ in leaves.values()):
             self.copies.append((leaves[id(weight)][1], self._bring([copy])[0]))
 
+    def _ask_tangents(self) -> None:
+        if forward_ad._current_level < 0:
+            return
+        for tensor, row in list(self._pairs()):
+            try:
+                tangent = torch._VF._unpack_dual(tensor, 0).tangent
+            except Exception:
+                # of integers, say, there is none
+                continue
+            if row >= 0 and tangent is not None:
+                (tangent_row,) = self._bring([tangent])
+                self.tangents.append((row, tangent_row))
+                if tangent_row >= 0 and self.scan.flags[tangent_row] & ODD:
+                    self._add_parts(tangent_row, parts_of(tangent))
+
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
-        for tensor, row in self._having(REQUIRES_GRAD):
+        self._ask_makers(self._having(REQUIRES_GRAD))
+        self.graph = walk((*self.nonleaf.values(), *nodes))
+        self._bring([leaf for _, leaf in self.graph.leaves])
+        tensors = [saved.tensor for saved in self.graph.saved]
+        rows = self._bring(tensors)
+        for saved, row in zip(self.graph.saved, rows, strict=True):
+            if row >= 0:
+                self.saved.setdefault(self.scan.first[row], []).append((saved, row))
+        pairs = [pair for pair in zip(tensors, rows, strict=True) if pair[1] >= 0]
+        flags = self.scan.flags
+        self._ask_makers([pair for pair in pairs if flags[pair[1]] & REQUIRES_GRAD])
+        for tensor, row in pairs:
+            if flags[row] & ODD:
+                self._add_parts(row, parts_of(tensor))
+
+    def _ask_makers(self, pairs: Sequence[tuple[Any, int]]) -> None:
+        """Find the nodes that made tensors."""
+        for tensor, row in pairs:
             if type(tensor) is torch.nn.Parameter and _base.is_leaf.__get__(tensor):
                 continue
             try:
@@ -131,12 +167,6 @@ class Found:
                 continue
             if node is not None:
                 self.nonleaf[row] = node
-        self.graph = walk((*self.nonleaf.values(), *nodes))
-        self._bring([leaf for _, leaf in self.graph.leaves])
-        rows = self._bring([saved.tensor for saved in self.graph.saved])
-        for saved, row in zip(self.graph.saved, rows, strict=True):
-            if row >= 0:
-                self.saved.setdefault(self.scan.first[row], []).append(saved)
 
 
 def _autocasts(device: str) -> bool:

@@ -7,20 +7,14 @@ access, which ``nn.Module`` answers itself.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from array import array
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from tensorlens.frameworks.heap import fallback, walk
 from tensorlens.frameworks.torch.census.naming import Naming
-
-_MOST_PATHS = 100_000
-"""Modules that contain each other many times over have more paths than anyone would read."""
-
-
-_Place: TypeAlias = "tuple[Any, int, _Place | None]"
-"""A module, the node of its path, and the place of the module it is in."""
 
 
 class ModulePaths:
@@ -30,85 +24,61 @@ class ModulePaths:
         self._naming = naming
         self.paths: dict[int, int] = {}
         """Address of a module to the node of its first path."""
-        self.anchors: dict[int, int] = {}
-        """Address of a module's ``__dict__`` to the node of its first path."""
-        self.owners: dict[int, int] = {}
-        """Address of a parameter to the node of the first module that has it."""
+        self._walks: list[walk.Walk] = []
 
-    def add(self, root: Any, prefix: int, *, again: bool = True) -> None:
-        """Name what ``root`` and its submodules hold, below the node ``prefix``.
+    def add(self, roots: Sequence[Any], prefixes: Sequence[int], *, again: bool = True) -> None:
+        """Name what modules and their submodules hold, each below the node of its own.
 
         ``again`` gives a second name to what has one: tied weights within the user's models.
         """
-        attribute, give = self._naming.names.attribute, self._naming.give
-        # depth first, as named_parameters() goes: of tied weights the same name comes first
-        waiting: list[_Place] = [(root, prefix, None)]
-        for _ in range(_MOST_PATHS):
-            if not waiting:
-                return
-            place = waiting.pop()
-            module, path, _ = place
-            content = content_of(module)
-            if content is None:
-                continue
-            if id(module) not in self.paths:
-                self.paths[id(module)] = path
-                self.anchors[id(content)] = path
-            elif _is_inside_itself(place):
-                continue
-            for name, item in _items(content.get("_parameters")):
-                if issubclass(type(item), torch.Tensor):
-                    give(item, attribute(path, name), "parameter", again=again)
-                    self.owners.setdefault(id(item), path)
-            for name, item in _items(content.get("_buffers")):
-                if issubclass(type(item), torch.Tensor):
-                    give(item, attribute(path, name), "buffer", again=again)
-            children = [
-                (child, attribute(path, name), place)
-                for name, child in _items(content.get("_modules"))
-                if child is not None
-            ]
-            waiting += reversed(children)
+        nodes = array("i", prefixes)
+        for part in walk.walk_registries(list(roots), nodes, self._naming.names, KINDS):
+            self._naming.give_all(part, ("parameter", "buffer"), again=again)
+            first = dict(zip(reversed(part.modules), reversed(part.paths), strict=True))
+            self.paths = {**first, **self.paths} if self.paths else first
+            part.tensors, part.keys = [], []
+            self._walks.append(part)
+
+    def owners(self) -> dict[int, int]:
+        """Return address of a parameter to the node of the first module that has it."""
+        found: dict[int, int] = {}
+        parents = self._naming.names.parents
+        for part in self._walks:
+            for address, node, is_buffer in zip(
+                part.addresses, part.nodes, part.buffers, strict=True
+            ):
+                if not is_buffer:
+                    found.setdefault(address, parents[node])
+        return found
 
 
-def _is_inside_itself(place: _Place) -> bool:
-    module, _, above = place
-    while above is not None:
-        if above[0] is module:
-            return True
-        above = above[2]
-    return False
+def _read(module: Any) -> walk.Registries | None:
+    content = content_of(module)
+    if content is None:
+        return None
+    # other keys may be of types that run code when they are compared
+    found = {key: item for key, item in dict.items(content) if type(key) is str}
+    parameters, buffers, modules = (
+        _items(found.get(name)) for name in ("_parameters", "_buffers", "_modules")
+    )
+    return parameters, buffers, modules
 
 
-def roots_among(modules: Iterable[Any]) -> list[Any]:
-    """Return the modules that are not inside another of them, in order."""
-    modules = list(modules)
-    inside = {
-        id(child)
-        for module in modules
-        for _, child in _items((content_of(module) or {}).get("_modules"))
-        if child is not module
-    }
-    return [module for module in modules if id(module) not in inside]
+KINDS = walk.Kinds(torch.nn.Module, torch.Tensor, _read)
+"""What a walk of modules looks for."""
 
 
 def content_of(item: Any) -> dict[str, Any] | None:
     """Return an object's own ``__dict__``, without asking the object; None if it has none."""
-    try:
-        content = object.__getattribute__(item, "__dict__")
-    except Exception:
-        return None
+    content = fallback.dict_of(item)
     return content if issubclass(type(content), dict) else None
 
 
-def _items(registry: Any) -> Iterable[tuple[str, Any]]:
+def _items(registry: Any) -> list[tuple[Any, Any]]:
     """Return a registry's entries: a dict's, read as a dict, or those of a scripted module."""
-    kind = type(registry)
-    if kind is dict or kind is OrderedDict:
-        return list(registry.items()) if registry else ()
-    if issubclass(kind, dict):
+    if issubclass(type(registry), dict):
         return list(dict.items(registry))
-    return list(registry.items()) if _is_scripted(registry) else ()
+    return list(registry.items()) if _is_scripted(registry) else []
 
 
 def _is_scripted(registry: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from tensorlens.frameworks.heap.walk import Given, Walk
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import ROLES
 
@@ -12,31 +13,43 @@ _NUMBERS = {role: number for number, role in enumerate(ROLES)}
 
 
 class Naming:
-    """Object address to name and role; the first name given to an object is its own."""
+    """What was given to objects, in order; the first name given to an object is its own."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.given: dict[int, tuple[int, int]] = {}
-        """Address to ``(node, number of the role)``."""
-        self.more: dict[int, list[int]] = {}
-        """Address to the nodes of further names: tied weights."""
+        self.given = Given()
+        """Addresses, and the node that each was given: an object may be there again."""
+        self.roles = array("b")
+        """The number of the role that came with each node."""
+        self.again = array("b")
+        """Whether a node is kept beside the first of its object: tied weights."""
         self.items: list[Any] = []
-        """The named objects: some came into Python only now, and must live on until the end."""
+        """The objects: some came into Python only now, and must live on until the end."""
+        self._nodes: dict[int, int] = {}
+        self._looked_up = 0
 
     def give(self, item: Any, node: int, role: str, *, again: bool = True) -> None:
         """Name an object; ``again`` keeps a second name beside its first."""
-        address = id(item)
-        if address not in self.given:
-            self.given[address] = (node, _NUMBERS[role])
-            self.items.append(item)
-        elif again:
-            self.more.setdefault(address, []).append(node)
+        self.given.addresses.append(id(item))
+        self.given.nodes.append(node)
+        self.roles.append(_NUMBERS[role])
+        self.again.append(again)
+        self.items.append(item)
+
+    def give_all(self, walk: Walk, roles: tuple[str, str], *, again: bool) -> None:
+        """Name what a walk met; the second of ``roles`` is that of buffers."""
+        other, buffer = map(_NUMBERS.__getitem__, roles)
+        self.given.addresses.extend(walk.addresses)
+        self.given.nodes.extend(walk.nodes)
+        shift = bytes((other, buffer)) + bytes(254)
+        self.roles.frombytes(walk.buffers.tobytes().translate(shift))
+        self.again.extend(array("b", [again]) * len(walk.nodes))
+        self.items.extend(walk.tensors)
 
     def node_of(self, item: Any) -> int | None:
         """Return the name an object has been given, or None."""
-        given = self.given.get(id(item))
-        return None if given is None else given[0]
-
-    def addresses(self) -> array[int]:
-        """Return the addresses of the named objects, in order."""
-        return array("Q", self.given)
+        addresses, nodes = self.given.addresses, self.given.nodes
+        for index in range(self._looked_up, len(addresses)):
+            self._nodes.setdefault(addresses[index], nodes[index])
+        self._looked_up = len(addresses)
+        return self._nodes.get(id(item))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.heap.walk import walk_state
 from tensorlens.frameworks.torch.census.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.naming import Naming
 
@@ -34,9 +35,18 @@ class Optimizers:
             return
         prefix = self._prefix(optimizer, name)
         self.anchors[id(optimizer)] = prefix
-        parameters = self._parameters(content.get("param_groups"), prefix)
+        groups, state = content.get("param_groups"), content.get("state")
+        naming = self._naming
+        walk = walk_state(groups, state, prefix, naming.names, naming.given, torch.Tensor)
+        if walk is not None:
+            naming.give_all(walk, ("optimizer", "optimizer"), again=False)
+        else:
+            self._add_unusual(groups, state, prefix)
+
+    def _add_unusual(self, groups: Any, content: Any, prefix: int) -> None:
+        parameters = self._parameters(groups, prefix)
         names = self._naming.names
-        for key, state in _entries(content.get("state")):
+        for key, state in _entries(content):
             if issubclass(type(key), torch.Tensor):
                 path = parameters.get(id(key), self._naming.node_of(key))
                 node = prefix if path is None else self._below(prefix, path)

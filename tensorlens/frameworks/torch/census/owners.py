@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.torch.census.modules import ModulePaths, class_name, roots_among
+from tensorlens.frameworks.heap.walk import roots_among
+from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name
 from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
 from tensorlens.records.names import Names
@@ -42,37 +43,39 @@ class Owners:
     def _add_modules(self, roots: Sequence[Root]) -> None:
         alone = sum(root.name is None for root in roots) == 1
         used: dict[str, int] = {}
+        nodes = []
         for root in roots:
             text = root.name if root.name is not None else "" if alone else class_name(root.item)
             if not text:
                 self.home = class_name(root.item)
             count = used[text] = used.get(text, 0) + 1
-            self.modules.add(root.item, self.naming.names.text(text + f"#{count}" * (count > 1)))
+            nodes.append(self.naming.names.text(text + f"#{count}" * (count > 1)))
+        self.modules.add([root.item for root in roots], nodes)
 
     def add_found(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
         """Name what the heap's other modules and optimizers hold."""
-        unknown = [item for item in modules if id(item) not in self.modules.paths]
-        for module in roots_among(unknown):
-            node = self.naming.names.text(class_name(module))
-            self.modules.add(module, node, again=False)
-            self.nameless.append((module, node))
+        known, names = self.modules.paths, self.naming.names
+        unknown = [item for item in modules if id(item) not in known] if known else list(modules)
+        roots = roots_among(unknown, KINDS)
+        nodes = [names.text(class_name(module)) for module in roots]
+        self.modules.add(roots, nodes, again=False)
+        self.nameless.extend(zip(roots, nodes, strict=True))
         for optimizer in optimizers:
             self.optimizers.add(optimizer)
 
-    def anchors(self) -> dict[int, str]:
-        """Return address to name of all that other tensors may be found in."""
-        names = self.naming.names
+    def anchors(self) -> dict[int, int]:
+        """Return address to node of the modules and optimizers that other tensors may be found in.
+
+        They are anchors beside :attr:`places`.
+        """
+        owners = {**self.modules.paths, **self.optimizers.anchors}
         # of these the name is asked for: what they hold goes on from their own holder
-        asked = {id(module) for module, _ in self.nameless}
-        owners = (*self.modules.paths.items(), *self.optimizers.anchors.items())
-        named = {address: names[node] for address, node in owners if address not in asked}
-        return {**named, **self.places}
+        for module, _ in self.nameless:
+            owners.pop(id(module), None)
+        return owners
 
     def module_paths(self) -> dict[int, tuple[str, ...]]:
         """Return address of a parameter to the path of the module that has it."""
-        names = self.naming.names
-        parts = {
-            node: tuple(filter(None, names[node].split(".")))
-            for node in set(self.modules.owners.values())
-        }
-        return {address: parts[node] for address, node in self.modules.owners.items()}
+        names, owners = self.naming.names, self.modules.owners()
+        parts = {node: tuple(filter(None, names[node].split("."))) for node in {*owners.values()}}
+        return {address: parts[node] for address, node in owners.items()}

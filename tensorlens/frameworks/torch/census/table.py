@@ -56,13 +56,25 @@ def tabulate(found: Found, christened: Christened, births: Births) -> TensorTabl
 
 def _kept(found: Found, christened: Christened) -> Sequence[int]:
     """Return the rows that stand for a tensor of someone's, or a storage of autograd's own."""
-    total, seen = len(found.scan.nbytes), found.in_python
-    if total == seen and not found.parts:
-        return range(total)
-    whole = {row for row, parts in found.parts.items() if found.scan.storage[row] == 0}
-    python = (row for row in range(seen) if row not in whole)
-    hidden = (row for row in range(seen, total) if christened.node[row] >= 0 and row not in whole)
-    return [*python, *hidden]
+    node, seen = christened.node, found.in_python
+    if len(node) == seen and not found.parts and (not node or min(node) >= 0):
+        return range(seen)
+    first, storage = found.scan.first, found.scan.storage
+    whole = {row for row, parts in found.parts.items() if parts and storage[row] == 0}
+    standing = christened.standing()
+    python: list[int] = []
+    autograd: list[int] = []
+    for row, name in enumerate(node):
+        if row in whole:
+            continue
+        if name < 0:
+            # an object that only C++ holds tells nothing new of a storage that has a name
+            if row >= seen or first[row] in standing:
+                continue
+            standing.add(first[row])
+        (autograd if row in christened.of_graph else python).append(row)
+    # Python's objects of what autograd holds come and go, and with them the order of the heap
+    return python + sorted(autograd, key=storage.__getitem__)
 
 
 def _picked(values: array[int], rows: Sequence[int]) -> array[int]:

@@ -21,6 +21,7 @@ from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.host import cpu_ledger
+from tensorlens.frameworks.torch.census.modules import content_of
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.table import Births, tabulate
 from tensorlens.frameworks.torch.native import NativeAllocator
@@ -37,6 +38,8 @@ def take(roots: Sequence[Root]) -> Findings:
         tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, node_types())
         owners = Owners(roots)
         owners.add_found(modules, optimizers)
+        # Python makes the dict of an instance when it is first asked for
+        objects.extend(filter(None, map(content_of, optimizers)))
         found = Found(tensors, owners.naming.items, (*functions, *nodes))
         christened = Christened(found, owners, objects)
         found.scan.close()
@@ -59,7 +62,7 @@ def _undisturbed() -> Iterator[None]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
             yield
     finally:
         if collects:
