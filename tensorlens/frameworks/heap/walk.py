@@ -19,10 +19,10 @@ from tensorlens.records.names import ATTRIBUTE, TEXT, Names
 MOST_PLACES = 100_000
 """Modules that contain each other many times over have more paths than anyone would read."""
 
-Registries: TypeAlias = "tuple[Any, Any, Any]"
+Registries: TypeAlias = tuple[Any, Any, Any]
 """Parameters, buffers, modules: each the ``(key, item)`` of one registry."""
 
-ReadModule: TypeAlias = Callable[[Any], Registries | None]
+ReadModule: TypeAlias = "Callable[[Any], Registries | None]"
 """Gives a module's registries, or None for what is no module."""
 
 _UNREAD = 2
@@ -131,9 +131,9 @@ def _read(reader: NativeHeap, found: int | None) -> Walk:
         walk.parents, walk.kinds, walk.values = (zeros(code, nodes) for code in "ibq")
         walk.addresses, walk.nodes, walk.buffers = (zeros(code, tensors) for code in "Qib")
         walk.modules, walk.paths = zeros("Q", modules), zeros("i", modules)
-        columns = (walk.parents, walk.kinds, walk.values, walk.addresses, walk.nodes, walk.buffers)
-        columns += (walk.modules, walk.paths)
-        reader.call("tl_walk_read", None)(handle, *map(pointer, columns))
+        new = (walk.parents, walk.kinds, walk.values)
+        given = (walk.addresses, walk.nodes, walk.buffers, walk.modules, walk.paths)
+        reader.call("tl_walk_read", None)(handle, *map(pointer, (*new, *given)))
         return walk
     finally:
         reader.call("tl_walk_release", None)(handle)
@@ -327,9 +327,7 @@ def _knows(groups: Any, nodes: dict[int, int]) -> bool:
     return True
 
 
-def _copy(
-    node: int, copies: dict[int, int], known: tuple[Names, int], writer: _Writer
-) -> int:
+def _copy(node: int, copies: dict[int, int], known: tuple[Names, int], writer: _Writer) -> int:
     """Return the same name below the optimizer's."""
     (names, no_text), way = known, []
     while node not in copies:
