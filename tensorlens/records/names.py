@@ -68,6 +68,14 @@ class Names:
         self.parents.append(parent)
         return len(self.parents) - 1
 
+    def attributes(self, parents: Sequence[int], name: str) -> range:
+        """Return new nodes, one below each of ``parents``: ``parent.name``."""
+        first = len(self.parents)
+        self.parents.extend(parents)
+        self.kinds.extend(array("b", [ATTRIBUTE]) * len(parents))
+        self.values.extend(array("q", [self.number(name)]) * len(parents))
+        return range(first, len(self.parents))
+
     def become(self, node: int, other: int) -> None:
         """Make ``node``, and so all names below it, read as ``other``."""
         for column in (self.parents, self.kinds, self.values):

@@ -1,7 +1,7 @@
 """The network that pytorch_memlab's figures were published for: every byte of them by name.
 
-The article printed, on a GPU, 22.22 MiB used and allocated before training, and after an epoch whose
-last batch has 80 images 67.59 MiB used of 67.62 allocated, with 14 tensors it had no name for.
+The article printed, on a GPU, 22.22 MiB used and allocated before training; after an epoch whose
+last batch has 80 images, 67.59 MiB used of 67.62 allocated, with 14 tensors it had no name for.
 """
 
 import gc

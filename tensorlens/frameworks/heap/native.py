@@ -145,6 +145,7 @@ class NativeHeap:
         _require(_word(id(items), 8) == id(list) and _word(id(items), 16) == 2, "objects")
         start = _word(id(items), 24)
         _require(_word(start, 0) == id(one) and _word(start, 8) == id(other), "lists")
+        _require(_word(id("three"), 16) == 5, "texts")
         _require(_cell_holds(one), "cells")
         for kind in (FunctionType, ValueError, int, _Plain):
             layout = (kind.__basicsize__, kind.__itemsize__)

@@ -36,7 +36,8 @@ class Found:
         """Those that come into Python only now among them, to live until the census is over."""
         self._rows = self.scan.add(self.tensors)
         known = self.scan.rows_of(array("Q", map(id, named)))
-        self._bring([item for item, row in zip(named, known, strict=True) if row < 0])
+        if known and min(known) < 0:
+            self._bring([item for item, row in zip(named, known, strict=True) if row < 0])
         self.parts: dict[int, list[tuple[int, Part]]] = {}
         """Row of a tensor without plain storage to the rows of its parts."""
         self.blocks: dict[int, tuple[int, int]] = {}
@@ -85,7 +86,8 @@ class Found:
         grad, flags = self.scan.grad, self.scan.flags
         if not grad or max(grad) < 0:
             return
-        wanted = {row for row in grad if row >= 0 and flags[row] & (ODD | REQUIRES_GRAD)}
+        odd = {each for each in set(flags) if each & (ODD | REQUIRES_GRAD)}
+        wanted = {row for row in grad if row >= 0 and flags[row] in odd} if odd else set()
         if wanted:
             owners = [tensor for tensor, row in self._pairs() if row >= 0 and grad[row] in wanted]
             self._bring([_base.grad.__get__(owner) for owner in owners])

@@ -6,7 +6,6 @@ A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +18,6 @@ _MADE_BY_CLASS = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: the type was made by a class statement."""
 _flags = type.__dict__["__flags__"].__get__
 """A type's flags, without asking its metaclass."""
-
-_TRANSPARENT = frozenset(
-    f"{name}Backward0"
-    for name in ("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand", "ToCopy")
-)
-"""What stands between a parameter and its use: a linear layer's transpose, autocast's copy."""
 
 
 @dataclass(slots=True)
@@ -180,70 +173,3 @@ def _inside(value: Any, depth: int = 0) -> Iterator[Any]:
         elif kind is dict:
             for item in value.values():
                 yield from _inside(item, depth + 1)
-
-
-class ModulesOfNodes:
-    """Which module a node of the graph was made in, as far as its neighbours tell.
-
-    A node that uses a parameter belongs to the module that has it. Any other was made between the
-    one before it and the one after it in the order of the forward pass: in the innermost module
-    that has both.
-    """
-
-    def __init__(self, graph: Graph, owners: dict[int, tuple[str, ...]]) -> None:
-        """``owners`` gives the path of the module that has a parameter, by its address."""
-        self._paths: dict[Any, tuple[str, ...]] = {}
-        leaves = {node: owners[id(leaf)] for node, leaf in graph.leaves if id(leaf) in owners}
-        if not leaves:
-            return
-        order = sorted(
-            (node for node in graph.nodes if type(node).__name__ != "AccumulateGrad"),
-            key=lambda node: node._sequence_nr(),
-        )
-        own = {node: path for node in order if (path := _own(node, leaves)) is not None}
-        self._between(order, own)
-
-    def _between(self, order: list[Any], own: dict[Any, tuple[str, ...]]) -> None:
-        following: tuple[str, ...] = ()
-        after: dict[Any, tuple[str, ...]] = {}
-        for node in reversed(order):
-            after[node] = following
-            following = own.get(node, following)
-        before: tuple[str, ...] = ()
-        for node in order:
-            mine = own.get(node)
-            if mine is not None:
-                before = mine
-            self._paths[node] = _common(before, after[node]) if mine is None else mine
-
-    def of(self, node: Any) -> tuple[str, ...] | None:
-        """Return the path's parts, or None where no parameter tells."""
-        return self._paths.get(node)
-
-    def of_all(self, nodes: list[Any]) -> tuple[str, ...] | None:
-        """Return the path of the innermost module that has all the nodes, or None."""
-        paths = [path for node in nodes if (path := self._paths.get(node)) is not None]
-        return functools.reduce(_common, paths) if paths else None
-
-
-def _own(node: Any, leaves: dict[Any, tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return the innermost module that has all parameters that the node uses, None without any."""
-    own: tuple[str, ...] | None = None
-    for below, _ in node.next_functions:
-        for _ in range(3):
-            if type(below).__name__ not in _TRANSPARENT:
-                break
-            below = below.next_functions[0][0]
-        if below is not None and below in leaves:
-            # a compiled function uses those of many modules
-            own = leaves[below] if own is None else _common(own, leaves[below])
-    return own
-
-
-def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    length = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        length += 1
-    return one[:length]

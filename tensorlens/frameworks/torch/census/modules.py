@@ -34,8 +34,12 @@ class ModulePaths:
         nodes = array("i", prefixes)
         for part in walk.walk_registries(list(roots), nodes, self._naming.names, KINDS):
             self._naming.give_all(part, ("parameter", "buffer"), again=again)
-            first = dict(zip(reversed(part.modules), reversed(part.paths), strict=True))
-            self.paths = {**first, **self.paths} if self.paths else first
+            if self.paths:
+                for address, path in zip(part.modules, part.paths, strict=True):
+                    self.paths.setdefault(address, path)
+            else:
+                # of a module met twice the first path stays
+                self.paths = dict(zip(reversed(part.modules), reversed(part.paths), strict=True))
             part.tensors, part.keys = [], []
             self._walks.append(part)
 

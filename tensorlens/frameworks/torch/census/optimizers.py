@@ -16,6 +16,8 @@ from tensorlens.frameworks.torch.census.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.naming import Naming
 
 _DEEPEST = 16
+_AT_ONCE = 100
+"""How many names a walk of the whole state may look at for each parameter with state."""
 _NOTHING = (int, float, bool, str, type(None))
 
 
@@ -36,14 +38,21 @@ class Optimizers:
         prefix = self._prefix(optimizer, name)
         self.anchors[id(optimizer)] = prefix
         groups, state = content.get("param_groups"), content.get("state")
+        if not self._add_at_once(groups, state, prefix):
+            self._add_one_by_one(groups, state, prefix)
+
+    def _add_at_once(self, groups: Any, state: Any, prefix: int) -> bool:
+        """Name plain state; return whether it was."""
         naming = self._naming
+        # it looks at all names, and there may be an optimizer for each parameter
+        if _AT_ONCE * len(_entries(state)) < len(naming.given.addresses):
+            return False
         walk = walk_state(groups, state, prefix, naming.names, naming.given, torch.Tensor)
         if walk is not None:
             naming.give_all(walk, ("optimizer", "optimizer"), again=False)
-        else:
-            self._add_unusual(groups, state, prefix)
+        return walk is not None
 
-    def _add_unusual(self, groups: Any, content: Any, prefix: int) -> None:
+    def _add_one_by_one(self, groups: Any, content: Any, prefix: int) -> None:
         parameters = self._parameters(groups, prefix)
         names = self._naming.names
         for key, state in _entries(content):

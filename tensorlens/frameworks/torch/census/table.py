@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container, Iterator, Sequence
 
-from tensorlens.frameworks.torch.census.christen import Christened
 from tensorlens.frameworks.torch.census.find import Found
+from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.native import NativeAllocator
 from tensorlens.records.tensors import SourceLine, TensorTable
 
@@ -31,15 +31,15 @@ class Births:
         return SourceLine(*self._allocator.birth_line(number))
 
 
-def tabulate(found: Found, christened: Christened, births: Births) -> TensorTable:
+def tabulate(found: Found, named: NamedRows, births: Births) -> TensorTable:
     """Return the table of everything found; each storage is counted in one row."""
     table = TensorTable()
     scan = found.scan
-    rows = _kept(found, christened)
+    rows = _kept(found, named)
     for column in _PLAIN:
         setattr(table, column, _picked(getattr(scan, column), rows))
-    table.role, table.name = _picked(christened.role, rows), _picked(christened.node, rows)
-    table.names = christened.names
+    table.role, table.name = _picked(named.role, rows), _picked(named.node, rows)
+    table.names = named.names
     # there is one: torch's own spelling of it has no number
     table.devices = ["mps" if device == "mps:0" else device for device in scan.devices]
     table.dtypes = list(scan.dtypes)
@@ -48,20 +48,26 @@ def tabulate(found: Found, christened: Christened, births: Births) -> TensorTabl
         table.storage[index], table.storage_nbytes[index] = found.blocks[row]
         table.nbytes[index] = found.blocks[row][1]
     _add_births(table, births)
-    _add_sparse(table, rows, christened)
-    _name_the_rest(table)
-    _choose_counted(table, _picked(scan.first, rows))
+    _add_sparse(table, rows, named)
+    plain = isinstance(rows, range)
+    if not plain:
+        _name_the_rest(table)
+    if not plain or found.sharing:
+        _choose_counted(table, _picked(scan.first, rows))
     return table
 
 
-def _kept(found: Found, christened: Christened) -> Sequence[int]:
-    """Return the rows that stand for a tensor of someone's, or a storage of autograd's own."""
-    node, seen = christened.node, found.in_python
+def _kept(found: Found, named: NamedRows) -> Sequence[int]:
+    """Return the rows that stand for a tensor of someone's, or a storage of autograd's own.
+
+    A range: all of them, and all have a name.
+    """
+    node, seen = named.node, found.in_python
     if len(node) == seen and not found.parts and (not node or min(node) >= 0):
         return range(seen)
     first, storage = found.scan.first, found.scan.storage
     whole = {row for row, parts in found.parts.items() if parts and storage[row] == 0}
-    standing = christened.standing()
+    standing = named.standing()
     python: list[int] = []
     autograd: list[int] = []
     for row, name in enumerate(node):
@@ -72,7 +78,7 @@ def _kept(found: Found, christened: Christened) -> Sequence[int]:
             if row >= seen or first[row] in standing:
                 continue
             standing.add(first[row])
-        (autograd if row in christened.of_graph else python).append(row)
+        (autograd if row in named.of_graph else python).append(row)
     # Python's objects of what autograd holds come and go, and with them the order of the heap
     return python + sorted(autograd, key=storage.__getitem__)
 
@@ -101,18 +107,18 @@ def _add_births(table: TensorTable, births: Births) -> None:
     table.born = array("i", map(lines.__getitem__, numbers))
 
 
-def _add_sparse(table: TensorTable, rows: Sequence[int], christened: Christened) -> None:
+def _add_sparse(table: TensorTable, rows: Sequence[int], named: NamedRows) -> None:
     """Fill the columns that most rows have nothing in."""
     for name in ("module", "held_by", "note", "alias"):
         setattr(table, name, array("i", [-1]) * len(rows))
-    for index, row in _places_of(christened.module, rows):
-        table.module[index] = christened.module[row]
-    for index, row in _places_of(christened.more, rows):
-        nodes = christened.more[row]
+    for index, row in _places_of(named.module, rows):
+        table.module[index] = named.module[row]
+    for index, row in _places_of(named.more, rows):
+        nodes = named.more[row]
         table.more_names[index] = tuple(dict.fromkeys(table.names[node] for node in nodes))
     for texts, numbers, column in (
-        (christened.held_by, table.holders, table.held_by),
-        (christened.notes, table.notes, table.note),
+        (named.held_by, table.holders, table.held_by),
+        (named.notes, table.notes, table.note),
     ):
         known: dict[str, int] = {}
         for index, row in _places_of(texts, rows):

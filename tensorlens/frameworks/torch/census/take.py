@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.heap import no_locals, select
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.christen import Christened
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.host import cpu_ledger
 from tensorlens.frameworks.torch.census.modules import content_of
+from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.table import Births, tabulate
 from tensorlens.frameworks.torch.native import NativeAllocator
@@ -41,9 +41,9 @@ def take(roots: Sequence[Root]) -> Findings:
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))
         found = Found(tensors, owners.naming.items, (*functions, *nodes))
-        christened = Christened(found, owners, objects)
+        named = NamedRows(found, owners, objects)
         found.scan.close()
-        table = tabulate(found, christened, births)
+        table = tabulate(found, named, births)
         ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), no_locals()))
     return Findings(table, ledger, (*_notes(found), *reasons))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from typing import Any
 
 from tensorlens.frameworks.heap import anchors, hold
 from tensorlens.frameworks.heap.walk import assign
 from tensorlens.frameworks.torch.census.find import Found
-from tensorlens.frameworks.torch.census.graph import ModulesOfNodes, Saved
+from tensorlens.frameworks.torch.census.graph import Saved
+from tensorlens.frameworks.torch.census.labels import Labels, ModulesOfNodes
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import ROLES
@@ -26,7 +28,7 @@ _MOST_SAVERS = 3
 """A tensor that many nodes saved is held by the first few and ``... more``."""
 
 
-class Christened:
+class NamedRows:
     """The names, roles, holders and notes of the rows of ``found.scan``."""
 
     def __init__(self, found: Found, owners: Owners, objects: list[Any]) -> None:
@@ -56,6 +58,12 @@ class Christened:
         self._loose: set[int] = set()
         """Nodes that the names begin with of what no variable leads to."""
         self._dependants = {row for row, _, _, _ in self._links}
+        grad = found.scan.grad
+        self._gradients: list[tuple[int, int]] = []
+        """``(row, row of its gradient)`` of the gradients without a name."""
+        if grad and max(grad) >= 0:
+            self._gradients += compress(enumerate(grad), map((-1).__lt__, grad))
+            self._dependants.update(row for _, row in self._gradients)
         self._apply_given()
         self._apply_roles()
         self._name_dependants()
@@ -131,7 +139,7 @@ class Christened:
         if not found.saved and not found.nonleaf:
             return
         modules = ModulesOfNodes(found.graph, self._owners.module_paths())
-        label = _Labels(modules, self._owners.home)
+        label = Labels(modules, self._owners.home)
         for first, pairs in found.saved.items():
             # what a node computed belongs to it more than to the nodes that use it
             pairs = sorted(pairs, key=_by_node)
@@ -168,7 +176,7 @@ class Christened:
     def _is_loose(self, row: int) -> bool:
         return bool(self._loose) and self.names.root(self.node[row]) in self._loose
 
-    def _describe(self, row: int, several: list[Saved], label: _Labels) -> None:
+    def _describe(self, row: int, several: list[Saved], label: Labels) -> None:
         texts = list(dict.fromkeys(label.of(saved) for saved in several))
         if self.node[row] < 0 or self._is_loose(row):
             self.node[row] = self.names.text(texts.pop(0))
@@ -195,9 +203,20 @@ class Christened:
         """Name gradients, parts and copies after what they belong to, where that has a name."""
         before = -1
         # the gradient of a sharded parameter has parts: what it is named after waits, too
-        while len(self._links) != before:
-            before = len(self._links)
+        while len(self._links) + len(self._gradients) != before:
+            before = len(self._links) + len(self._gradients)
             self._links = [link for link in self._links if not self._name_after(*link)]
+            self._name_gradients()
+
+    def _name_gradients(self) -> None:
+        """Name gradients after what they belong to, all at once: there may be many."""
+        node, pairs = self.node, self._gradients
+        ready = [(owner, row) for owner, row in pairs if node[row] < 0 <= node[owner]]
+        named = self.names.attributes([node[owner] for owner, _ in ready], "grad")
+        # of two that share a gradient the first names it
+        for number, (_, row) in zip(reversed(named), reversed(ready), strict=True):
+            node[row] = number
+        self._gradients = [pair for pair in pairs if node[pair[1]] < 0]
 
     def _name_after(self, row: int, owner: int, suffix: str, note: str | None) -> bool:
         """Name a row after its owner; return whether that is done."""
@@ -230,40 +249,3 @@ def _links(found: Found) -> Iterator[tuple[int, int, str, str | None]]:
         for row, part in parts:
             if row >= 0:
                 yield row, owner, part.name, part.note
-    grad = found.scan.grad
-    if grad and max(grad) >= 0:
-        for owner, row in enumerate(grad):
-            if row >= 0:
-                yield row, owner, "grad", None
-
-
-class _Labels:
-    """Names for what autograd holds: ``layer.0.mlp: GeluBackward0.self``."""
-
-    def __init__(self, modules: ModulesOfNodes, home: str) -> None:
-        """``home`` is the class of the one model there is, or empty."""
-        self._modules = modules
-        self._home = home
-
-    def module(self, node: Any) -> str | None:
-        """Return the path of the module a node was made in, or None."""
-        path = self._modules.of(node)
-        return None if path is None else self._text(path)
-
-    def _text(self, path: tuple[str, ...]) -> str:
-        return ".".join(path) or self._home or "model"
-
-    def made_by(self, node: Any) -> str:
-        """Return the name of what a node computed."""
-        return self._within(node, type(node).__name__)
-
-    def of(self, saved: Saved) -> str:
-        """Return the name of what a node saved."""
-        if saved.region is None:
-            return self._within(saved.node, f"{type(saved.node).__name__}.{saved.argument}")
-        path = self._modules.of_all(saved.region)
-        return saved.argument if path is None else f"{self._text(path)}: {saved.argument}"
-
-    def _within(self, node: Any, text: str) -> str:
-        path = self.module(node)
-        return text if path is None else f"{path}: {text}"
