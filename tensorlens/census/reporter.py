@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 import threading
 import types
@@ -100,11 +101,11 @@ class MemReporter:
             file: where to print; standard output by default.
 
         Raises:
-            UsageError: no such role, or not a size.
+            UsageError: no such role, not a size, or not a number of rows.
             DeviceError: no such device.
         """
         view = View(
-            top=top,
+            top=_top(top),
             min_size=_size(min_size),
             roles=_roles(roles),
             devices=_devices([*([] if device is None else [device]), *_several(devices)]),
@@ -140,9 +141,36 @@ class MemReporter:
     def _take(self, item: Any, name: str | None) -> None:
         _check(item)
         if type(item) in (list, tuple, dict) and name is None:
-            for key, each in _entries(item):
-                self._take(each, key)
+            self._take_all(item)
             return
+        self._keep(item, name)
+
+    def _take_all(self, container: Any) -> None:
+        """Take what a container holds; the numbers and such beside that are passed over.
+
+        Raises:
+            UsageError: there is nothing else in it.
+        """
+        waiting: list[tuple[str | None, Any]] = [(None, container)]
+        before, seen = len(self._roots), set()
+        refusal: UsageError | None = None
+        while waiting:
+            name, item = waiting.pop()
+            if name is None and type(item) in (list, tuple, dict):
+                # one may contain itself
+                if id(item) not in seen:
+                    seen.add(id(item))
+                    waiting += reversed(_entries(item))
+            elif item is not None:
+                try:
+                    _check(item)
+                    self._keep(item, name)
+                except UsageError as error:
+                    refusal = refusal or error
+        if refusal is not None and len(self._roots) == before:
+            raise refusal
+
+    def _keep(self, item: Any, name: str | None) -> None:
         try:
             self._roots.append((weakref.ref(item), name))
         except TypeError:
@@ -207,6 +235,13 @@ def _several(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple, set, frozenset)):
         return list(value)
     return [value]
+
+
+def _top(top: Any) -> int | None:
+    try:
+        return None if top is None else operator.index(top)
+    except TypeError:
+        raise UsageError(f"top = {top!r}: give the number of rows, or None for all") from None
 
 
 def _size(size: int | str) -> int:

@@ -1,16 +1,19 @@
-"""Tensors that differ only in their place in one container, told together.
+"""Tensors that differ only in their place in containers, or in nothing, told together.
 
 ``history[0]`` to ``history[9999]``, equal in everything that a reader sees, are one family:
-``history[0..9999]``.
+``history[0..9999]``. So are ``buffer[0].state`` to ``buffer[2999].state``: ``buffer[*].state``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from tensorlens.records.names import BLANK, INDEX, KEY
 from tensorlens.records.tensors import TensorTable
 
 _MOST_RANGES = 3
+_FEW = 8
+"""So many keys of a dict are rather fields with a meaning each than items of one kind."""
 _ALIKE = (
     *("role", "device", "dtype", "shape", "nbytes", "storage_nbytes"),
     *("born", "held_by", "note", "module"),
@@ -22,6 +25,9 @@ def families(
 ) -> list[list[int]]:
     """Return the rows in families, in the order of each one's first row.
 
+    A family's names are equal, or differ in their last index, or, where it has more than eight
+    members, in any indices and keys.
+
     Args:
         table: what the rows are of.
         rows: those to tell together.
@@ -29,38 +35,88 @@ def families(
     """
     names = table.names
     columns = [getattr(table, column) for column in _ALIKE]
-    parents: dict[int, str] = {}
-    found: list[list[int]] = []
+    memo: dict[int, str] = {}
+    order: dict[int, int] = {}
     known: dict[tuple[object, ...], list[int]] = {}
     for row in rows:
-        place = None if row in table.more_names else names.family(table.name[row])
-        if place is None:
-            found.append([row])
-            continue
-        parent = place[0]
-        if parent not in parents:
-            parents[parent] = names[parent]
+        order[row] = len(order)
         key = (
-            parents[parent],
+            # one of several names says all of them: it is no part of a family
+            row if row in table.more_names else names.pattern(table.name[row], memo),
             apart[row] if apart else None,
             *[column[row] for column in columns],
         )
-        family = known.get(key)
-        if family is None:
-            family = known[key] = []
-            found.append(family)
-        family.append(row)
-    return found
+        group = known.get(key)
+        if group is None:
+            known[key] = [row]
+        else:
+            group.append(row)
+    found = [family for group in known.values() for family in _parted(table, group)]
+    return sorted(found, key=lambda family: order[family[0]])
 
 
 def family_name(table: TensorTable, family: Sequence[int]) -> str:
-    """Return the name of one tensor, or of several with their indices as ranges."""
+    """Return the name of one tensor, or of several: last indices as ranges, others blanked.
+
+    What all of them have in common is written: ``rows[*]['x']``.
+    """
+    names = table.names
     if len(family) == 1:
-        return table.names[table.name[family[0]]]
-    places = [table.names.family(table.name[row]) for row in family]
-    indices = sorted({place[1] for place in places if place is not None})
-    parent = places[0][0] if places[0] is not None else -1
-    return f"{table.names[parent]}[{_ranges(indices)}]"
+        return names[table.name[family[0]]]
+    nodes = [table.name[row] for row in family]
+    kinds, first = names.steps(nodes[0])
+    ways = [names.steps(node)[1] for node in nodes]
+    if any(len(way) != len(first) for way in ways):
+        # one text, put together in several ways
+        return names.pattern(nodes[0], {})
+    varied = [
+        kind in (INDEX, KEY) and any(way[step] != text for way in ways)
+        for step, (kind, text) in enumerate(zip(kinds, first, strict=True))
+    ]
+    parts = [BLANK if varies else text for varies, text in zip(varied, first, strict=True)]
+    if varied and varied[-1] and not any(varied[:-1]):
+        indices = [place[1] for place in map(names.family, nodes) if place is not None]
+        if len(indices) == len(nodes):
+            parts[-1] = f"[{_ranges(sorted(set(indices)))}]"
+    return "".join(parts).removeprefix(".")
+
+
+def _parted(table: TensorTable, group: list[int]) -> list[list[int]]:
+    """Return the families of rows whose names are equal but for indices and keys."""
+    if len(group) == 1 or len(group) > _FEW:
+        return [group]
+    names = table.names
+    kinds, _ = names.steps(table.name[group[0]])
+    if KEY not in kinds and INDEX not in kinds[:-1]:
+        return [group]
+    found = []
+    for beside in _grouped(group, [_without_last_index(table, row) for row in group]):
+        # with gaps, as the first and third of each of some tuples, they are no list
+        if _is_run(table, beside):
+            found.append(beside)
+        else:
+            found += _grouped(beside, [names[table.name[row]] for row in beside])
+    return found
+
+
+def _grouped(rows: Sequence[int], keys: Sequence[object]) -> list[list[int]]:
+    groups: dict[object, list[int]] = {}
+    for row, key in zip(rows, keys, strict=True):
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+def _without_last_index(table: TensorTable, row: int) -> tuple[str, bool]:
+    node = table.name[row]
+    place = table.names.family(node)
+    return (table.names[node], False) if place is None else (table.names[place[0]], True)
+
+
+def _is_run(table: TensorTable, rows: Sequence[int]) -> bool:
+    """Tell whether names that differ in their last index at most leave none of these out."""
+    places = [table.names.family(table.name[row]) for row in rows]
+    indices = {place[1] for place in places if place is not None}
+    return not indices or max(indices) - min(indices) < len(indices)
 
 
 def _ranges(indices: Sequence[int]) -> str:

@@ -13,6 +13,9 @@ from typing import Any
 TEXT, INDEX, KEY, ATTRIBUTE = range(4)
 """How a node goes on from its parent: a text of its own, ``[3]``, ``['key']``, ``.attribute``."""
 
+BLANK = "[*]"
+"""What stands for any index or key."""
+
 LONGEST_KEY = 60
 
 
@@ -45,6 +48,16 @@ class Names:
         """Return a new node: these words and no parent."""
         return self._add(-1, TEXT, self.number(words))
 
+    def open_text(self, words: str) -> int:
+        """Return a new node: these words and no parent, for :meth:`settle` to change."""
+        self.texts.append(words)
+        return self._add(-1, TEXT, len(self.texts) - 1)
+
+    def settle(self, node: int, other: int, words: str) -> None:
+        """Make a node of :meth:`open_text` read as ``other``, and copies of it as ``words``."""
+        self.texts[self.values[node]] = words
+        self.become(node, other)
+
     def index(self, parent: int, index: int) -> int:
         """Return a new node: ``parent[index]``."""
         return self._add(parent, INDEX, index)
@@ -76,6 +89,18 @@ class Names:
         self.values.extend(array("q", [self.number(name)]) * len(parents))
         return range(first, len(self.parents))
 
+    def below(self, parent: int, node: int) -> int:
+        """Return a new node: the name of ``node`` gone on from ``parent``."""
+        way = []
+        while node >= 0:
+            way.append(node)
+            node = self.parents[node]
+        for each in reversed(way):
+            kind, value = self.kinds[each], self.values[each]
+            if kind != TEXT or self.texts[value]:
+                parent = self._add(parent, ATTRIBUTE if kind == TEXT else kind, value)
+        return parent
+
     def become(self, node: int, other: int) -> None:
         """Make ``node``, and so all names below it, read as ``other``."""
         for column in (self.parents, self.kinds, self.values):
@@ -102,6 +127,11 @@ class Names:
 
     def __getitem__(self, node: int) -> str:
         """Return the name of a node."""
+        return "".join(self.steps(node)[1]).removeprefix(".")
+
+    def steps(self, node: int) -> tuple[list[int], list[str]]:
+        """Return the kinds and the texts of the nodes that make up a name, its root first."""
+        found: list[int] = []
         parts: list[str] = []
         length = len(self.parents)
         # a damaged file may hold a circle
@@ -109,6 +139,7 @@ class Names:
             if node < 0:
                 break
             kind, value, parent = self.kinds[node], self.values[node], self.parents[node]
+            found.append(kind)
             if kind == INDEX:
                 parts.append(f"[{value}]")
             elif kind == KEY:
@@ -118,7 +149,35 @@ class Names:
             else:
                 parts.append(self.texts[value])
             node = parent
-        return "".join(reversed(parts)).removeprefix(".")
+        found.reverse()
+        parts.reverse()
+        return found, parts
+
+    def pattern(self, node: int, memo: dict[int, str]) -> str:
+        """Return the name of a node with every index and key blanked: ``rows[*][*].loss``.
+
+        Args:
+            node: whose name it is.
+            memo: what earlier calls found, to begin with empty.
+        """
+        kinds, parents = self.kinds, self.parents
+        way: list[int] = []
+        while node >= 0 and node not in memo:
+            # a damaged file may hold a circle: it ends where it began
+            memo[node] = ""
+            way.append(node)
+            node = parents[node]
+        text = memo[node] if node >= 0 else ""
+        for node in reversed(way):
+            kind = kinds[node]
+            if kind == INDEX or kind == KEY:
+                text += BLANK
+            elif kind == ATTRIBUTE:
+                text += f".{self.texts[self.values[node]]}"
+            else:
+                text += self.texts[self.values[node]]
+            memo[node] = text
+        return text.removeprefix(".")
 
     def family(self, node: int) -> tuple[int, int] | None:
         """Return ``(parent, index)`` where the name ends in an index, else None."""

@@ -22,7 +22,7 @@ class TensorRow:
     """One tensor that stands for its storage, or a family of them."""
 
     name: str
-    """With the indices of a family as ranges."""
+    """With the indices of a family as ranges, or as ``[*]``."""
     count: int
     first: TensorRecord
     nbytes: int
@@ -246,7 +246,7 @@ class _Choice:
         top = len(sized) if view.top is None else view.top
         self.shown = [family for _, family in sized[:top]]
         for size, family in sized[top:]:
-            self._leave("top=None shows all", len(family), size)
+            self._leave("top=None or --top all shows them", len(family), size)
 
     def _leave(self, why: str, count: int, size: int) -> None:
         total = self._hidden.setdefault(why, [0, 0])

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import threading
 import warnings
 import weakref
 
@@ -308,3 +309,25 @@ def test_no_tensor_comes_into_the_heap(silent):
     snapshots = [reporter.report(), reporter.snapshot()]
     assert count() == before
     assert len(snapshots) == 2 and output is not None
+
+
+def test_tuples_that_other_threads_make_are_left_alone():
+    errors, stop = [], threading.Event()
+
+    def make():
+        while not stop.is_set():
+            try:
+                tuple(torch.zeros(1) for _ in range(40))
+            except BaseException as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=make)
+    reporter = tensorlens.MemReporter()
+    thread.start()
+    try:
+        for _ in range(60):
+            reporter.snapshot()
+    finally:
+        stop.set()
+        thread.join()
+    assert errors == []

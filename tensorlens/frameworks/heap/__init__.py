@@ -2,7 +2,7 @@
 
 from tensorlens.frameworks.heap.frames import anchors
 from tensorlens.frameworks.heap.frames import note as no_locals
-from tensorlens.frameworks.heap.holders import hold, select
+from tensorlens.frameworks.heap.holders import hold, living, select
 from tensorlens.frameworks.heap.native import note as not_native
 
-__all__ = ["anchors", "hold", "no_locals", "not_native", "select"]
+__all__ = ["anchors", "hold", "living", "no_locals", "not_native", "select"]

@@ -90,7 +90,7 @@ def local_text(holder: Any, address: int) -> str:
     for name, value, _ in locals_of(frame):
         if value == address and not name.startswith("."):
             return f"{function_name(code)}(): {name}{kept}"
-    return f"{function_name(code)}(): temporary{kept}"
+    return f"{function_name(code)}(): (temporary){kept}"
 
 
 class Steps:

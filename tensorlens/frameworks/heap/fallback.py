@@ -8,12 +8,21 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress, repeat
+from operator import is_not
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 from tensorlens.frameworks.heap import rows as r
 from tensorlens.frameworks.heap.rows import Quest, Rows
+
+
+def objects() -> list[Any]:
+    """Return the heap's objects without the tuples."""
+    found = gc.get_objects()
+    # all in one call, so that no other thread runs meanwhile
+    return list(compress(found, map(is_not, map(type, found), repeat(tuple))))
 
 
 def select(
@@ -39,7 +48,9 @@ def select(
 
 def search(quest: Quest) -> Rows:
     """Return how the targets are held, as the native search does."""
-    seeking = _Search(quest)
+    tuples = [found for found in gc.get_objects() if type(found) is tuple]
+    skip = array("Q", [*quest.skip, id(quest.objects), id(tuples)])
+    seeking = _Search(replace(quest, objects=[*quest.objects, *tuples], skip=skip))
     try:
         seeking.run()
         return seeking.rows()

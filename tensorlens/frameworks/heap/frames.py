@@ -19,7 +19,7 @@ from typing import Any
 from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.heap.rows import MODULES, is_subtype, vars_of_module
 
-TEMPORARY = "temporary"
+TEMPORARY = "(temporary)"
 """What a value on a frame's evaluation stack is called; it may be stale."""
 
 _OWN = str(Path(__file__).parents[2]) + os.sep
@@ -32,7 +32,7 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
     A module's globals come with the module's name, those of ``__main__`` with an empty text; a
     local comes as ``function(): local``. The frames of all threads count, user code before
     libraries and inner before outer. Frames and modules of tensorlens and those below
-    ``skip_modules`` are left out. A value on an evaluation stack is ``function(): temporary``; it
+    ``skip_modules`` are left out. A value on an evaluation stack is ``function(): (temporary)``; it
     may be long gone, so its address is only to be compared.
     """
     skip = ("tensorlens", *skip_modules)

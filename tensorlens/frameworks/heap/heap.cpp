@@ -35,6 +35,37 @@ TL_EXPORT uint64_t tl_heap_inline_name(PyObject* object, PyObject* child) {
   return reinterpret_cast<uint64_t>(inline_name(object, describe(type_of(object)), child));
 }
 
+// Gives the heap's objects without the tuples, one of which may be half made in another thread:
+// nobody else may hold it when its maker goes on. `fetch` is gc.get_objects.
+TL_EXPORT PyObject* tl_heap_objects(PyObject* fetch) {
+  PyObject* const objects = PyObject_CallNoArgs(fetch);
+  if (objects == nullptr) {
+    return nullptr;
+  }
+  auto** const items = const_cast<PyObject**>(list_items(objects));
+  const ssize_t count = size_of(objects);
+  constexpr ssize_t kAhead = 16;
+  std::vector<PyObject*> tuples;
+  ssize_t kept = 0;
+  for (ssize_t index = 0; index < count; ++index) {
+    if (index + kAhead < count) {
+      __builtin_prefetch(reinterpret_cast<const char*>(items[index + kAhead]) + 8);
+    }
+    PyObject* const item = items[index];
+    if (type_of(item) == &PyTuple_Type) {
+      tuples.push_back(item);
+    } else {
+      items[kept++] = item;
+    }
+  }
+  std::copy(tuples.begin(), tuples.end(), items + kept);
+  if (PyList_SetSlice(objects, kept, count, nullptr) != 0) {
+    Py_DecRef(objects);
+    return nullptr;
+  }
+  return objects;
+}
+
 // Appends the objects whose type derives from one of `kinds` (63 at most) to the list of that kind,
 // and those whose type is itself one of `exact` to the list after these. -1: no memory.
 TL_EXPORT int tl_heap_select(
@@ -77,10 +108,10 @@ TL_EXPORT int tl_heap_select(
 TL_EXPORT Rows* tl_heap_search(
     PyObject* objects, const uint64_t* targets, const uint64_t* anchors, const int8_t* origins,
     const uint64_t* skip, const int64_t* lengths, int64_t depth, int64_t first_text,
-    PyObject* keys) {
+    PyObject* fetch, PyObject* keys, PyObject* tuples) {
   try {
     auto rows = std::make_unique<Rows>();
-    Search search(objects, depth, static_cast<size_t>(lengths[0]), first_text);
+    Search search(objects, depth, static_cast<size_t>(lengths[0]), first_text, fetch);
     std::for_each(targets, targets + lengths[0], [&](uint64_t a) { search.target(a); });
     std::for_each(skip, skip + lengths[2], [&](uint64_t a) { search.skip(a); });
     for (int64_t index = 0; index < lengths[1]; ++index) {
@@ -90,6 +121,15 @@ TL_EXPORT Rows* tl_heap_search(
     search.write(*rows);
     for (PyObject* key : rows->keys) {
       if (PyList_Append(keys, key) != 0) {
+        return nullptr;
+      }
+    }
+    // tuples on the way to a target, that the caller does not hold yet
+    for (size_t row = 0; row < rows->how.size(); ++row) {
+      auto* const object = reinterpret_cast<PyObject*>(rows->address[row]);
+      if (type_of(object) == &PyTuple_Type &&
+          (rows->holder[row] >= 0 || rows->value[row] != kTemporary) &&
+          PyList_Append(tuples, object) != 0) {
         return nullptr;
       }
     }

@@ -25,6 +25,16 @@ _DESCRIBED = re.compile(
 )
 
 
+def living() -> list[Any]:
+    """Return the heap's objects, without the tuples.
+
+    A tuple is made in steps, and whoever makes it fails if someone else holds it when another
+    thread gets its turn in between. :func:`hold` looks at tuples by itself.
+    """
+    engine = native() or fallback
+    return engine.objects()
+
+
 def select(
     objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...] = ()
 ) -> tuple[list[Any], ...]:
@@ -50,7 +60,8 @@ def hold(
     """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
 
     Args:
-        objects: the heap, as ``gc.get_objects()`` gives it. What is not in it holds nothing.
+        objects: the heap, as :func:`living` gives it. What is not in it holds nothing, but for
+            tuples.
         targets: addresses of objects that the caller keeps alive.
         anchors: where names begin, as :func:`~tensorlens.frameworks.heap.frames.anchors` gives
             it: the text of a name by an object's address. Of an anchor whose text is empty or a
@@ -187,6 +198,8 @@ class _Describer:
         node = self._named.get(address)
         known = self._anchors.get(address) if node is None else self._names[node]
         if origin == r.TEMPORARY:
+            # the slot may be stale: it says less than what else is known
+            self.loose.append(row)
             return known or ""
         found = self._object(row)
         if known is not None and origin <= r.OTHER_MODULE:

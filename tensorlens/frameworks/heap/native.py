@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import sys
 import sysconfig
 from array import array
@@ -46,6 +47,12 @@ class NativeHeap:
                 self._set_up(0)
         self._check_instances()
 
+    def objects(self) -> list[Any]:
+        """Return the heap's objects without the tuples, none of which is held meanwhile."""
+        fetch = ctypes.py_object(gc.get_objects)
+        found: list[Any] = self.call("tl_heap_objects", ctypes.py_object)(fetch)
+        return found
+
     def select(
         self, objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...]
     ) -> tuple[list[Any], ...]:
@@ -67,7 +74,7 @@ class NativeHeap:
             *map(pointer, (quest.targets, quest.anchors, quest.origins, quest.skip, lengths)),
             ctypes.c_int64(quest.depth),
             ctypes.c_int64(quest.first_text),
-            ctypes.py_object(rows.keys),
+            *map(ctypes.py_object, (gc.get_objects, rows.keys, rows.tuples)),
         )
         if not found:
             raise MemoryError

@@ -103,6 +103,8 @@ class Rows:
     """For each key, whether it is written as an attribute."""
     targets: array[int] = field(default_factory=lambda: array("i"))
     """The row of each target, or -1."""
+    tuples: list[Any] = field(default_factory=list)
+    """Those among the rows: they have to live until the rows have been read."""
 
 
 @dataclass(slots=True)

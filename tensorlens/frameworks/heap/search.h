@@ -6,6 +6,7 @@
 #include "layout.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_set>
 #include <vector>
 
@@ -124,9 +125,10 @@ struct Rows {
 class Search {
  public:
   // A key's text has the number of the key among `keys` of the rows, counted from `first_text` on.
-  Search(PyObject* objects, int64_t depth, size_t targets, int64_t first_text)
+  // `fetch` gives the heap's objects afresh: the tuples among them are looked at in the end.
+  Search(PyObject* objects, int64_t depth, size_t targets, int64_t first_text, PyObject* fetch)
       : objects_(list_items(objects)), count_(size_of(objects)), depth_(depth),
-        first_text_(first_text),
+        first_text_(first_text), fetch_(fetch),
         cap_(4 * targets + 10000), nodes_(targets + 4096) {
     edges_.reserve(targets + 1024);
     skip_.insert(reinterpret_cast<uintptr_t>(objects));
@@ -158,10 +160,19 @@ class Search {
       if (all_resolved()) {
         break;
       }
-      look();
+      look(objects_, count_);
       settle();
     }
+    if (!all_resolved()) {
+      go_on_through_tuples();
+    }
     begin_elsewhere();
+  }
+
+  ~Search() {
+    if (fresh_ != nullptr) {
+      Py_DecRef(fresh_);
+    }
   }
 
   void write(Rows& rows);
@@ -180,7 +191,8 @@ class Search {
   bool choose_wanted();
   bool all_resolved() const;
   void look_into_modules();
-  void look();
+  void look(PyObject* const* objects, ssize_t count);
+  void go_on_through_tuples();
   void visit(PyObject* object, const Type& type);
   void visit_items(PyObject* const* items, ssize_t count);
   void settle();
@@ -212,6 +224,8 @@ class Search {
   PyObject* const* objects_;
   ssize_t count_;
   int64_t depth_, first_text_;
+  PyObject* fetch_;
+  PyObject* fresh_ = nullptr;
   size_t cap_;
   int16_t pass_ = 0;
   Types types_;
@@ -315,22 +329,55 @@ void Search::look_into_modules() {
 
 // Most of the time goes into waiting for memory, so an object is asked for in two steps ahead of
 // its turn: first its header, then, its type being known, what lies behind it.
-void Search::look() {
+void Search::look(PyObject* const* objects, ssize_t count) {
   new_holders_ = 0;
   constexpr ssize_t kFar = 24, kNear = 8;
   const Type* ahead[kNear];
-  for (ssize_t index = -kNear; index < count_; ++index) {
-    if (index + kFar < count_) {
-      __builtin_prefetch(reinterpret_cast<const char*>(objects_[index + kFar]) + 8);
+  for (ssize_t index = -kNear; index < count; ++index) {
+    if (index + kFar < count) {
+      __builtin_prefetch(reinterpret_cast<const char*>(objects[index + kFar]) + 8);
     }
     const Type*& turn = ahead[(index + kNear) % kNear];
     const Type* const type = turn;
-    if (index + kNear < count_) {
-      turn = &types_.of(objects_[index + kNear]);
-      prefetch_behind(objects_[index + kNear], *turn);
+    if (index + kNear < count) {
+      turn = &types_.of(objects[index + kNear]);
+      prefetch_behind(objects[index + kNear], *turn);
     }
     if (index >= 0) {
-      visit(objects_[index], *type);
+      visit(objects[index], *type);
+    }
+  }
+}
+
+// Nobody may hold a tuple that is still being made while other threads run: the one that makes it
+// would fail. So no tuple is among the objects that the caller holds, and all are fetched here, for
+// the time of one call, in which no other thread runs.
+void Search::go_on_through_tuples() {
+  fresh_ = PyObject_CallNoArgs(fetch_);
+  if (fresh_ == nullptr) {
+    PyErr_Clear();
+    return;
+  }
+  skip_.insert(reinterpret_cast<uintptr_t>(fresh_));
+  std::vector<PyObject*> tuples;
+  std::copy_if(
+      list_items(fresh_), list_items(fresh_) + size_of(fresh_), std::back_inserter(tuples),
+      [](PyObject* object) { return type_of(object) == &PyTuple_Type; });
+  for (Node& node : nodes_) {
+    node.wanted = node.resolved ? node.wanted : -1;
+  }
+  const auto look_at_tuples = [&] {
+    look(tuples.data(), static_cast<ssize_t>(tuples.size()));
+  };
+  const int16_t end = static_cast<int16_t>(pass_ + depth_);
+  for (bool first = true; ++pass_ < end && choose_wanted(); first = false) {
+    look_at_tuples();
+    if (!first) {
+      look(objects_, count_);
+    }
+    settle();
+    if (all_resolved()) {
+      return;
     }
   }
 }
@@ -530,7 +577,9 @@ void Search::begin_elsewhere() {
   const auto begin_where = [&](Origin origin, auto&& suits) {
     const auto count = static_cast<int32_t>(nodes_.size());
     for (int32_t number = 0; number < count; ++number) {
-      if (!nodes_[number].resolved && nodes_[number].out >= 0 && suits(nodes_[number])) {
+      // a tuple that nothing holds may be one that is being made
+      if (!nodes_[number].resolved && nodes_[number].out >= 0 && suits(nodes_[number]) &&
+          types_.of(pointer(nodes_[number].address)).kind != kTuple) {
         begin(number, origin);
       }
     }

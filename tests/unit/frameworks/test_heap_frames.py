@@ -149,4 +149,4 @@ def test_nothing_of_a_call_is_left() -> None:
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the stack is not read")
 def test_a_temporary() -> None:
     held = [Thing(), anchors()]
-    assert held[1][id(held[0])] == "test_a_temporary(): temporary"
+    assert held[1][id(held[0])] == "test_a_temporary(): (temporary)"

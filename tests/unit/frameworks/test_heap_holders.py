@@ -304,8 +304,8 @@ def test_target_that_is_an_anchor() -> None:
 def test_temporary_only_where_nothing_else_names_it() -> None:
     lone, named = things = [Thing(), Thing()]
     root = [named]
-    begin = {id(one): "f(): temporary" for one in things} | {id(root): "f(): root"}
-    assert name_all(things, begin) == ["f(): temporary", "f(): root[0]"]
+    begin = {id(one): "f(): (temporary)" for one in things} | {id(root): "f(): root"}
+    assert name_all(things, begin) == ["f(): (temporary)", "f(): root[0]"]
     assert lone
 
 

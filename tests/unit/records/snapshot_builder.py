@@ -117,10 +117,13 @@ def _number(items: list, item: object) -> int:
 
 def _node(table: TensorTable, nodes: dict[str, int], name: str) -> int:
     if name not in nodes:
-        match = re.fullmatch(r"(.+)\[(\d+)\]", name, re.DOTALL)
-        if match:
-            parent = _node(table, nodes, match[1])
-            nodes[name] = table.names.index(parent, int(match[2]))
+        names = table.names
+        if match := re.fullmatch(r"(.+)\[(\d+)\]", name, re.DOTALL):
+            nodes[name] = names.index(_node(table, nodes, match[1]), int(match[2]))
+        elif match := re.fullmatch(r"(.+)\['([^']*)'\]", name, re.DOTALL):
+            nodes[name] = names.key(_node(table, nodes, match[1]), match[2])
+        elif match := re.fullmatch(r"(.+\])\.(\w+)", name, re.DOTALL):
+            nodes[name] = names.attribute(_node(table, nodes, match[1]), match[2])
         else:
-            nodes[name] = table.names.text(name)
+            nodes[name] = names.text(name)
     return nodes[name]

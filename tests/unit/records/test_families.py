@@ -55,6 +55,90 @@ def test_lists_in_lists() -> None:
     assert folded(*tensors) == [("h[0][0..2]", 3), ("h[1][0..2]", 3)]
 
 
+def spread(pattern: str, count: int) -> list[str]:
+    return [pattern.replace("#", str(n)) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        (spread("buf[#].state", 3000), "buf[*].state"),
+        (spread("items[#].t", 9), "items[*].t"),
+        (spread("rows[#]['x']", 9), "rows[*]['x']"),
+        (spread("cache['k#']", 9), "cache[*]"),
+        (spread("cache['k#']['k#']", 9), "cache[*][*]"),
+        (spread("tree['k#'].left.right", 9), "tree[*].left.right"),
+        ([f"a[{i}][{j}]" for i in range(3) for j in range(3)], "a[*][*]"),
+        ([f"buf2[{i}][{j}]" for i in range(5) for j in (0, 2)], "buf2[*][*]"),
+        # what all have in common is written
+        (spread("data['train'][#].x", 9), "data['train'][*].x"),
+        (spread("rows[#][2]", 9), "rows[*][2]"),
+        (spread("states['h'][#]", 9), "states['h'][0..8]"),
+        ([f"states['h'][{n}]" for n in range(0, 20, 2)], "states['h'][0, 2, 4, ...]"),
+        ([*spread("mixed[#]", 8), "mixed['k']"], "mixed[*]"),
+    ],
+)
+def test_places_anywhere_in_a_name(names, name) -> None:
+    assert folded(*map(T, names)) == [(name, len(names))]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["batch['input_ids']", "batch['attention_mask']"],
+        spread("cache['k#']", 8),
+        spread("buf[#].state", 8),
+        spread("rows[#]['x']", 8),
+        # the first and third of each tuple
+        [f"buf2[{i}][{j}]" for i in range(4) for j in (0, 2)],
+        # an attribute is no place
+        spread("model[0].layer#", 20),
+        spread("layers.#.weight", 20),
+    ],
+)
+def test_few_and_other_attributes_stay_apart(names) -> None:
+    assert folded(*map(T, names)) == [(name, 1) for name in names]
+
+
+@pytest.mark.parametrize("count", [2, 300])
+@pytest.mark.parametrize("name", ["made at train.py:12 in step", "", "cache['k']", "buf[3].state"])
+def test_one_name_of_several(name, count) -> None:
+    assert folded(*[T(name)] * count) == [(name, count)]
+
+
+def test_one_name_of_several_among_few() -> None:
+    names = ["cache['a']", "cache['b']", "cache['a']", "rows['x'][4]", "rows['x'][4]"]
+    assert folded(*map(T, names)) == [("cache['a']", 2), ("cache['b']", 1), ("rows['x'][4]", 2)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        T("buf[9].state", (2,)),
+        T("buf[9].state", role="input"),
+        T("buf[9].state", device="cuda:0"),
+        T("buf[9].state", dtype="int64"),
+        T("buf[9].state", storage_nbytes=400),
+        T("buf[9].state", born=("a.py", 1)),
+        T("buf[9].state", also=("same",)),
+        T("buf[9].action"),
+        T("buf[9]['state']"),
+        T("buf[9][1].state"),
+    ],
+)
+def test_what_differs_stays_apart_in_any_place(other) -> None:
+    tensors = [T(f"buf[{n}].state") for n in range(9)]
+    assert folded(*tensors, other) == [("buf[*].state", 9), (other.name, 1)]
+
+
+def test_one_text_put_together_in_several_ways() -> None:
+    table = table_of([T(f"a.b[{n}].c") for n in range(9)] + [T("x")])
+    names = table.names
+    table.name[9] = names.attribute(names.index(names.attribute(names.text("a"), "b"), 9), "c")
+    (family,) = families(table, range(10))
+    assert family_name(table, family) == "a.b[*].c"
+
+
 def test_families_stand_where_their_first_stands() -> None:
     names = ["a", "h[0]", "b", "h[1]"]
     assert folded(*map(T, names)) == [("a", 1), ("h[0..1]", 2), ("b", 1)]

@@ -64,7 +64,7 @@ def test_cells() -> None:
 
 
 def test_what_is_hidden_is_summed() -> None:
-    assert "… 60 more tensors, 1.79 MiB (top=None shows all)" in fragment(snapshots.many())
+    assert "… 60 more tensors, 1.79 MiB (top=None or --top all shows them)" in fragment(snapshots.many())
     assert "more tensor" not in HtmlRenderer().render(snapshots.many())
     text = fragment(snapshots.list_of_ten_thousand())
     assert "history[0..9999]" in text and "x 10,000" in text

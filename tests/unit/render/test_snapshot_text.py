@@ -180,19 +180,50 @@ def test_ten_thousand_in_one_list_are_one_row() -> None:
     assert "more" not in text
 
 
+REPLAY = [
+    *(T(f"buf[{n}].state", (256,)) for n in range(3000)),
+    *(T(f"rows[{n}]['x']", (256,)) for n in range(2000)),
+    *[T("made at train.py:12 in step", (256,), "activation")] * 300,
+    *(T(f"cache['k{n}']", (256,)) for n in range(100)),
+    T("batch['input_ids']", (256,), "input"),
+    T("batch['attention_mask']", (256,), "input"),
+]
+
+
+def test_equal_tensors_of_any_container_are_one_row() -> None:
+    assert lines_with(text_of(snapshot_of(REPLAY), 100), "float32") == [
+        "buf[*].state x 3,000 other float32 (256,) 2.93 MiB",
+        "rows[*]['x'] x 2,000 other float32 (256,) 1.95 MiB",
+        "made at train.py:12 in step x 300 activation float32 (256,) 300.00 KiB",
+        "cache[*] x 100 other float32 (256,) 100.00 KiB",
+        "batch['attention_mask'] input float32 (256,) 1.00 KiB",
+        "batch['input_ids'] input float32 (256,) 1.00 KiB",
+    ]
+
+
+def test_equal_tensors_that_appeared_or_went_are_one_row() -> None:
+    some, none = snapshot_of(REPLAY[:5300]), snapshot_of([], {"cpu": ledger_of("cpu", 0)})
+    for difference, sign in ((some - none, "+"), (none - some, "-")):
+        assert lines_with(text_of(difference, 100), "float32") == [
+            f"buf[*].state x 3,000 other float32 (256,) {sign}2.93 MiB",
+            f"rows[*]['x'] x 2,000 other float32 (256,) {sign}1.95 MiB",
+            f"made at train.py:12 in step x 300 activation float32 (256,) {sign}300.00 KiB",
+        ]
+
+
 def test_what_is_hidden_is_summed() -> None:
     # 1 to 100 KiB, 5050 KiB in all; the 40 largest are 61 to 100 KiB
     text = text_of(snapshots.many())
     assert "cpu  4.93 MiB in 100 tensors" in text
     assert len(lines_with(text, "float32")) == 40
-    assert "\n  … 60 more tensors, 1.79 MiB (top=None shows all)\n" in text
+    assert "\n  … 60 more tensors, 1.79 MiB (top=None or --top all shows them)\n" in text
     assert len(lines_with(TextRenderer(80, "utf-8", FULL).render(snapshots.many()), "f")) >= 100
     text = text_of(snapshots.many(), top=2, min_size=99 * 1024)
     assert lines_with(text, "more") == ["… 98 more tensors, 4.74 MiB (smaller than min_size)"]
     text = text_of(snapshots.many(), top=1, min_size=98 * 1024)
     assert lines_with(text, "more") == [
         "… 97 more tensors, 4.64 MiB (smaller than min_size)",
-        "… 2 more tensors, 197.00 KiB (top=None shows all)",
+        "… 2 more tensors, 197.00 KiB (top=None or --top all shows them)",
     ]
 
 
@@ -281,8 +312,8 @@ def test_changes() -> None:
         "  2 tensors changed size, 0 B\n"
         "  Name    Role   Type     Shape     Before     After     Change  Born\n"
         "  " + "─" * 69 + "\n"
-        "  cache   other  float32  (768,)  1.00 KiB  3.00 KiB  +2.00 KiB  a.py:1\n"
         "  buffer  other  float32  (512,)  4.00 KiB  2.00 KiB  -2.00 KiB\n"
+        "  cache   other  float32  (768,)  1.00 KiB  3.00 KiB  +2.00 KiB  a.py:1\n"
         "\n"
         "  Ledger              Before      After      Change\n"
         "  " + "─" * 49 + "\n"
@@ -307,7 +338,7 @@ def test_no_change_says_so() -> None:
 
 def test_hidden_changes_are_summed() -> None:
     text = text_of(snapshots.many() - snapshots.empty(), top=1)
-    assert lines_with(text, "more") == ["… 99 more tensors, +4.83 MiB (top=None shows all)"]
+    assert lines_with(text, "more") == ["… 99 more tensors, +4.83 MiB (top=None or --top all shows them)"]
     text = text_of(snapshots.grown(), devices=("cuda",))
     assert text.endswith("\nNot shown: cpu (+8.00 KiB)\n")
 

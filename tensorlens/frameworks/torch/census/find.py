@@ -144,7 +144,7 @@ class Found:
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
         self._ask_makers(self._having(REQUIRES_GRAD))
         self.graph = walk((*self.nonleaf.values(), *nodes))
-        self._bring([leaf for _, leaf in self.graph.leaves])
+        self._bring(list(self.graph.leaves.values()))
         tensors = [saved.tensor for saved in self.graph.saved]
         rows = self._bring(tensors)
         for saved, row in zip(self.graph.saved, rows, strict=True):

@@ -44,8 +44,8 @@ class Graph:
 
     nodes: list[Any] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
-    leaves: list[tuple[Any, Any]] = field(default_factory=list)
-    """``(AccumulateGrad node, its variable)``."""
+    leaves: dict[Any, Any] = field(default_factory=dict)
+    """AccumulateGrad node to its variable."""
     recomputed: int = 0
     """Values that checkpointing did not keep."""
     unread: int = 0
@@ -85,7 +85,7 @@ def walk(roots: Iterable[Any]) -> Graph:
 def _read(node: Any, graph: Graph, frames: dict[int, list[Any]]) -> None:
     variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
     if variable is not None:
-        graph.leaves.append((node, variable))
+        graph.leaves[node] = variable
         return
     for attribute in _raw_attributes(type(node)):
         argument = attribute.removeprefix(_RAW)

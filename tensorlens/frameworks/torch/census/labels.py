@@ -57,7 +57,9 @@ class ModulesOfNodes:
     def __init__(self, graph: Graph, owners: dict[int, tuple[str, ...]]) -> None:
         """``owners`` gives the path of the module that has a parameter, by its address."""
         self._paths: dict[Any, tuple[str, ...]] = {}
-        leaves = {node: owners[id(leaf)] for node, leaf in graph.leaves if id(leaf) in owners}
+        leaves = {
+            node: owners[id(leaf)] for node, leaf in graph.leaves.items() if id(leaf) in owners
+        }
         if not leaves:
             return
         order = sorted(

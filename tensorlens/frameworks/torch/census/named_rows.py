@@ -112,7 +112,7 @@ class NamedRows:
                 self.node[row] = node
         for (_, node), found in zip(nameless, held[len(wanted) :], strict=True):
             if found >= 0:
-                self.names.become(node, found)
+                self._owners.settle(node, found)
         self._adopt_roles(wanted)
 
     def _adopt_roles(self, rows: Iterable[int]) -> None:

@@ -18,7 +18,12 @@ from tensorlens.frameworks.torch.census.naming import Naming
 _DEEPEST = 16
 _AT_ONCE = 100
 """How many names a walk of the whole state may look at for each parameter with state."""
+_TORCHS = ("state", "param_groups", "defaults")
 _NOTHING = (int, float, bool, str, type(None))
+
+# a subclass may have its own
+_GRADIENT = torch._C.TensorBase.grad.__get__
+_IS_LEAF = torch._C.TensorBase.is_leaf.__get__
 
 
 class Optimizers:
@@ -38,8 +43,14 @@ class Optimizers:
         prefix = self._prefix(optimizer, name)
         self.anchors[id(optimizer)] = prefix
         groups, state = content.get("param_groups"), content.get("state")
+        parameters: dict[int, int] = {}
         if not self._add_at_once(groups, state, prefix):
-            self._add_one_by_one(groups, state, prefix)
+            parameters = self._parameters(groups, prefix)
+            self._add_one_by_one(parameters, state, prefix)
+        for key, value in dict.items(content):
+            if type(key) is str and key not in _TORCHS and _is_by_parameter(value):
+                node = self._naming.names.attribute(prefix, key)
+                self._add_one_by_one(parameters, value, node)
 
     def _add_at_once(self, groups: Any, state: Any, prefix: int) -> bool:
         """Name plain state; return whether it was."""
@@ -52,13 +63,16 @@ class Optimizers:
             naming.give_all(walk, ("optimizer", "optimizer"), again=False)
         return walk is not None
 
-    def _add_one_by_one(self, groups: Any, content: Any, prefix: int) -> None:
-        parameters = self._parameters(groups, prefix)
+    def _add_one_by_one(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
         names = self._naming.names
         for key, state in _entries(content):
+            if type(state) in _NOTHING:
+                continue
             if issubclass(type(key), torch.Tensor):
+                if _is_gradient(state, key):
+                    continue
                 path = parameters.get(id(key), self._naming.node_of(key))
-                node = prefix if path is None else self._below(prefix, path)
+                node = prefix if path is None else names.below(prefix, path)
             else:
                 node = names.key(prefix, key)
             self._walk(state, node)
@@ -67,10 +81,6 @@ class Optimizers:
         text = name or class_name(optimizer)
         count = self._used[text] = self._used.get(text, 0) + 1
         return self._naming.names.text(text if count == 1 else f"{text}#{count}")
-
-    def _below(self, prefix: int, path: int) -> int:
-        names = self._naming.names
-        return names.attribute(prefix, names[path])
 
     def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
         """Name the parameters that no module has; return those names, by address."""
@@ -88,9 +98,8 @@ class Optimizers:
                     and self._naming.node_of(parameter) is None
                 ):
                     given[id(parameter)] = names.index(path, position)
-                    self._naming.give(
-                        parameter, self._below(prefix, given[id(parameter)]), "parameter"
-                    )
+                    below = names.below(prefix, given[id(parameter)])
+                    self._naming.give(parameter, below, "parameter")
         return given
 
     def _walk(self, value: Any, node: int, depth: int = 0) -> None:
@@ -120,6 +129,21 @@ class Optimizers:
 def _entries(value: Any) -> list[tuple[Any, Any]]:
     # read as the dict it is: a defaultdict's or a subclass's own methods are not run
     return list(dict.items(value)) if issubclass(type(value), dict) else []
+
+
+def _is_by_parameter(value: Any) -> bool:
+    return issubclass(type(value), dict) and any(
+        issubclass(type(key), torch.Tensor) for key in list(dict.keys(value))
+    )
+
+
+def _is_gradient(item: Any, parameter: Any) -> bool:
+    # a gradient is named after its parameter, whoever else refers to it
+    return (
+        issubclass(type(item), torch.Tensor)
+        and _IS_LEAF(parameter)
+        and _GRADIENT(parameter) is item
+    )
 
 
 def _sequence(value: Any) -> Iterator[tuple[int, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,13 @@ import torch
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap.walk import roots_among
+from tensorlens.frameworks.torch.census.first_seen import first_seen
 from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name
 from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
 from tensorlens.records.names import Names
+
+_OF_FUNCTION = re.compile(r"closure of .*?: |.*?\(\): ")
 
 
 class Owners:
@@ -28,12 +32,13 @@ class Owners:
         """The class of the model, where there is one whose paths begin with nothing."""
         self.nameless: list[tuple[Any, int]] = []
         """Modules found in the heap with the node that stands for their name."""
-        # optimizers speak of parameters by the names that modules gave
+        self._optimizers: list[Root] = []
+        """Those given; they wait, as they speak of parameters by the names that modules gave."""
         self._add_modules([root for root in roots if issubclass(type(root.item), torch.nn.Module)])
         for root in roots:
             kind = type(root.item)
             if issubclass(kind, torch.optim.Optimizer):
-                self.optimizers.add(root.item, root.name)
+                self._optimizers.append(root)
             elif issubclass(kind, torch.Tensor):
                 node = self.naming.names.text(root.name or "tensor")
                 self.naming.give(root.item, node, "other")
@@ -53,15 +58,28 @@ class Owners:
         self.modules.add([root.item for root in roots], nodes)
 
     def add_found(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
-        """Name what the heap's other modules and optimizers hold."""
+        """Name what the heap's other modules hold, and what all optimizers hold."""
         known, names = self.modules.paths, self.naming.names
         unknown = [item for item in modules if id(item) not in known] if known else list(modules)
-        roots = roots_among(unknown, KINDS)
-        nodes = [names.text(class_name(module)) for module in roots]
+        roots = first_seen.ordered(roots_among(unknown, KINDS))
+        nodes = [names.open_text(class_name(module)) for module in roots]
         self.modules.add(roots, nodes, again=False)
         self.nameless.extend(zip(roots, nodes, strict=True))
-        for optimizer in optimizers:
+        for root in self._optimizers:
+            self.optimizers.add(root.item, root.name)
+        for optimizer in first_seen.ordered(optimizers):
             self.optimizers.add(optimizer)
+
+    def settle(self, node: int, found: int) -> None:
+        """Give a module of :attr:`nameless` its name, and what optimizers say of it likewise.
+
+        Of a variable's name they say what follows the function: ``SGD.net.weight`` of
+        ``main(): net.weight``.
+        """
+        names = self.naming.names
+        text, begin = names[found], names[names.root(found)]
+        function = _OF_FUNCTION.match(begin)
+        names.settle(node, found, text[function.end() :] if function else text)
 
     def anchors(self) -> dict[int, int]:
         """Return address to node of the modules and optimizers that other tensors may be found in.

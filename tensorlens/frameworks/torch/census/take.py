@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.base import Findings, Root
-from tensorlens.frameworks.heap import no_locals, select
+from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.find import Found
@@ -34,7 +34,7 @@ def take(roots: Sequence[Root]) -> Findings:
     counter = cpu.cpu_counter()
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
     with _undisturbed():
-        objects = gc.get_objects()
+        objects = living()
         tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, node_types())
         owners = Owners(roots)
         owners.add_found(modules, optimizers)
@@ -43,6 +43,7 @@ def take(roots: Sequence[Root]) -> Findings:
         found = Found(tensors, owners.naming.items, (*functions, *nodes))
         named = NamedRows(found, owners, objects)
         found.scan.close()
+        del objects
         table = tabulate(found, named, births)
         ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), no_locals()))
@@ -52,7 +53,7 @@ def take(roots: Sequence[Root]) -> Findings:
 def adopt_all(allocator: NativeAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
     with _undisturbed():
-        tensors, functions, _, _, nodes = select(gc.get_objects(), _KINDS, node_types())
+        tensors, functions, _, _, nodes = select(living(), _KINDS, node_types())
         cpu.adopt_tensors(allocator, Found(tensors, (), (*functions, *nodes)).tensors)
 
 
