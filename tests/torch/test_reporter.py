@@ -97,6 +97,13 @@ def test_options_that_do_not_exist(options, kind, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("top", ["all", 1.5, [3], -1])
+def test_a_number_of_rows(top):
+    with pytest.raises(UsageError) as caught:
+        report(tensorlens.MemReporter(), top=top)
+    assert str(caught.value) == f"top = {top!r}: give the number of rows, or None for all"
+
+
 @pytest.mark.parametrize("wrong", [3, 2.5, object(), [3], None])
 def test_roles_and_sizes_of_a_wrong_type(wrong):
     reporter = tensorlens.MemReporter()
@@ -207,6 +214,34 @@ class TestOwners:
         reporter.add_optimizer(adam)
         found = names(reporter.snapshot())
         assert {"Adam.weight.exp_avg", "Adam.param_groups[0].params[2].exp_avg"} <= found
+
+    def test_plain_values_beside_what_holds_tensors(self):
+        model = Mlp()
+        checkpoint = {"epoch": 3, "model": {"w": torch.zeros(3)}, "best": None, "kind": Mlp}
+        assert "model['w']" in names(tensorlens.MemReporter(checkpoint).snapshot())
+        for several in ([model, None], [None, [3, (model,)]], (model, "text", print)):
+            assert "fc1.weight" in names(tensorlens.MemReporter(several).snapshot())
+        for nothing in ([], {}, [None], [[], {}]):
+            tensorlens.MemReporter(nothing)
+
+    @pytest.mark.parametrize("plain", [[3], [None, 3], [[], [3, "text"]], {"epoch": 3}])
+    def test_nothing_but_plain_values(self, plain):
+        with pytest.raises(UsageError) as caught:
+            tensorlens.MemReporter(Mlp(), plain)
+        message = "MemReporter takes models, optimizers and what holds tensors, not int"
+        assert str(caught.value) == message
+
+    def test_what_contains_itself(self):
+        model = Mlp()
+        several, mapped = [model], {"net": model}
+        several += [several, [several]]
+        mapped["self"] = mapped
+        assert "fc1.weight" in names(tensorlens.MemReporter(several).snapshot())
+        assert "net.fc1.weight" in names(tensorlens.MemReporter(mapped).snapshot())
+        deep = [model]
+        for _ in range(5000):
+            deep = [deep]
+        assert "fc1.weight" in names(tensorlens.MemReporter(deep).snapshot())
 
     def test_add_is_a_chain(self):
         one, other = [torch.zeros(1)], {"k": torch.zeros(2)}

@@ -40,7 +40,7 @@ def tensor_lines(
     for each in hidden:
         nbytes = size(each.nbytes, signed=bool(kind))
         more = f"{each.count:,} more {counted(each.count).split()[1]}"
-        found.append(f"  {page.glyphs.ellipsis} {more}, {nbytes} ({each.why})")
+        found += page.wrapped(f"  {page.glyphs.ellipsis} ", f"{more}, {nbytes} ({each.why})")
     return found
 
 

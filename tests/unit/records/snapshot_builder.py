@@ -122,7 +122,7 @@ def _node(table: TensorTable, nodes: dict[str, int], name: str) -> int:
             nodes[name] = names.index(_node(table, nodes, match[1]), int(match[2]))
         elif match := re.fullmatch(r"(.+)\['([^']*)'\]", name, re.DOTALL):
             nodes[name] = names.key(_node(table, nodes, match[1]), match[2])
-        elif match := re.fullmatch(r"(.+\])\.(\w+)", name, re.DOTALL):
+        elif match := re.fullmatch(r"(.+\].*)\.(\w+)", name, re.DOTALL):
             nodes[name] = names.attribute(_node(table, nodes, match[1]), match[2])
         else:
             nodes[name] = names.text(name)

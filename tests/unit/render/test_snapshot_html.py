@@ -64,7 +64,9 @@ def test_cells() -> None:
 
 
 def test_what_is_hidden_is_summed() -> None:
-    assert "… 60 more tensors, 1.79 MiB (top=None or --top all shows them)" in fragment(snapshots.many())
+    assert "… 60 more tensors, 1.79 MiB (top=None or --top all shows them)" in fragment(
+        snapshots.many()
+    )
     assert "more tensor" not in HtmlRenderer().render(snapshots.many())
     text = fragment(snapshots.list_of_ten_thousand())
     assert "history[0..9999]" in text and "x 10,000" in text
@@ -109,6 +111,24 @@ def test_a_treemap_follows_the_modules() -> None:
     assert paths["weight"] == "net"
     assert paths["cuda:0"] is None
     assert paths["batch"] == "input"
+
+
+def test_equal_tensors_of_any_container_are_one_row_and_one_box() -> None:
+    tensors = [snapshots.T(f"buf[{n}].state", (256,)) for n in range(3000)]
+    tensors += [snapshots.T("made at train.py", (256,))] * 300
+    snapshot = snapshots.snapshot_of(tensors)
+    rows = [[" ".join(cell.split()) for cell in row] for row in Reader(fragment(snapshot)).rows]
+    assert ["buf[*].state x 3,000", "other", "float32", "(256,)", "2.93 MiB", ""] in rows
+    assert ["made at train.py x 300", "other", "float32", "(256,)", "300.00 KiB", ""] in rows
+    figure = figure_of(treemap(snapshot, View()))
+    assert [*zip(figure["labels"], figure["values"], strict=True)] == [
+        ("cpu", 3300 * 1024),
+        ("other", 3300 * 1024),
+        ("buf[*]", 3000 * 1024),
+        ("state x 3,000", 3000 * 1024),
+        ("made at train", 300 * 1024),
+        ("py x 300", 300 * 1024),
+    ]
 
 
 def test_small_ones_share_a_box() -> None:

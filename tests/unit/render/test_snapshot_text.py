@@ -338,7 +338,9 @@ def test_no_change_says_so() -> None:
 
 def test_hidden_changes_are_summed() -> None:
     text = text_of(snapshots.many() - snapshots.empty(), top=1)
-    assert lines_with(text, "more") == ["… 99 more tensors, +4.83 MiB (top=None or --top all shows them)"]
+    assert lines_with(text, "more") == [
+        "… 99 more tensors, +4.83 MiB (top=None or --top all shows them)"
+    ]
     text = text_of(snapshots.grown(), devices=("cuda",))
     assert text.endswith("\nNot shown: cpu (+8.00 KiB)\n")
 

@@ -38,18 +38,21 @@ def cached_copies(weights: Iterable[Any]) -> list[tuple[Any, Any]]:
     if not torch.is_autocast_cache_enabled():
         return copies
     enabled: dict[str, bool] = {}
-    for weight in weights:
-        if type(weight) not in (torch.Tensor, torch.nn.Parameter):
-            continue
-        if weight.dtype is not torch.float32 or not weight.requires_grad or not weight.is_leaf:
-            continue
-        device = weight.device.type
-        if device not in enabled:
-            enabled[device] = _is_enabled(device)
-        if enabled[device]:
-            copy = _copy_of(weight)
-            if copy is not None:
-                copies.append((weight, copy))
+    peek = _Peek()
+    # entered once: it costs more than all else
+    with torch._C.DisableTorchFunction(), torch.no_grad(), peek:
+        for weight in weights:
+            if type(weight) not in (torch.Tensor, torch.nn.Parameter):
+                continue
+            if weight.dtype is not torch.float32 or not weight.requires_grad:
+                continue
+            device = weight.device.type
+            if device not in enabled:
+                enabled[device] = _is_enabled(device)
+            if enabled[device] and weight.is_leaf:
+                copy = _copy_of(weight, peek)
+                if copy is not None:
+                    copies.append((weight, copy))
     return copies
 
 
@@ -60,14 +63,14 @@ def _is_enabled(device: str) -> bool:
         return False
 
 
-def _copy_of(weight: Any) -> Any:
-    peek = _Peek()
+def _copy_of(weight: Any, peek: _Peek) -> Any:
+    peek.operator = peek.argument = None
     try:
-        with torch._C.DisableTorchFunction(), torch.no_grad(), peek:
-            torch.mm(weight, weight)
+        torch.mm(weight, weight)
     except _Seen:
-        if peek.operator is torch.ops.aten.mm.default and peek.argument is not weight:
-            return peek.argument
+        found, peek.argument = peek.argument, None
+        if peek.operator is torch.ops.aten.mm.default and found is not weight:
+            return found
     except Exception:
         return None
     return None

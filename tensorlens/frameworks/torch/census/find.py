@@ -49,6 +49,8 @@ class Found:
         self.nonleaf: dict[int, Any] = {}
         """Row of a tensor to the node that made it."""
         self.graph = Graph()
+        self.leaves: list[int] = []
+        """Rows of the graph's leaves."""
         self.saved: dict[int, list[tuple[Saved, int]]] = {}
         """First row of a storage to what autograd saved of it, each with its own row."""
         self._bring_gradients()
@@ -144,7 +146,8 @@ class Found:
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
         self._ask_makers(self._having(REQUIRES_GRAD))
         self.graph = walk((*self.nonleaf.values(), *nodes))
-        self._bring(list(self.graph.leaves.values()))
+        leaves = self._bring(list(self.graph.leaves.values()))
+        self.leaves = [row for row in leaves if row >= 0]
         tensors = [saved.tensor for saved in self.graph.saved]
         rows = self._bring(tensors)
         for saved, row in zip(self.graph.saved, rows, strict=True):

@@ -12,6 +12,15 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.torch.census.checkpoints import (
+    REENTRANT,
+    Region,
+    frame_of,
+    kept_by,
+    reentrant,
+    region_of,
+)
+
 _RAW = "_raw_saved_"
 _PACKED_DEPTH = 4
 _MADE_BY_CLASS = 1 << 9
@@ -30,8 +39,8 @@ class Saved:
     """``self``, ``mat1``, ``indices[0]``, ``saved_tensors[2]``."""
     packed_by: str | None = None
     """The hook whose packed value holds it: the tensor is not the one that was saved."""
-    region: list[Any] | None = None
-    """The nodes of the checkpointed region that it is kept for."""
+    region: Region | None = None
+    """The checkpointed region that it is kept for."""
 
     def is_result(self) -> bool:
         """Return whether the node computed it; else it was given to the node."""
@@ -48,6 +57,10 @@ class Graph:
     """AccumulateGrad node to its variable."""
     recomputed: int = 0
     """Values that checkpointing did not keep."""
+    reentrant: int = 0
+    """Regions that reentrant checkpointing did not keep."""
+    packed: int = 0
+    """Values that a hook packed into something without tensors."""
     unread: int = 0
     """Saved values that could not be read."""
 
@@ -67,7 +80,7 @@ def walk(roots: Iterable[Any]) -> Graph:
         if root is not None and root not in seen:
             seen.add(root)
             graph.nodes.append(root)
-    frames: dict[int, list[Any]] = {}
+    frames: dict[int, Region] = {}
     for node in graph.nodes:
         try:
             following = node.next_functions
@@ -82,7 +95,7 @@ def walk(roots: Iterable[Any]) -> Graph:
     return graph
 
 
-def _read(node: Any, graph: Graph, frames: dict[int, list[Any]]) -> None:
+def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:
     variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
     if variable is not None:
         graph.leaves[node] = variable
@@ -97,14 +110,28 @@ def _read(node: Any, graph: Graph, frames: dict[int, list[Any]]) -> None:
         if not isinstance(value, tuple):
             _saved(value, node, argument.rstrip("_"), graph, frames)
             continue
+        if type(node).__name__ == REENTRANT:
+            _read_reentrant(node, value, graph)
+            continue
         name = "saved_tensors" if argument == "tensors" else argument
         for index, item in enumerate(value):
             _saved(item, node, f"{name}[{index}]", graph, frames)
 
 
-def _saved(
-    value: Any, node: Any, argument: str, graph: Graph, frames: dict[int, list[Any]]
-) -> None:
+def _read_reentrant(node: Any, inputs: tuple[Any, ...], graph: Graph) -> None:
+    graph.reentrant += 1
+    region, states = reentrant(node)
+    kept = [(f"checkpoint input[{index}]", each.data) for index, each in enumerate(inputs)]
+    _keep([*kept, *states], node, region, graph)
+
+
+def _keep(kept: Iterable[tuple[str, Any]], node: Any, region: Region, graph: Graph) -> None:
+    for argument, value in kept:
+        for tensor in _inside(value):
+            graph.saved.append(Saved(tensor, node, argument, region=region))
+
+
+def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: dict[int, Region]) -> None:
     try:
         data, hook = value.data, value.unpack_hook
     except Exception:
@@ -114,22 +141,21 @@ def _saved(
         if isinstance(data, torch.Tensor):
             graph.saved.append(Saved(data, node, argument))
         return
-    frame = _checkpoint_frame(hook)
+    frame = frame_of(hook)
     if frame is None:
-        name = _hook_name(hook)
-        for tensor in _inside(data):
-            graph.saved.append(Saved(tensor, node, argument, packed_by=name))
+        tensors = list(_inside(data))
+        graph.packed += not tensors
+        for tensor in tensors:
+            graph.saved.append(Saved(tensor, node, argument, packed_by=_hook_name(hook)))
         return
     graph.recomputed += 1
-    region = frames.setdefault(id(frame), [])
-    region.append(node)
-    if len(region) > 1:
+    known = frames.get(id(frame))
+    if known is not None:
+        known.nodes.append(node)
         return
-    for index, item in enumerate(getattr(frame, "saved_args", ())):
-        # torch 2.13 keeps the arguments as saved tensors, and some of them plainly
-        value = item.data if issubclass(type(item), torch._C._autograd.SavedTensor) else item
-        for tensor in _inside(value):
-            graph.saved.append(Saved(tensor, node, f"checkpoint input[{index}]", region=region))
+    region = frames[id(frame)] = region_of(frame)
+    region.nodes.append(node)
+    _keep(kept_by(frame), node, region, graph)
 
 
 _attributes: dict[type, tuple[str, ...]] = {}
@@ -143,17 +169,6 @@ def _raw_attributes(kind: type) -> tuple[str, ...]:
         if len(_attributes) < 10_000:
             _attributes[kind] = known
     return known
-
-
-def _checkpoint_frame(hook: Any) -> Any:
-    """Return the frame of a non-reentrant checkpoint whose unpack hook this is, or None."""
-    code = getattr(hook, "__code__", None)
-    if getattr(hook, "__module__", None) != "torch.utils.checkpoint" or code is None:
-        return None
-    for name, cell in zip(code.co_freevars, hook.__closure__ or (), strict=False):
-        if name == "frame":
-            return cell.cell_contents
-    return None
 
 
 def _hook_name(hook: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from tensorlens.frameworks.torch.census.graph import Graph, Saved
@@ -17,18 +18,26 @@ _TRANSPARENT = frozenset(
 class Labels:
     """Names for what autograd holds: ``layer.0.mlp: GeluBackward0.self``."""
 
-    def __init__(self, modules: ModulesOfNodes, home: str) -> None:
-        """``home`` is the class of the one model there is, or empty."""
+    def __init__(
+        self, modules: ModulesOfNodes, home: str, path_of: Callable[[Any], str | None]
+    ) -> None:
+        """Make labels.
+
+        Args:
+            modules: the modules that nodes were made in.
+            home: the class of the one model there is, or empty.
+            path_of: gives a module's path, or None.
+        """
         self._modules = modules
         self._home = home
+        self._path_of = path_of
 
     def module(self, node: Any) -> str | None:
         """Return the path of the module a node was made in, or None."""
-        path = self._modules.of(node)
-        return None if path is None else self._text(path)
+        return self._text(self._modules.of(node))
 
-    def _text(self, path: tuple[str, ...]) -> str:
-        return ".".join(path) or self._home or "model"
+    def _text(self, path: tuple[str, ...] | None) -> str | None:
+        return None if path is None else ".".join(path) or self._home or None
 
     def made_by(self, node: Any) -> str:
         """Return the name of what a node computed."""
@@ -38,8 +47,10 @@ class Labels:
         """Return the name of what a node saved."""
         if saved.region is None:
             return self._within(saved.node, f"{type(saved.node).__name__}.{saved.argument}")
-        path = self._modules.of_all(saved.region)
-        return saved.argument if path is None else f"{self._text(path)}: {saved.argument}"
+        region = saved.region
+        path = None if region.module is None else self._path_of(region.module)
+        path = path or self._text(self._modules.of_all(region.nodes))
+        return saved.argument if path is None else f"{path}: {saved.argument}"
 
     def _within(self, node: Any, text: str) -> str:
         path = self.module(node)
@@ -50,8 +61,9 @@ class ModulesOfNodes:
     """Which module a node of the graph was made in, as far as its neighbours tell.
 
     A node that uses a parameter belongs to the module that has it. Any other was made between the
-    one before it and the one after it in the order of the forward pass: in the innermost module
-    that has both.
+    one before it and the one after it in the order of the forward pass that they are connected by:
+    in the innermost module that has both. Of what comes before the first and after the last of
+    them, such as the loss, nothing is known.
     """
 
     def __init__(self, graph: Graph, owners: dict[int, tuple[str, ...]]) -> None:
@@ -62,25 +74,25 @@ class ModulesOfNodes:
         }
         if not leaves:
             return
-        order = sorted(
-            (node for node in graph.nodes if type(node).__name__ != "AccumulateGrad"),
-            key=lambda node: node._sequence_nr(),
-        )
-        own = {node: path for node in order if (path := _own(node, leaves)) is not None}
-        self._between(order, own)
+        for part in _connected(graph.nodes):
+            order = sorted(part, key=lambda node: node._sequence_nr())
+            own = {node: path for node in order if (path := _own(node, leaves)) is not None}
+            self._between(order, own)
 
     def _between(self, order: list[Any], own: dict[Any, tuple[str, ...]]) -> None:
-        following: tuple[str, ...] = ()
-        after: dict[Any, tuple[str, ...]] = {}
+        following: tuple[str, ...] | None = None
+        after: dict[Any, tuple[str, ...] | None] = {}
         for node in reversed(order):
             after[node] = following
             following = own.get(node, following)
-        before: tuple[str, ...] = ()
+        before: tuple[str, ...] | None = None
         for node in order:
             mine = own.get(node)
+            last = after[node]
             if mine is not None:
-                before = mine
-            self._paths[node] = _common(before, after[node]) if mine is None else mine
+                before = self._paths[node] = mine
+            elif before is not None and last is not None:
+                self._paths[node] = _common(before, last)
 
     def of(self, node: Any) -> tuple[str, ...] | None:
         """Return the path's parts, or None where no parameter tells."""
@@ -90,6 +102,31 @@ class ModulesOfNodes:
         """Return the path of the innermost module that has all the nodes, or None."""
         paths = [path for node in nodes if (path := self._paths.get(node)) is not None]
         return functools.reduce(_common, paths) if paths else None
+
+
+def _connected(nodes: list[Any]) -> list[list[Any]]:
+    """Return the nodes in the groups that are connected otherwise than by a leaf."""
+    part: dict[Any, Any] = {node: node for node in nodes if type(node).__name__ != "AccumulateGrad"}
+
+    def root(node: Any) -> Any:
+        while part[node] is not node:
+            part[node] = part[part[node]]
+            node = part[node]
+        return node
+
+    for node in part:
+        try:
+            following = node.next_functions
+        except Exception:
+            # a custom Function whose forward is still running
+            continue
+        for below, _ in following:
+            if below is not None and below in part:
+                part[root(below)] = root(node)
+    groups: dict[Any, list[Any]] = {}
+    for node in part:
+        groups.setdefault(root(node), []).append(node)
+    return list(groups.values())
 
 
 def _own(node: Any, leaves: dict[Any, tuple[str, ...]]) -> tuple[str, ...] | None:

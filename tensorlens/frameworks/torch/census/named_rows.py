@@ -24,6 +24,7 @@ _GRADIENT, _OPTIMIZER = ROLES.index("gradient"), ROLES.index("optimizer")
 _ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")
 _OTHER = ROLES.index("other")
 
+_OF_CHECKPOINT = "closure of _checkpoint"
 _MOST_SAVERS = 3
 """A tensor that many nodes saved is held by the first few and ``... more``."""
 
@@ -139,20 +140,36 @@ class NamedRows:
         if not found.saved and not found.nonleaf:
             return
         modules = ModulesOfNodes(found.graph, self._owners.module_paths())
-        label = Labels(modules, self._owners.home)
+        label = Labels(modules, self._owners.home, self._owners.path_of)
         for first, pairs in found.saved.items():
             # what a node computed belongs to it more than to the nodes that use it
             pairs = sorted(pairs, key=_by_node)
             row = self._row_of_storage(first, pairs[0][1])
             if row is not None:
                 self._describe(row, [saved for saved, _ in pairs], label)
+        self._forget_loose()
         standing = self.standing()
+        for row in found.leaves:
+            if self.node[row] < 0 and found.scan.first[row] not in standing:
+                self.node[row] = self.names.text("AccumulateGrad.variable")
+                self.of_graph.add(row)
         for row, node in found.nonleaf.items():
             if self.node[row] < 0 and found.scan.first[row] not in standing:
                 self.node[row] = self.names.text(label.made_by(node))
                 self.of_graph.add(row)
             if self.role[row] == _ACTIVATION:
                 self._set_module(row, label.module(node))
+
+    def _forget_loose(self) -> None:
+        """Take back the names of what no variable leads to, where another row says more."""
+        if not self._loose:
+            return
+        for first, others in self._found.sharing.items():
+            rows = [row for row in (first, *others) if self.node[row] >= 0]
+            loose = [row for row in rows if self.names.root(self.node[row]) in self._loose]
+            if len(loose) < len(rows):
+                for row in loose:
+                    self.node[row] = -1
 
     def standing(self) -> set[int]:
         """Return the storages, by their first rows, that a named row stands for."""
@@ -174,7 +191,11 @@ class NamedRows:
         return None if any(row in self._dependants for row in same) else saved
 
     def _is_loose(self, row: int) -> bool:
-        return bool(self._loose) and self.names.root(self.node[row]) in self._loose
+        root = self.names.root(self.node[row])
+        if root in self._loose:
+            return True
+        # torch's own closure: it is told better for which region it is kept
+        return self.names[root].startswith(_OF_CHECKPOINT)
 
     def _describe(self, row: int, several: list[Saved], label: Labels) -> None:
         texts = list(dict.fromkeys(label.of(saved) for saved in several))

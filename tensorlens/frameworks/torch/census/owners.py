@@ -92,6 +92,11 @@ class Owners:
             owners.pop(id(module), None)
         return owners
 
+    def path_of(self, module: Any) -> str | None:
+        """Return the path of a module, or its class where that is empty; None if it is unknown."""
+        node = self.modules.paths.get(id(module))
+        return None if node is None else self.naming.names[node] or class_name(module)
+
     def module_paths(self) -> dict[int, tuple[str, ...]]:
         """Return address of a parameter to the path of the module that has it."""
         names, owners = self.naming.names, self.modules.owners()

@@ -139,7 +139,7 @@ def _name_the_rest(table: TensorTable) -> None:
         if line >= 0 and line not in made:
             made[line] = table.names.text(f"made at {table.lines[line]}")
         elif line < 0 and native < 0:
-            native = table.names.text("held by native code")
+            native = table.names.text("held by NumPy or native code")
         table.name[row] = made[line] if line >= 0 else native
 
 

@@ -79,6 +79,16 @@ def _notes(found: Found) -> list[str]:
             f"{found.graph.recomputed} values are checkpointed: nothing of them is kept, backward "
             "computes them again"
         )
+    if found.graph.reentrant:
+        notes.append(
+            f"{found.graph.reentrant} regions are checkpointed (reentrant): nothing of what they "
+            "computed is kept, backward computes it again"
+        )
+    if found.graph.packed:
+        notes.append(
+            f"{found.graph.packed} values are packed by saved-tensor hooks into something that "
+            "holds no tensor"
+        )
     if found.graph.unread:
         notes.append(f"{found.graph.unread} values that autograd saved could not be read")
     frozen = gc.get_freeze_count()

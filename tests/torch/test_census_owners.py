@@ -1,0 +1,264 @@
+"""Names of what models and optimizers hold that were found, not given: stable, and in step."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from census_checks import Since
+from torch import nn
+
+import tensorlens
+from tensorlens.frameworks.heap import walk
+from tensorlens.frameworks.heap.native import native
+from tensorlens.frameworks.torch.census.first_seen import FirstSeen
+
+HELD = []
+
+
+class Holder:
+    pass
+
+
+class Own(torch.optim.SGD):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        parameters = [each for group in self.param_groups for each in group["params"]]
+        self.ema = {each: torch.zeros(each.numel()) for each in parameters}
+        self.slots = {each: {"a": [torch.zeros(7)], "n": 3} for each in parameters[:1]}
+        self.slots["total"] = torch.zeros(9)
+        self.places = {each: place for place, each in enumerate(parameters)}
+
+
+class Trainer:
+    def __init__(self):
+        self.net = nn.Linear(3, 2)
+        self.opt = stepped(sgd, self.net)
+
+
+@pytest.fixture(autouse=True)
+def tidy():
+    torch.manual_seed(0)
+    yield
+    HELD.clear()
+    gc.enable()
+    gc.collect()
+
+
+@pytest.fixture(params=["native", "python"])
+def engine(request, monkeypatch):
+    if request.param == "native" and native() is None:
+        pytest.skip("no compiler")
+    if request.param == "python":
+        monkeypatch.setattr(walk, "native", lambda: None)
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def stepped(kind, *models):
+    optimizer = kind([each for model in models for each in model.parameters()])
+    for model in models:
+        model(torch.ones(1, model.in_features)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return optimizer
+
+
+def states(found, role="optimizer"):
+    return {name: size for name, (its, size) in found.items() if its == role}
+
+
+class TestOrder:
+    def test_a_collection_renumbers_nothing(self):
+        since = Since()
+        gc.disable()
+        one = nn.Linear(5, 1, bias=False)
+        first = stepped(sgd, one)
+        gc.collect()
+        other = nn.Linear(4, 1, bias=False)
+        second = stepped(sgd, other)
+        expected = {"SGD.one.weight.momentum_buffer": 20, "SGD#2.other.weight.momentum_buffer": 16}
+        reporter = tensorlens.MemReporter()
+        before = reporter.snapshot()
+        for generation in (0, 1, 2):
+            assert states(since.sizes()) == expected
+            gc.collect(generation)
+        assert "no tensor appeared, went or changed its size" in str(reporter.diff(before))
+        # a new one comes last, wherever the collector has it
+        newest = nn.Linear(3, 1, bias=False)
+        third = stepped(sgd, newest)
+        expected["SGD#3.newest.weight.momentum_buffer"] = 12
+        for generation in (0, 1, 2):
+            assert states(since.sizes()) == expected
+            gc.collect(generation)
+        assert all((first, second, third))
+
+    def test_those_given_come_first(self):
+        since = Since()
+        one, other = nn.Linear(5, 1, bias=False), nn.Linear(4, 1, bias=False)
+        first, second = stepped(sgd, one), stepped(sgd, other)
+        assert states(since.sizes(second)) == {
+            "SGD.other.weight.momentum_buffer": 16,
+            "SGD#2.one.weight.momentum_buffer": 20,
+        }
+        assert states(since.sizes()) == {
+            "SGD.one.weight.momentum_buffer": 20,
+            "SGD#2.other.weight.momentum_buffer": 16,
+        }
+        assert first is not second
+
+    def test_weights_that_two_models_share(self):
+        since = Since()
+        gc.disable()
+        one = nn.Linear(5, 1, bias=False)
+        gc.collect()
+        other = nn.Linear(5, 1, bias=False)
+        other.weight = one.weight
+        where = "TestOrder.test_weights_that_two_models_share(): "
+        for _ in range(3):
+            assert since.sizes() == {f"{where}one.weight": ("parameter", 20)}
+            gc.collect()
+
+    def test_what_goes_is_forgotten(self):
+        seen, items = FirstSeen(), [Holder() for _ in range(3)]
+        assert seen.ordered(items) == items
+        assert seen.ordered(items[::-1]) == items
+        ends = weakref.ref(items[0])
+        del items[0]
+        assert ends() is None
+        assert len(seen._seen) == 2
+        items.append(Holder())
+        assert seen.ordered(items[::-1]) == items
+
+    def test_a_hostile_comparison(self):
+        class Hostile(torch.optim.SGD):
+            def __eq__(self, other):
+                raise RuntimeError("compared")
+
+            def __hash__(self):
+                raise RuntimeError("hashed")
+
+        since = Since()
+        net = nn.Linear(5, 1, bias=False)
+        ours = [Hostile(net.parameters(), lr=0.1, momentum=0.9) for _ in range(2)]
+        net(torch.ones(1, 5)).sum().backward()
+        ours[1].step()
+        ours[1].zero_grad()
+        assert states(since.sizes()) == {"Hostile#2.net.weight.momentum_buffer": 20}
+
+
+@pytest.mark.usefixtures("engine")
+class TestStateFollowsItsParameter:
+    def test_of_models_found(self):
+        since = Since()
+        a, b = nn.Linear(5, 5), nn.Linear(5, 6)
+        ours = stepped(sgd, a, b)
+        where = "TestStateFollowsItsParameter.test_of_models_found(): "
+        for given in ([], [ours]):
+            assert since.sizes(*given) == {
+                f"{where}a.weight": ("parameter", 100),
+                f"{where}a.bias": ("parameter", 20),
+                f"{where}b.weight": ("parameter", 120),
+                f"{where}b.bias": ("parameter", 24),
+                "SGD.a.weight.momentum_buffer": ("optimizer", 100),
+                "SGD.a.bias.momentum_buffer": ("optimizer", 20),
+                "SGD.b.weight.momentum_buffer": ("optimizer", 120),
+                "SGD.b.bias.momentum_buffer": ("optimizer", 24),
+            }
+
+    def test_of_an_object_that_has_both(self):
+        since = Since()
+        trainer = Trainer()
+        where = "TestStateFollowsItsParameter.test_of_an_object_that_has_both(): trainer.net"
+        for given in ([], [trainer.opt]):
+            assert since.sizes(*given) == {
+                f"{where}.weight": ("parameter", 24),
+                f"{where}.bias": ("parameter", 8),
+                "SGD.trainer.net.weight.momentum_buffer": ("optimizer", 24),
+                "SGD.trainer.net.bias.momentum_buffer": ("optimizer", 8),
+            }
+        assert since.sizes(trainer) == {
+            "Trainer.net.weight": ("parameter", 24),
+            "Trainer.net.bias": ("parameter", 8),
+            "SGD.Trainer.net.weight.momentum_buffer": ("optimizer", 24),
+            "SGD.Trainer.net.bias.momentum_buffer": ("optimizer", 8),
+        }
+        assert states(since.sizes(trainer, opt=trainer.opt)) == {
+            "opt.Trainer.net.weight.momentum_buffer": 24,
+            "opt.Trainer.net.bias.momentum_buffer": 8,
+        }
+
+    def test_of_a_global_of_a_closure_and_of_a_generator(self):
+        since = Since()
+        HELD.append(nn.Linear(5, 1, bias=False))
+
+        def make():
+            kept = nn.Linear(4, 1, bias=False)
+            return (lambda: kept), stepped(sgd, HELD[0], kept)
+
+        def batches():
+            inner = nn.Linear(3, 1, bias=False)
+            yield stepped(sgd, inner)
+            del inner
+
+        running = batches()
+        ours = *make(), next(running)
+        assert states(since.sizes()) == {
+            f"SGD.{__name__}.HELD[0].weight.momentum_buffer": 20,
+            "SGD.kept.weight.momentum_buffer": 16,
+            "SGD#2.inner.weight.momentum_buffer": 12,
+        }
+        assert len(ours) == 3
+
+    def test_state_that_is_not_plain(self):
+        since = Since()
+        net = nn.Linear(3, 2, bias=False)
+        ours = torch.optim.SGD(net.parameters(), lr=0.1)
+        ours.state[net.weight] = {"old": [torch.zeros(5)]}
+        assert states(since.sizes()) == {"SGD.net.weight.old[0]": 20}
+
+    def test_of_a_tuple_of_both(self):
+        since = Since()
+        both = [nn.Linear(3, 2, bias=False)]
+        both.append(stepped(sgd, both[0]))
+        assert states(since.sizes()) == {"SGD.both[0].weight.momentum_buffer": 24}
+
+
+@pytest.mark.usefixtures("engine")
+class TestAttributesByParameter:
+    def test_of_a_model_given(self):
+        since = Since()
+        model = nn.Sequential()
+        model.fc = nn.Linear(3, 2)
+        own = Own(model.parameters(), lr=0.1)
+        assert states(since.sizes(model, own)) == {
+            "Own.ema.fc.weight": 24,
+            "Own.ema.fc.bias": 8,
+            "Own.slots.fc.weight.a[0]": 28,
+            "Own.slots['total']": 36,
+        }
+        assert "Own.ema.model.fc.weight" in since.sizes()
+
+    def test_of_loose_parameters(self):
+        since = Since()
+        own = Own([torch.zeros(4, requires_grad=True)], lr=0.1)
+        assert since.sizes() == {
+            "Own.param_groups[0].params[0]": ("parameter", 16),
+            "Own.ema.param_groups[0].params[0]": ("optimizer", 16),
+            "Own.slots.param_groups[0].params[0].a[0]": ("optimizer", 28),
+            "Own.slots['total']": ("optimizer", 36),
+        }
+        assert own is not None
+
+    def test_gradients_keep_their_names(self):
+        since = Since()
+        model = nn.Linear(3, 2, bias=False)
+        ours = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 3)).sum().backward()
+        ours.seen = {model.weight: model.weight.grad}
+        assert since.sizes(model, ours) == {
+            "weight": ("parameter", 24),
+            "weight.grad": ("gradient", 24),
+        }
