@@ -195,7 +195,7 @@ class _Search:
             if kind == r.ATOMIC or id(holder) in self._skip:
                 continue
             # the same in one probe for most
-            if wanted.isdisjoint(map(id, gc.get_referents(holder))):
+            if wanted.isdisjoint(map(id, _referents(holder, kind))):
                 continue
             node = self._nodes.get(id(holder))
             for child, how, value in _edges(holder, kind):
@@ -260,6 +260,13 @@ def _begin(node: _Node, origin: int) -> None:
         node.distance, node.origin = 0, origin
 
 
+def _referents(holder: Any, kind: int) -> list[Any]:
+    if kind == r.MODULE:
+        # _asyncio of Python 3.12 shows freed objects: holding them breaks it for good
+        return [r.vars_of_module(holder)]
+    return gc.get_referents(holder)
+
+
 def _edges(holder: Any, kind: int) -> Iterator[tuple[Any, int, Any]]:
     if kind == r.FUNCTION:
         yield from _function_edges(holder)
@@ -277,7 +284,7 @@ def _edges(holder: Any, kind: int) -> Iterator[tuple[Any, int, Any]]:
             yield key, r.KEY, 0
     if any(type(holder) is plain for plain in (list, tuple, dict)):
         return
-    for child in gc.get_referents(holder):
+    for child in _referents(holder, kind):
         is_dict = kind_of(type(child)) == r.DICT
         if kind in (r.TYPE, r.MODULE):
             if is_dict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container, Iterator, Sequence
 
+from tensorlens.frameworks.heap import no_locals
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.native import NativeAllocator
@@ -139,7 +140,8 @@ def _name_the_rest(table: TensorTable) -> None:
         if line >= 0 and line not in made:
             made[line] = table.names.text(f"made at {table.lines[line]}")
         elif line < 0 and native < 0:
-            native = table.names.text("held by NumPy or native code")
+            variable = "held by a variable that cannot be read here"
+            native = table.names.text(variable if no_locals() else "held by NumPy or native code")
         table.name[row] = made[line] if line >= 0 else native
 
 
