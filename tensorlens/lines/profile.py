@@ -249,7 +249,9 @@ def _write(text: str, stream: TextIO | None) -> None:
     """
     if stream is None:  # as under pythonw
         return
-    stream.flush()  # what the program wrote comes first; if that fails, it is its own affair
+    # a signal that came in the middle of the program's own flush finds the buffer in use
+    with suppress(RuntimeError):
+        stream.flush()  # what the program wrote comes first; if that fails, it is its own affair
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     standard = any(stream is one for one in (sys.__stdout__, sys.__stderr__))
     if raw is None or not standard:
