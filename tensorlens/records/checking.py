@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tensorlens.errors import FileFormatError
+
 _T = TypeVar("_T")
 _LIMIT = 2**64
 
@@ -59,3 +61,13 @@ def mapping(check: Callable[[Any], _T], value: Any) -> dict[str, _T]:
     if not isinstance(value, dict):
         raise TypeError(f"{type(value).__name__} in place of a dict")
     return {text(key): check(item) for key, item in value.items()}
+
+
+def check_schema(data: Any, schema: str, version: int, kind: str) -> None:
+    """Raise FileFormatError unless ``data`` says that it is this schema in this version."""
+    if not isinstance(data, dict) or data.get("schema") != schema:
+        raise FileFormatError(f"not a tensorlens {kind}")
+    if data.get("version") != version:
+        raise FileFormatError(
+            f"{kind} of version {data.get('version')!r}; this tensorlens reads {version}"
+        )

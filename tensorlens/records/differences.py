@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import items, mapping, maybe, text, whole
+from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
 from tensorlens.records.joining import picked
 from tensorlens.records.ledger import FIGURES, Ledger
 from tensorlens.records.matching import matches
@@ -226,12 +226,7 @@ class Difference:
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise FileFormatError("not a tensorlens difference")
-        if data.get("version") != VERSION:
-            raise FileFormatError(
-                f"difference of version {data.get('version')!r}; this tensorlens reads {VERSION}"
-            )
+        check_schema(data, SCHEMA, VERSION, "difference")
         try:
             return cls(
                 **_changes(data),

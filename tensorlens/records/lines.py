@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.errors import FileFormatError
+from tensorlens.records.checking import check_schema
 
 if TYPE_CHECKING:
     import pandas
@@ -144,12 +145,7 @@ class LineReport:
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise FileFormatError("not a tensorlens line report")
-        if data.get("version") != VERSION:
-            raise FileFormatError(
-                f"line report of version {data.get('version')!r}; this tensorlens reads {VERSION}"
-            )
+        check_schema(data, SCHEMA, VERSION, "line report")
         try:
             return cls(
                 functions=tuple(_function(item) for item in data["functions"]),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.errors import FileFormatError, UsageError
-from tensorlens.records.checking import items, mapping, maybe, text
+from tensorlens.records.checking import check_schema, items, mapping, maybe, text
 from tensorlens.records.joining import joined
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import ROLES, TensorTable
@@ -119,12 +119,7 @@ class Snapshot:
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise FileFormatError("not a tensorlens snapshot")
-        if data.get("version") != VERSION:
-            raise FileFormatError(
-                f"snapshot of version {data.get('version')!r}; this tensorlens reads {VERSION}"
-            )
+        check_schema(data, SCHEMA, VERSION, "snapshot")
         try:
             return cls(
                 tensors=TensorTable.from_dict(data["tensors"]),

@@ -48,7 +48,7 @@ def cached_copies(weights: Iterable[Any]) -> list[tuple[Any, Any]]:
                 continue
             device = weight.device.type
             if device not in enabled:
-                enabled[device] = _is_enabled(device)
+                enabled[device] = is_on(device)
             if enabled[device] and weight.is_leaf:
                 copy = _copy_of(weight, peek)
                 if copy is not None:
@@ -56,7 +56,8 @@ def cached_copies(weights: Iterable[Any]) -> list[tuple[Any, Any]]:
     return copies
 
 
-def _is_enabled(device: str) -> bool:
+def is_on(device: str) -> bool:
+    """Return whether this thread is under autocast for a kind of device."""
     try:
         return bool(torch.is_autocast_enabled(device))
     except Exception:

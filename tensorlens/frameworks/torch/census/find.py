@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from tensorlens.frameworks.torch.census.autocast import cached_copies
+from tensorlens.frameworks.torch.census.autocast import cached_copies, is_on
 from tensorlens.frameworks.torch.census.graph import Graph, Saved, walk
 from tensorlens.frameworks.torch.census.kinds import Part, mkldnn_block, parts_of, quantizer_parts
 from tensorlens.frameworks.torch.census.scan import ODD, REQUIRES_GRAD, Scan
@@ -122,7 +122,7 @@ class Found:
 
     def _look_into_autocast(self) -> None:
         enabled = {device.partition(":")[0] for device in self.scan.devices} - {"meta"}
-        if not any(_autocasts(device) for device in enabled):
+        if not any(is_on(device) for device in enabled):
             return
         leaves = {id(tensor): (tensor, row) for tensor, row in self._having(REQUIRES_GRAD)}
         for weight, copy in cached_copies(tensor for tensor, _ in leaves.values()):
@@ -172,10 +172,3 @@ class Found:
                 continue
             if node is not None:
                 self.nonleaf[row] = node
-
-
-def _autocasts(device: str) -> bool:
-    try:
-        return bool(torch.is_autocast_enabled(device))
-    except Exception:
-        return False
