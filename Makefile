@@ -29,7 +29,7 @@ pytest: $(VENV)/.ready
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines tests/unit/render tests/unit/records \
-	    tests/unit/frameworks/test_heap_*.py
+	    tests/unit/recording tests/unit/frameworks/test_heap_*.py
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.benchmarks

@@ -21,6 +21,9 @@ _HOME = {
     "MemReporter": "tensorlens.census.reporter",
     "Snapshot": "tensorlens.records.snapshots",
     "Difference": "tensorlens.records.differences",
+    "Recording": "tensorlens.records.recordings",
+    "record": "tensorlens.capture.record",
+    "explain_oom": "tensorlens.capture.hooks",
     "TensorlensError": "tensorlens.errors",
     "load": "tensorlens.records.loading",
     "load_ipython_extension": "tensorlens.integrations.ipython",
@@ -32,16 +35,21 @@ __all__ = [
     "LineProfiler",
     "LineReport",
     "MemReporter",
+    "Recording",
     "Snapshot",
     "TensorlensError",
     "clear_global_line_profiler",
+    "explain_oom",
     "load",
     "profile",
     "profile_every",
+    "record",
     "set_target_gpu",
 ]
 
 if TYPE_CHECKING:
+    from tensorlens.capture.hooks import explain_oom
+    from tensorlens.capture.record import record
     from tensorlens.census.reporter import MemReporter
     from tensorlens.errors import TensorlensError
     from tensorlens.lines.profile import (
@@ -54,6 +62,7 @@ if TYPE_CHECKING:
     from tensorlens.records.differences import Difference
     from tensorlens.records.lines import LineReport
     from tensorlens.records.loading import load
+    from tensorlens.records.recordings import Recording
     from tensorlens.records.snapshots import Snapshot
 
 

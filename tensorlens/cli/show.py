@@ -6,9 +6,10 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.viewing import add_view_options, called, give, view_of
-from tensorlens.errors import FileFormatError, TensorlensError
+from tensorlens.cli.viewing import add_instant_option, add_view_options, called, give, view_of
+from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.records.loading import load
+from tensorlens.records.recordings import Recording
 
 
 def add_parser(subparsers: Any) -> None:
@@ -16,12 +17,13 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "show",
         help="print a saved report again, or convert it",
-        description="Print what tensorlens saved as .json, or convert it with -o:"
-        " line reports, snapshots, differences.",
+        description="Print what tensorlens saved as .json or .tlens, or convert it with -o:"
+        " line reports, snapshots, differences, recordings.",
     )
-    parser.add_argument("file", metavar="FILE", help="a .json file that tensorlens wrote")
+    parser.add_argument("file", metavar="FILE", help="a .json or .tlens file that tensorlens wrote")
     add_options(parser, "the report")
     add_view_options(parser)
+    add_instant_option(parser)
     parser.set_defaults(func=run)
 
 
@@ -30,10 +32,13 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         TensorlensError: the file cannot be read, is no record, or the output cannot be written.
+        UsageError: an option that is not for this kind of record, or an instant that is none.
     """
     view = view_of(args)
     output = Output.checked(args.output, args.force) if args.output else None
     record = load(args.file)
+    if args.at is not None and not isinstance(record, Recording):
+        raise UsageError(f"--at is for recordings: {args.file} is a {called(record)}")
     try:
         give(record, output, view)
     except (TensorlensError, OSError):

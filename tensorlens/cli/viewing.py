@@ -11,18 +11,25 @@ from tensorlens.cli.output import Output
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.records.loading import Record, load
 from tensorlens.records.snapshots import Snapshot, View
-from tensorlens.records.tensors import ROLES
+from tensorlens.records.tensors import BLOCK_ROLES
 from tensorlens.units import parse_bytes
 
-_CALLED = {"LineReport": "line report", "Snapshot": "snapshot", "Difference": "difference"}
+_CALLED = {
+    "LineReport": "line report",
+    "Snapshot": "snapshot",
+    "Difference": "difference",
+    "Recording": "recording",
+}
 
 
 def add_view_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose which tensors are shown, and how fully."""
-    group = parser.add_argument_group("of snapshots and differences")
+    group = parser.add_argument_group("of snapshots, differences and recordings")
     group.add_argument("--top", metavar="N", help="the N largest rows of each device, or 'all'")
     group.add_argument("--min-size", metavar="SIZE", help="rows of at least SIZE, as in '1 MiB'")
-    group.add_argument("--role", action="append", choices=ROLES, help="only this role; repeatable")
+    group.add_argument(
+        "--role", action="append", choices=BLOCK_ROLES, help="only this role; repeatable"
+    )
     group.add_argument(
         "--device", action="append", metavar="NAME", help="only this device; repeatable"
     )
@@ -31,6 +38,16 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--explain", action="store_true", help="also what each figure of the ledger is"
+    )
+
+
+def add_instant_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses the instant of a recording."""
+    parser.add_argument_group("of recordings").add_argument(
+        "--at",
+        metavar="MARK|EVENT",
+        help="what was resident at a mark (the last of that name) or after the event of a number,"
+        " in place of the peak",
     )
 
 
@@ -51,6 +68,8 @@ def view_of(args: argparse.Namespace) -> View | None:
     for flag in ("verbose", "explain"):
         if getattr(args, flag):
             chosen[flag] = True
+    if getattr(args, "at", None) is not None:
+        chosen["at"] = args.at
     return View(**chosen) if chosen else None
 
 

@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tensorlens.records.events import EventLog
+from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
+from tensorlens.records.recordings import Origin
 from tensorlens.records.tensors import TensorTable
 
 UNKNOWN = -1
@@ -96,6 +99,22 @@ class Framework(Protocol):
         """Return every live tensor, named from the roots on, and each device's ledger."""
         ...
 
+    def record(self, options: RecordOptions) -> Recorder:
+        """Record every allocation and free from now on.
+
+        Raises:
+            UsageError: what is asked for cannot be recorded here; the text says why.
+        """
+        ...
+
+    def failed_request(self, error: BaseException) -> Request | None:
+        """Return what was asked for when ``error`` is a failed allocation, else None."""
+        ...
+
+    def graphs_kept(self) -> Sequence[KeptGraph]:
+        """Return the parts of autograd's graph that keep something, oldest first."""
+        ...
+
     def notes(self) -> Sequence[str]:
         """Return lines for the report: a fallback that is in use, and why."""
         ...
@@ -117,6 +136,30 @@ class Findings:
     tensors: TensorTable
     ledger: Mapping[str, Ledger]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """What a recording is to hold."""
+
+    limit: int = 1_000_000
+    """How many events are kept; the oldest go first, and the highest instant stays known."""
+    ops: bool = True
+    """Whether operators and autograd's nodes are noted, without which there is no backward."""
+    names: bool = True
+    """Whether a census at the beginning and the end gives blocks their names."""
+
+
+class Recorder(Protocol):
+    """A recording that runs."""
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name."""
+        ...
+
+    def read(self, end: bool) -> tuple[EventLog, Origin]:
+        """Return what was recorded so far; ``end`` stops recording, and is given once."""
+        ...
 
 
 class Compiler:

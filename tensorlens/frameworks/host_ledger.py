@@ -40,6 +40,10 @@ class Handed:
     blocks: tuple[Block, ...] = ()
     """The largest blocks that are not named."""
     block_count: int = 0
+    kernels: int | None = None
+    """What the kernels keep for their next call in the C heap, as far as they count it."""
+    kernels_reason: str = "nothing counts what this framework's kernels keep"
+    """Why ``kernels`` is unknown."""
 
 
 def host_ledger(handed: Handed) -> Ledger:
@@ -59,6 +63,9 @@ def host_ledger(handed: Handed) -> Ledger:
         missing.update(dict.fromkeys(("other", "driver_total"), missing["driver_used"]))
     used, total = machine or (None, None)
     cached = _difference(reserved, allocated)
+    parts = tuple(_parts(cached, handed, resident))
+    if parts and handed.kernels is None:
+        missing["kernels"] = handed.kernels_reason
     return Ledger(
         device="cpu",
         source=handed.source,
@@ -71,7 +78,7 @@ def host_ledger(handed: Handed) -> Ledger:
         other=_difference(used, reserved),
         driver_used=used,
         driver_total=total,
-        parts=tuple(_parts(cached, allocated, resident)),
+        parts=parts,
         explanations=_EXPLANATIONS,
         missing=missing,
         blocks=handed.blocks,
@@ -104,11 +111,9 @@ def _machine() -> tuple[int, int] | None:
         return None
 
 
-def _parts(
-    cached: int | None, allocated: int | None, resident: Mapping[str, int]
-) -> Sequence[Term]:
+def _parts(cached: int | None, handed: Handed, resident: Mapping[str, int]) -> Sequence[Term]:
     """Split what is resident besides tensors; the parts add up to ``cached``."""
-    if cached is None or allocated is None:
+    if cached is None or handed.allocated is None:
         return ()
     parts = []
     if "RssFile" in resident:
@@ -117,16 +122,27 @@ def _parts(
     if "RssShmem" in resident:
         text = "shared with other processes: tensors of data loader workers, share_memory_()"
         parts.append(Term("cached", "shared", "shared memory", resident["RssShmem"], text))
+    parts.append(Term("cached", "kernels", "in-kernel caches", handed.kernels, _kernels(handed)))
     heap = _heap()
     if heap is not None:
-        text = "in use beside tensors: NumPy, kernels' caches (oneDNN), large Python objects"
-        parts.append(Term("cached", "heap", "other heap", heap[0] - allocated, text))
+        text = "in use besides: NumPy, large Python objects, what oneDNN keeps"
+        other = heap[0] - handed.allocated - (handed.kernels or 0)
+        parts.append(Term("cached", "heap", "other heap", other, text))
         text = "free in the C heap: kept by malloc for the next request"
         parts.append(Term("cached", "free", "free heap", heap[1], text))
     known = sum(part.nbytes or 0 for part in parts)
     text = "Python objects, stacks; negative where memory was allocated and never touched"
     parts.append(Term("cached", "rest", "Python and the rest", cached - known, text))
     return parts
+
+
+def _kernels(handed: Handed) -> str:
+    if handed.kernels is None:
+        return f"{handed.kernels_reason}; what kernels keep is in other heap"
+    return (
+        "buffers that MKL keeps for its next call, by its own count (mkl_mem_stat); oneDNN counts "
+        "neither its primitives nor its packed weights: they are in other heap"
+    )
 
 
 def _heap() -> tuple[int, int] | None:

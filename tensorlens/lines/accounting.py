@@ -13,7 +13,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.lines.signals import is_from_a_handler
+from tensorlens.capture.signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from tensorlens.lines.threads import ThreadState

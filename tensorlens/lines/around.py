@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tensorlens.lines import recursion
 from tensorlens.lines.accounting import Activation, Switch, note_failure
 from tensorlens.lines.engine import Engine
+from tensorlens.lines.failures import explain
 from tensorlens.lines.functions import ProfiledFunction, compile_marker
 from tensorlens.lines.threads import ThreadState
 
@@ -121,6 +122,7 @@ class AroundCall:
 
     def over(self, error: BaseException | None) -> None:
         """A call has ended."""
+        explain(error, self._engine)
         self._call_ended(self._entry, error)
 
     def _enter_traced(self) -> Entered:

@@ -17,6 +17,7 @@ from tensorlens.lines.accounting import one_line
 from tensorlens.lines.blocks import Block
 from tensorlens.lines.engine import engine
 from tensorlens.lines.exits import ExitReport
+from tensorlens.lines.failures import explain
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
 from tensorlens.lines.results import build_report
@@ -193,6 +194,7 @@ class Profile:
         block, options = self._blocks().pop(self._index_of(frame))
         if block is not None:
             block.close(frame, error)
+            explain(error, engine)
             self.profiler._print([block.function], options)
 
     def _index_of(self, frame: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import Any, TextIO
 
 from tensorlens.errors import ProfileError
@@ -12,6 +12,7 @@ from tensorlens.frameworks.base import frameworks
 from tensorlens.lines.accounting import Account, Switch
 from tensorlens.lines.around import AroundCall
 from tensorlens.lines.engine import Engine, engine
+from tensorlens.lines.failures import explain
 from tensorlens.lines.functions import (
     ProfiledFunction,
     describe,
@@ -115,6 +116,15 @@ class LineProfiler(WrappingMixin):
 
     enable = enable_by_count
     disable = disable_by_count
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.disable_by_count()
+        explain(error, self._engine)
 
     def result(self, functions: Iterable[ProfiledFunction] | None = None) -> LineReport:
         """Return what was seen so far; the profiler may go on."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from bytecode import Bytecode, Instr, Label
 from bytecode.instr import TryBegin
 
-from tensorlens.lines.signals import is_from_a_handler
+from tensorlens.capture.signals import is_from_a_handler
 from tensorlens.lines.threads import Threads
 
 Hook = Callable[[], None]

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tensorlens.errors import FileFormatError, TensorlensError
-from tensorlens.records import differences, lines, snapshots
+from tensorlens.records import differences, lines, recordings, snapshots, tlens
 
-Record: TypeAlias = lines.LineReport | snapshots.Snapshot | differences.Difference
+Record: TypeAlias = (
+    lines.LineReport | snapshots.Snapshot | differences.Difference | recordings.Recording
+)
 """Everything that can be shown, saved and loaded."""
 
 _KINDS: dict[object, type[lines.LineReport | snapshots.Snapshot | differences.Difference]] = {
@@ -21,10 +23,16 @@ _KINDS: dict[object, type[lines.LineReport | snapshots.Snapshot | differences.Di
 
 
 _FOR_PEOPLE = {".csv", ".html", ".txt"}
+_FOREIGN = ("device_traces", "suffix_table")
+_PICKLES = (b"\x80", b"PK\x03\x04")
+"""How a pickle begins, and the archive of pickles that ``torch.save`` makes."""
 
 
 def load(path: str | os.PathLike[str]) -> Record:
-    """Return the record in a file that tensorlens wrote as JSON.
+    """Return the record in a file.
+
+    Read are the ``.json`` and ``.tlens`` that tensorlens wrote, and as recordings the memory
+    snapshots that torch pickles and what its first viewer was fed. No code in a pickle is run.
 
     Raises:
         TensorlensError: there is no such file, or it cannot be read.
@@ -34,7 +42,16 @@ def load(path: str | os.PathLike[str]) -> Record:
     try:
         if file.is_dir():
             raise TensorlensError(f"{name} is a folder: give a .json file that tensorlens wrote")
-        content = file.read_bytes()
+        with file.open("rb") as stream:
+            if tlens.begins_recording(stream):
+                return tlens.read(stream)
+            content = stream.read()
+        if content.startswith(_PICKLES):
+            from tensorlens.records import foreign
+
+            return foreign.read(content)
+    except FileFormatError as error:
+        raise FileFormatError(f"{name}: {error}") from None
     except FileNotFoundError:
         raise TensorlensError(f"there is no file {name}") from None
     except (OSError, ValueError) as error:
@@ -54,7 +71,7 @@ def load(path: str | os.PathLike[str]) -> Record:
 
 
 def parse(content: str) -> Record:
-    """Return the record whose ``to_json`` wrote ``content``.
+    """Return the record whose ``to_json`` wrote ``content``, or torch's snapshot in JSON.
 
     Raises:
         FileFormatError: it is not JSON, no record of tensorlens, newer than it, or damaged.
@@ -65,6 +82,12 @@ def parse(content: str) -> Record:
         raise FileFormatError("not a tensorlens report: it is not JSON") from None
     schema = data.get("schema") if isinstance(data, dict) else None
     kind = _KINDS.get(schema) if isinstance(schema, str) else None
-    if kind is None:
-        raise FileFormatError("not a tensorlens report")
-    return kind.from_dict(data)
+    if kind is not None:
+        return kind.from_dict(data)
+    if isinstance(data, dict) and not data.keys().isdisjoint(_FOREIGN):
+        from tensorlens.records import foreign
+
+        if foreign.is_viewer(data):
+            return foreign.from_viewer(data)
+        return foreign.from_snapshot(data, budget=len(content))
+    raise FileFormatError("not a tensorlens report")

@@ -11,7 +11,7 @@ from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.records.checking import check_schema, items, mapping, maybe, text
 from tensorlens.records.joining import joined
 from tensorlens.records.ledger import Ledger
-from tensorlens.records.tensors import ROLES, TensorTable
+from tensorlens.records.tensors import BLOCK_ROLES, TensorTable
 
 if TYPE_CHECKING:
     import pandas
@@ -152,7 +152,7 @@ class View:
     What is left out is always summed, so that a report adds up whatever its view.
 
     Raises:
-        UsageError: a negative size or number, or a role that is none of ``ROLES``.
+        UsageError: a negative size or number, or a role that is none of ``BLOCK_ROLES``.
     """
 
     top: int | None = 40
@@ -168,6 +168,9 @@ class View:
     """Also aliases, strides, storages, holders and births."""
     explain: bool = False
     """Also one line for each term of the ledger."""
+    at: str | None = None
+    """Of a recording, the instant that is shown: the name of a mark or the number of an event,
+    as text; None for the peak."""
 
     def __post_init__(self) -> None:
         if self.top is not None and self.top < 0:
@@ -175,8 +178,8 @@ class View:
         if self.min_size < 0:
             raise UsageError(f"min_size = {self.min_size}: give bytes, 0 or more")
         for role in self.roles:
-            if role not in ROLES:
-                raise UsageError(f"{role!r} is no role: the roles are {', '.join(ROLES)}")
+            if role not in BLOCK_ROLES:
+                raise UsageError(f"{role!r} is no role: the roles are {', '.join(BLOCK_ROLES)}")
 
     def shows_device(self, device: str) -> bool:
         """Tell whether a device is among those asked for."""

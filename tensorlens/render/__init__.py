@@ -1,4 +1,4 @@
-"""Reports as people and programs read them: text, HTML, CSV, JSON.
+"""Reports as people and programs read them: text, HTML, CSV, JSON, the formats of other viewers.
 
 A renderer is a small class with an ``extension`` and ``render(record)``, for every kind of
 record. Importing this package is cheap; each renderer is imported when it is asked for.
@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 
 _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "csv": ("tensorlens.render.table", "CsvRenderer", {}),
+    "folded": ("tensorlens.render.flame", "FoldedRenderer", {}),
     "html": ("tensorlens.render.html", "HtmlRenderer", {}),
     "json": ("tensorlens.render.json", "JsonRenderer", {}),
+    "perfetto.json": ("tensorlens.render.perfetto", "PerfettoRenderer", {}),
+    "pickle": ("tensorlens.render.memory_viz", "MemoryVizRenderer", {}),
+    "speedscope.json": ("tensorlens.render.flame", "SpeedscopeRenderer", {}),
+    "tlens": ("tensorlens.render.tlens", "TlensRenderer", {}),
+    "tlens.gz": ("tensorlens.render.tlens", "TlensRenderer", {"compressed": True}),
+    "trace.json": ("tensorlens.render.perfetto", "PerfettoRenderer", {"extension": "trace.json"}),
     # a file is not the terminal this happens to run in
     "txt": ("tensorlens.render.text", "TextRenderer", {"width": 120, "encoding": "utf-8"}),
 }
@@ -47,8 +54,8 @@ def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = 
         UsageError: no renderer writes files with that ending.
     """
     name = Path(path_or_extension).name
-    extension = name.rpartition(".")[2].lower()
-    if extension not in _RENDERERS:
+    extension = _ending(name)
+    if extension is None:
         known = ", ".join(f".{each}" for each in sorted(_RENDERERS))
         raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
     module, renderer, options = _RENDERERS[extension]
@@ -56,6 +63,13 @@ def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = 
         options = {**options, "view": view}
     made: Renderer = getattr(import_module(module), renderer)(**options)
     return made
+
+
+def _ending(name: str) -> str | None:
+    """Return the longest ending of a name that is known: of ``run.tlens.gz``, ``tlens.gz``."""
+    parts = name.lower().split(".")
+    endings = (".".join(parts[first:]) for first in range(len(parts)))
+    return next((ending for ending in endings if ending in _RENDERERS), None)
 
 
 def save(

@@ -355,6 +355,69 @@ print(allocator.allocated() - start)
     assert run(code) == ["True 6", "-32", "-232", "-4232", "-4208"]
 
 
+def test_adopting_makes_no_object(meter):
+    code = """
+import gc, torch
+def count():
+    return sum(issubclass(type(item), (torch.UntypedStorage, torch.Tensor))
+               for item in gc.get_objects())
+early = [torch.empty(1000) for _ in range(20)]
+layer = torch.nn.Linear(3, 2)
+layer(torch.ones(1, 3)).sum().backward()
+before = count()
+from tensorlens.frameworks.torch import Adapter
+allocator = Adapter().cpu_counter().allocator
+print(count() - before, allocator.allocated() - 20 * 4000 - 2 * 4 * (6 + 2))
+"""
+    assert run(code) == ["0 0"]
+
+
+def test_only_the_gradient_of_a_gradient_in_a_circle_is_met_once(meter):
+    code = """
+import torch
+one, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+one.grad, other.grad = other, one
+kept = [one, torch.ones(2, requires_grad=True)]
+kept[1].grad = torch.ones(2)
+del other
+from tensorlens.frameworks.torch import Adapter
+print(Adapter().cpu_counter().allocator.allocated())
+one.grad = None
+"""
+    assert run(code) == ["32"]
+
+
+def test_what_has_no_memory_of_the_allocator_is_not_adopted(meter):
+    code = """
+import numpy, torch
+from torch._subclasses import FakeTensorMode
+with FakeTensorMode():
+    fake = torch.empty(10)
+class Wrapper(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, *arguments, **named):
+        raise RuntimeError
+kept = [
+    fake,
+    torch.empty(10, device="meta"),
+    torch.from_numpy(numpy.zeros(9)),
+    torch.Tensor._make_wrapper_subclass(Wrapper, (2, 3)),
+    torch.Tensor.__new__(torch.Tensor),
+    torch._C.TensorBase.__new__(torch.Tensor),
+    torch.vmap(lambda row: row)(torch.from_numpy(numpy.zeros((2, 2)))),
+    torch._to_functional_tensor(torch.from_numpy(numpy.zeros(3))),
+    torch.eye(3).to_sparse(),
+]
+kept.append(torch.zeros(5))
+from tensorlens.frameworks.torch import Adapter
+from tensorlens.frameworks.torch.cpu import adopt_tensors
+allocator = Adapter().cpu_counter().allocator
+known = allocator.allocated()
+print(adopt_tensors(allocator, kept), known >= 20, allocator.allocated() - known)
+"""
+    assert run(code) == ["0 True 0"]
+
+
 def test_adopting_twice_takes_nothing(meter):
     kept = torch.empty(10)
     assert adopt_living(meter.allocator) == 0

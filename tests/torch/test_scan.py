@@ -14,7 +14,7 @@ import torch
 
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.torch.census import scan as scans
-from tensorlens.frameworks.torch.census.scan import META, ODD, REQUIRES_GRAD, Scan
+from tensorlens.frameworks.torch.census.scan import LEAF, META, ODD, REQUIRES_GRAD, Scan
 from tensorlens.frameworks.torch.census.scan_native import NativeReader, prepare
 from tensorlens.frameworks.torch.census.scan_python import Columns, PythonReader
 
@@ -146,7 +146,7 @@ def test_small_view_of_a_large_storage(scan):
         ),
         (
             lambda: torch.nn.Parameter(torch.zeros(3, device="meta")),
-            {"nbytes": 12, "device": "meta", "flags": META | REQUIRES_GRAD, "stride": (1,)},
+            {"nbytes": 12, "device": "meta", "flags": META | REQUIRES_GRAD | LEAF, "stride": (1,)},
         ),
         (lambda: torch._efficientzerotensor(3), {"nbytes": 12, "storage": 0, "storage_nbytes": 0}),
         (lambda: torch.from_numpy(numpy.zeros(4)), {"nbytes": 32, "dtype": "float64", "flags": 0}),
@@ -198,7 +198,7 @@ def test_parameter_whose_gradient_nobody_has_looked_at(scan):
     weight = torch.nn.Parameter(torch.ones(3))
     (weight * 2).sum().backward()
     assert list(scan.add([weight])) == [0]
-    assert_row(row_of(scan, 0), grad=1, flags=REQUIRES_GRAD, shape=(3,))
+    assert_row(row_of(scan, 0), grad=1, flags=REQUIRES_GRAD | LEAF, shape=(3,))
     assert_row(row_of(scan, 1), grad=-1, flags=0, shape=(3,), storage=start(weight.grad), first=1)
     gradient = weight.grad
     assert list(scan.add([gradient])) == [1]
@@ -211,6 +211,7 @@ def test_gradient_of_a_gradient(scan):
     first.grad, second.grad = second, third
     assert list(scan.add([first, third, second])) == [0, 2, 1]
     assert list(scan.grad) == [1, 2, -1]
+    assert (list(scan.owners), list(scan.gradients)) == ([0, 1], [1, 2])
 
 
 def test_gradients_in_a_circle(scan):
@@ -226,6 +227,48 @@ def test_requires_grad_is_of_leaves_and_of_results(scan):
     result = leaf * 2
     scan.add([leaf, result, result.detach(), leaf.data])
     assert list(scan.flags) == [REQUIRES_GRAD, REQUIRES_GRAD, 0, 0]
+
+
+class Weight(torch.nn.Parameter):
+    pass
+
+
+def test_leaves_are_the_parameters_that_no_operation_made(scan):
+    parameter = torch.nn.Parameter
+    with_gradient = parameter(torch.ones(2))
+    (with_gradient * 2).sum().backward()
+    made = parameter(torch.ones(2), requires_grad=False)
+    made.mul_(parameter(torch.ones(2)))
+    assert type(made) is parameter and not made.is_leaf
+    frozen = parameter(torch.ones(2), requires_grad=False)
+    others = [made, frozen, Weight(torch.ones(2)), torch.ones(2, requires_grad=True)]
+    tensors = [parameter(torch.ones(2)), with_gradient, *others]
+    rows = scan.add(tensors)
+    both = REQUIRES_GRAD | LEAF
+    assert [scan.flags[row] for row in rows] == [
+        *(both, both, REQUIRES_GRAD, 0, REQUIRES_GRAD, REQUIRES_GRAD)
+    ]
+
+
+def test_rows_are_told_to_share_storages(scan):
+    tensors = [torch.zeros(4), torch.zeros(4), torch.empty(0), torch.empty(0)]
+    scan.add(tensors)
+    assert not scan.shares
+    tensors.append(tensors[0][1:])
+    scan.add(tensors)
+    assert scan.shares
+
+
+def test_rows_without_an_object_are_counted():
+    native_or_skip()
+    scan = Scan(NativeReader)
+    weight = torch.ones(3, requires_grad=True)
+    (weight * 2).sum().backward()
+    scan.add([weight])
+    assert scan.unseen == 1
+    gradient = weight.grad
+    scan.add([gradient])
+    assert scan.unseen == 0
 
 
 def test_gradient_of_a_result_is_read_without_a_warning(scan):
@@ -604,7 +647,7 @@ def test_many_shapes(scan):
 
 def storm():
     """Tensors of every sort, some of which share storages."""
-    leaf = torch.ones(4, requires_grad=True)
+    leaf = torch.nn.Parameter(torch.ones(4))
     result = leaf * 2
     result.sum().backward()
     base = torch.zeros(10, 10)
@@ -636,6 +679,8 @@ def test_both_readers_agree():
     for column in Columns.CODES:
         if column != "object":
             assert getattr(native, column) == getattr(python, column), column
+    assert (native.owners, native.gradients) == (python.owners, python.gradients)
+    assert native.shares is python.shares is True
     assert native.shapes == python.shapes
     assert (native.devices, native.dtypes) == (python.devices, python.dtypes)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorlens.frameworks.heap import rows as r
 from tensorlens.frameworks.heap.rows import Quest, Rows
+from tensorlens.records.names import LONGEST_KEY
 
 
 def objects() -> list[Any]:
@@ -364,7 +365,9 @@ class _Writer:
         number = self._numbers.setdefault((id(key), attribute), len(self._numbers))
         if number == len(self.rows.keys):
             self.rows.keys.append(key)
-            self.rows.as_attribute.append(attribute)
+            is_short = type(key) is str and len(key) <= LONGEST_KEY
+            written = r.BARE if attribute else r.QUOTED if is_short else r.DESCRIBED
+            self.rows.written.append(written)
         return self._first_text + number
 
 

@@ -6,6 +6,7 @@ frame is read natively there, by address and without taking references. From 3.1
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
@@ -13,7 +14,7 @@ import sysconfig
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CellType, CodeType, FrameType
 from typing import Any
 
 from tensorlens.frameworks.heap.native import native
@@ -45,6 +46,42 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
     for frame in _ordered_frames(skip):
         _add_frame(frame, found, temporaries)
     return temporaries | found
+
+
+def tuples() -> list[tuple[Any, ...]]:
+    """Return the tuples that are variables of this thread's running functions, each once.
+
+    They are finished, and nobody takes them away while the caller runs: these alone can be held
+    without harm, see :func:`~tensorlens.frameworks.heap.holders.living`.
+    """
+    found: dict[int, tuple[Any, ...]] = {}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_flags & 0x02 and not frame.f_code.co_filename.startswith(_OWN):
+            for held in _variables_of(frame):
+                if type(held) is tuple:
+                    found[id(held)] = held
+        frame = frame.f_back
+    return [*found.values()]
+
+
+def _variables_of(frame: FrameType) -> Iterator[Any]:
+    if _VIEWS:
+        yield from frame.f_locals.values()
+    elif _reads_frames():
+        count = len(_variables(frame.f_code))
+        read = _native_frame(frame, 0, count)
+        for address in read[0][:count] if read is not None else ():
+            if address:
+                held = ctypes.cast(address, ctypes.py_object).value
+                yield _content(held) if type(held) is CellType else held
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def note() -> str:

@@ -2,8 +2,8 @@
 // where a name begins. It runs no Python code, and makes no reference that outlives a call but
 // those in the lists it is given.
 
-#include "search.h"
 #include "walk.h"
+#include "ways.h"
 
 #include <memory>
 #include <new>
@@ -12,9 +12,10 @@
 
 // What lies where, and which types are special; called once, before all else.
 TL_EXPORT void tl_heap_setup(
-    int64_t minor, int64_t tuple_items, int64_t cached_keys, PyTypeObject* module,
+    int64_t minor, int64_t tuple_items, int64_t cached_keys, int64_t reads_dicts,
+    PyTypeObject* module,
     PyObject* transparent, PyObject* special, const uint8_t* kinds) {
-  g_layout = Layout{minor, tuple_items, cached_keys, module, {}};
+  g_layout = Layout{minor, tuple_items, cached_keys, module, {}, reads_dicts != 0};
   for (int index = 0; index < 3; ++index) {
     g_layout.transparent[index] = PyTuple_GetItem(transparent, index);
   }
@@ -33,6 +34,24 @@ TL_EXPORT uint64_t tl_heap_dict_of(PyObject* object) {
 
 TL_EXPORT uint64_t tl_heap_inline_name(PyObject* object, PyObject* child) {
   return reinterpret_cast<uint64_t>(inline_name(object, describe(type_of(object)), child));
+}
+
+// Writes keys and values in turn, `limit` at most. Gives how many there are, or -1 where the table
+// cannot be read.
+TL_EXPORT int64_t tl_heap_entries(PyObject* dict, uint64_t* words, int64_t limit) {
+  const Entries entries(dict);
+  int64_t count = entries.known() ? 0 : -1;
+  if (entries.known()) {
+    entries.each([&](PyObject* key, PyObject* value, bool) {
+      for (PyObject* object : {key, value}) {
+        if (count < limit) {
+          words[count] = reinterpret_cast<uint64_t>(object);
+        }
+        ++count;
+      }
+    });
+  }
+  return count;
 }
 
 // Gives the heap's objects without the tuples, one of which may be half made in another thread:
@@ -108,10 +127,13 @@ TL_EXPORT int tl_heap_select(
 TL_EXPORT Rows* tl_heap_search(
     PyObject* objects, const uint64_t* targets, const uint64_t* anchors, const int8_t* origins,
     const uint64_t* skip, const int64_t* lengths, int64_t depth, int64_t first_text,
-    PyObject* fetch, PyObject* keys, PyObject* tuples) {
+    PyObject* variables, PyObject* shells, PyObject* fetch, PyObject* keys, PyObject* tuples) {
   try {
     auto rows = std::make_unique<Rows>();
-    Search search(objects, depth, static_cast<size_t>(lengths[0]), first_text, fetch);
+    Search search(objects, depth, static_cast<size_t>(lengths[0]), first_text, variables, fetch);
+    for (ssize_t index = 0; index < PyTuple_Size(shells); ++index) {
+      search.shell(reinterpret_cast<PyTypeObject*>(PyTuple_GetItem(shells, index)));
+    }
     std::for_each(targets, targets + lengths[0], [&](uint64_t a) { search.target(a); });
     std::for_each(skip, skip + lengths[2], [&](uint64_t a) { search.skip(a); });
     for (int64_t index = 0; index < lengths[1]; ++index) {
@@ -145,12 +167,12 @@ TL_EXPORT int64_t tl_heap_length(const Rows* rows) {
 
 TL_EXPORT void tl_heap_read(
     const Rows* rows, int32_t* holder, int8_t* how, int64_t* value, uint64_t* address,
-    int8_t* attribute, int32_t* targets) {
+    int8_t* written, int32_t* targets) {
   std::copy(rows->holder.begin(), rows->holder.end(), holder);
   std::copy(rows->how.begin(), rows->how.end(), how);
   std::copy(rows->value.begin(), rows->value.end(), value);
   std::copy(rows->address.begin(), rows->address.end(), address);
-  std::copy(rows->attribute.begin(), rows->attribute.end(), attribute);
+  std::copy(rows->written.begin(), rows->written.end(), written);
   std::copy(rows->targets.begin(), rows->targets.end(), targets);
 }
 
@@ -307,6 +329,16 @@ TL_EXPORT int64_t tl_walk_assign(
     }
   }
   return others;
+}
+
+// Writes the places of the numbers below zero; gives how many there are.
+TL_EXPORT int64_t tl_walk_none(int64_t count, const int32_t* numbers, int32_t* places) {
+  int64_t found = 0;
+  for (int64_t index = 0; index < count; ++index) {
+    places[found] = static_cast<int32_t>(index);
+    found += numbers[index] < 0;
+  }
+  return found;
 }
 
 // Writes the addresses that a frame's variables and evaluation stack refer to (`count` words),

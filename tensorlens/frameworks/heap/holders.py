@@ -6,15 +6,16 @@ import ctypes
 import re
 import sys
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tensorlens.frameworks.heap import describe, fallback
 from tensorlens.frameworks.heap import rows as r
 from tensorlens.frameworks.heap.frames import TEMPORARY
+from tensorlens.frameworks.heap.frames import tuples as variables
 from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.heap.rows import Quest, Rows, is_subtype
-from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, LONGEST_KEY, TEXT, Names, key_text
+from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, key_text
 
 _NO_NODE, _NEW_NAME = -1, -2
 
@@ -56,6 +57,7 @@ def hold(
     depth: int = 8,
     loose: set[int] | None = None,
     named: Mapping[int, int] | None = None,
+    shells: tuple[type, ...] = (),
 ) -> array[int]:
     """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
 
@@ -73,6 +75,8 @@ def hold(
             holder there is, or a cycle that nothing holds.
         named: further anchors, with the node of each one's name in ``names``; they come before
             ``anchors``. What a name goes on from counts as a class does.
+        shells: types whose instances, those of derived types aside, hold no list, tuple or cell
+            and no instance of ``shells``, but in attributes: most looks can pass over them.
 
     The way with the fewest references wins; of equal ones that from a local, then from a global of
     ``__main__``, a class, another module's global, a function's closure or defaults, a suspended
@@ -82,6 +86,8 @@ def hold(
 
     One step back takes in at most four holders per target and 10,000 more; further ones are left
     out, in the order of the heap, so that beyond these a name may be a longer way or none.
+
+    Natively tuples come last: only what no other way reaches is looked for in them.
     """
     reader = native()
     named = named or {}
@@ -95,6 +101,8 @@ def hold(
         array("Q", skip),
         depth,
         len(names.texts),
+        variables(),
+        shells,
     )
     rows = reader.search(quest) if reader is not None else fallback.search(quest)
     describer = _Describer(rows, anchors, names, named)
@@ -149,21 +157,25 @@ class _Describer:
         how = rows.how.tobytes()
         kinds = array("b", how.translate(_TO_KINDS))
         values = rows.value
-        self._names.texts += [
-            # most keys are short texts, and there may be many
-            key
-            if attribute
-            else repr(key)
-            if type(key) is str and len(key) <= LONGEST_KEY
-            else key_text(key)
-            for key, attribute in zip(rows.keys, rows.as_attribute, strict=True)
-        ]
+        self._names.texts += self._texts()
         for match in _DESCRIBED.finditer(how):
             row = match.start()
             kind, value = self._describe(row)
             kinds[row] = kind
             values[row] = value if isinstance(value, int) else self._names.number(value)
         return kinds, values
+
+    def _texts(self) -> Iterable[str]:
+        keys, written = self._rows.keys, self._rows.written
+        if not any(written.tobytes()):
+            # short texts, and there may be many
+            return map(repr, keys)
+        write: dict[int, Callable[[Any], str]] = {
+            r.QUOTED: repr,
+            r.BARE: str,
+            r.DESCRIBED: key_text,
+        }
+        return [write[how](key) for how, key in zip(written, keys, strict=True)]
 
     def _describe(self, row: int) -> tuple[int, int | str]:
         rows = self._rows

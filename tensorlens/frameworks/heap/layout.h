@@ -47,10 +47,11 @@ constexpr unsigned long kTupleSubclass = 1ul << 26;
 constexpr unsigned long kDictSubclass = 1ul << 29;
 constexpr unsigned long kTypeSubclass = 1ul << 31;
 
-// These two are spelled the same in rows.py.
+// These are spelled the same in rows.py.
 enum Kind : uint8_t {
   kAtomic, kFunction, kModule, kCell, kGenerator, kFrame,  // told by tl_heap_setup
-  kList, kTuple, kDict, kType, kOther, kKinds,
+  kList, kTuple, kDict, kType, kOther,
+  kShell,  // of kOther, told by a search
 };
 enum How : int8_t {
   kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kFree, kLocal, kContents, kDefaults,
@@ -61,6 +62,8 @@ enum Origin : int8_t {
   kVariable, kMain, kClass, kOtherModule, kFunctionOrigin, kGeneratorOrigin, kFrameOrigin,
   kTemporary, kTop, kCycle,
 };
+enum Written : int8_t { kQuoted, kBare, kDescribed };
+constexpr ssize_t kLongestKey = 60;  // the same as in names.py
 
 struct Layout {
   int64_t minor;
@@ -68,6 +71,7 @@ struct Layout {
   int64_t cached_keys;  // 0 where the names of inline values cannot be read
   PyTypeObject* module;
   PyObject* transparent[3];  // '_modules' and its like
+  bool reads_dicts;
 } g_layout;
 
 std::unordered_map<PyTypeObject*, Kind>* g_special = nullptr;
@@ -87,6 +91,9 @@ PyObject* const* tuple_items(const void* tuple) {
 }
 
 uint64_t hash_of(uintptr_t address) { return (address >> 4) * 0x9E3779B97F4A7C15ull; }
+
+// Objects of one page stay neighbours in a table: they are mostly met in that order.
+uint64_t scattered(uintptr_t address) { return (hash_of(address >> 8) >> 24) ^ (address >> 4); }
 
 struct Type {
   PyTypeObject* type = nullptr;
@@ -132,13 +139,22 @@ class Types {
     PyTypeObject* type = type_of(object);
     const Type*& near = near_[hash_of(reinterpret_cast<uintptr_t>(type)) >> 52];
     if (near == nullptr || near->type != type) {
-      const auto known = all_.find(type);
-      near = known != all_.end() ? &known->second : &all_.emplace(type, describe(type)).first->second;
+      near = &known(type);
     }
     return *near;
   }
 
+  void shell(PyTypeObject* type) {
+    const auto found = all_.emplace(type, describe(type)).first;
+    found->second.kind = found->second.kind == kOther ? kShell : found->second.kind;
+  }
+
  private:
+  const Type& known(PyTypeObject* type) {
+    const auto found = all_.find(type);
+    return found != all_.end() ? found->second : all_.emplace(type, describe(type)).first->second;
+  }
+
   const Type* near_[4096] = {};
   std::unordered_map<PyTypeObject*, Type> all_;
 };
@@ -167,33 +183,66 @@ bool shows_an_instance(PyObject* dict) {
   return values != nullptr && values[2] != 0;
 }
 
-// The name of the attribute of an instance without a __dict__ that refers to `child`, or null.
-PyObject* inline_name(PyObject* object, const Type& type, const PyObject* child) {
-  if (!(type.flags & kManagedDict) || g_layout.cached_keys == 0) {
-    return nullptr;
-  }
+// The attributes of an instance without a __dict__ of its own: their values lie beside it, in the
+// order of the names that its class keeps.
+struct Inline {
   const char* values = nullptr;
+  const char* keys = nullptr;
+  ssize_t count = 0;
+
+  PyObject* value(ssize_t index) const { return at<PyObject*>(values, 8 * index); }
+  PyObject* name(ssize_t index) const {
+    const ssize_t entries = 32 + (ssize_t{1} << at<uint8_t>(keys, 9));
+    return at<PyObject*>(keys, entries + 16 * index);
+  }
+};
+
+// Without any where there are none, and where they cannot be read.
+Inline inline_of(PyObject* object, const Type& type) {
+  Inline found;
+  if (!(type.flags & kManagedDict) || g_layout.cached_keys == 0) {
+    return found;
+  }
+  found.keys = at<const char*>(type.type, g_layout.cached_keys);
+  if (found.keys == nullptr || at<ssize_t>(found.keys, 24) == 0) {
+    return found;
+  }
   if (g_layout.minor == 11) {
-    values = at<const char*>(object, -32);
+    found.values = at<const char*>(object, -32);
   } else if (g_layout.minor == 12) {
     const auto word = at<uintptr_t>(object, -24);
-    values = word & 1 ? reinterpret_cast<const char*>(word + 1) : nullptr;
+    found.values = word & 1 ? reinterpret_cast<const char*>(word + 1) : nullptr;
   } else if (type.flags & kInlineValues) {
     const char* header = reinterpret_cast<const char*>(object) + type.basicsize;
-    values = header[3] ? header + 8 : nullptr;
+    found.values = header[3] ? header + 8 : nullptr;
   }
-  const char* keys = at<const char*>(type.type, g_layout.cached_keys);
-  if (values == nullptr || keys == nullptr) {
-    return nullptr;
-  }
-  const auto count = at<ssize_t>(keys, 24);
-  const ssize_t entries = 32 + (ssize_t{1} << at<uint8_t>(keys, 9));
-  for (ssize_t index = 0; index < count; ++index) {
-    if (at<PyObject*>(values, 8 * index) == child) {
-      return at<PyObject*>(keys, entries + 16 * index);
+  found.count = found.values == nullptr ? 0 : at<ssize_t>(found.keys, 24);
+  return found;
+}
+
+// The name of the attribute of an instance without a __dict__ that refers to `child`, or null.
+PyObject* inline_name(PyObject* object, const Type& type, const PyObject* child) {
+  const Inline inside = inline_of(object, type);
+  for (ssize_t index = 0; index < inside.count; ++index) {
+    if (inside.value(index) == child) {
+      return inside.name(index);
     }
   }
   return nullptr;
+}
+
+// Whether an instance may hold anything in attributes that are not in a __dict__.
+bool has_inline_values(PyObject* object, const Type& type) {
+  if ((type.flags & kManagedDict) && g_layout.cached_keys == 0) {
+    return true;
+  }
+  const Inline inside = inline_of(object, type);
+  for (ssize_t index = 0; index < inside.count; ++index) {
+    if (inside.value(index) != nullptr) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace

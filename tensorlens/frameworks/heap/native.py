@@ -39,12 +39,15 @@ class NativeHeap:
         self._library = library
         self._functions: dict[str, Any] = {}
         self._check_objects()
-        self._set_up(0)
+        self._set_up(0, False)
         keys = _cached_keys_offset()
         if keys:
-            self._set_up(keys)
+            self._set_up(keys, False)
             if not self._reads_inline_names():
-                self._set_up(0)
+                keys = 0
+        self._set_up(keys, True)
+        if not self._reads_dicts():
+            self._set_up(keys, False)
         self._check_instances()
 
     def objects(self) -> list[Any]:
@@ -74,7 +77,10 @@ class NativeHeap:
             *map(pointer, (quest.targets, quest.anchors, quest.origins, quest.skip, lengths)),
             ctypes.c_int64(quest.depth),
             ctypes.c_int64(quest.first_text),
-            *map(ctypes.py_object, (gc.get_objects, rows.keys, rows.tuples)),
+            *map(
+                ctypes.py_object,
+                (quest.tuples, quest.shells, gc.get_objects, rows.keys, rows.tuples),
+            ),
         )
         if not found:
             raise MemoryError
@@ -83,12 +89,10 @@ class NativeHeap:
             count = self.call("tl_heap_length", ctypes.c_int64)(handle)
             rows.holder, rows.how = zeros("i", count), zeros("b", count)
             rows.value, rows.address = zeros("q", count), zeros("Q", count)
-            rows.as_attribute = zeros("b", len(rows.keys))
+            rows.written = zeros("b", len(rows.keys))
             rows.targets = zeros("i", len(quest.targets))
             columns = (rows.holder, rows.how, rows.value, rows.address)
-            self.call("tl_heap_read")(
-                handle, *map(pointer, (*columns, rows.as_attribute, rows.targets))
-            )
+            self.call("tl_heap_read")(handle, *map(pointer, (*columns, rows.written, rows.targets)))
         finally:
             self.call("tl_heap_release")(handle)
         return rows
@@ -132,14 +136,14 @@ class NativeHeap:
             function.restype = result
         return function
 
-    def _set_up(self, cached_keys: int) -> None:
+    def _set_up(self, cached_keys: int, reads_dicts: bool) -> None:
         self._kept = (TRANSPARENT, tuple(SPECIAL), array("B", SPECIAL.values()))
         transparent, special, kinds = self._kept
         probe = (object(),)
         offset = 24 if _word(id(probe), 24) == id(probe[0]) else 32
         _require(_word(id(probe), offset) == id(probe[0]), "tuples")
         self.call("tl_heap_setup", None)(
-            *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys)),
+            *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys, reads_dicts)),
             *map(ctypes.py_object, (MODULES, transparent, special)),
             pointer(kinds),
         )
@@ -178,6 +182,23 @@ class NativeHeap:
             if name_of(ctypes.py_object(probe), ctypes.py_object(value)) != id(sys.intern(name)):
                 return False
         return bool(name_of(ctypes.py_object(probe), ctypes.py_object(object())) == 0)
+
+    def _reads_dicts(self) -> bool:
+        texts = {str(number): object() for number in range(700)}
+        others: dict[Any, object] = {number: object() for number in range(700)}
+        for entries in (texts, others):
+            for key in [*entries][::3]:
+                del entries[key]
+        mixed = {"one": object(), 2: object()}
+        for probe in ({}, {"one": object()}, {1: 2}, mixed, texts, others):
+            expected = [id(word) for pair in probe.items() for word in pair]
+            words = zeros("Q", 2000)
+            count = self.call("tl_heap_entries", ctypes.c_int64)(
+                ctypes.py_object(probe), pointer(words), ctypes.c_int64(len(words))
+            )
+            if [*words[: max(count, 0)]] != expected:
+                return False
+        return True
 
 
 class _Plain:

@@ -68,6 +68,9 @@ is a reference of unknown place. A dict's key, a closure's cell, a frame's local
 holds, a function's defaults; ``__dict__`` and closure tuples become aliases.
 """
 
+QUOTED, BARE, DESCRIBED = range(3)
+"""How a key is written: a short text in quotes, an attribute's name, anything else."""
+
 (
     VARIABLE,
     MAIN,
@@ -99,8 +102,8 @@ class Rows:
     """An index, the number of a key, or for a root where its name begins."""
     address: array[int] = field(default_factory=lambda: array("Q"))
     keys: list[Any] = field(default_factory=list)
-    as_attribute: array[int] = field(default_factory=lambda: array("b"))
-    """For each key, whether it is written as an attribute."""
+    written: array[int] = field(default_factory=lambda: array("b"))
+    """For each key, how it is written: :data:`QUOTED`, :data:`BARE`, :data:`DESCRIBED`."""
     targets: array[int] = field(default_factory=lambda: array("i"))
     """The row of each target, or -1."""
     tuples: list[Any] = field(default_factory=list)
@@ -119,6 +122,10 @@ class Quest:
     depth: int
     first_text: int
     """The number of the first key's text; the others' go on from there."""
+    tuples: list[tuple[Any, ...]] = field(default_factory=list)
+    """Variables: looked at before all the tuples of the heap are, only to save time."""
+    shells: tuple[type, ...] = ()
+    """See :func:`~tensorlens.frameworks.heap.holders.hold`; only to save time."""
 
 
 def zeros(code: str, count: int) -> array[Any]:

@@ -3,7 +3,8 @@
 
 #pragma once
 
-#include "layout.h"
+#include "dicts.h"
+#include "nodes.h"
 
 #include <algorithm>
 #include <iterator>
@@ -12,127 +13,24 @@
 
 namespace {
 
-struct Node {
-  uintptr_t address = 0;
-  int32_t into = -1, out = -1;  // lists of edges
-  int32_t best = -1;            // the edge its name comes by
-  int32_t row = -1;
-  int16_t distance = -1;        // from where its name begins
-  int16_t wanted = -1;          // the pass that looked for its holders
-  Origin origin = kVariable;
-  bool resolved = false, marked = false;
-};
-
-// Nodes by their address: open addressing with linear probing. A slot is small, since most of a
-// search's time goes into waiting for it.
-class Nodes : public std::vector<Node> {
- public:
-  explicit Nodes(size_t expected) {
-    reserve(expected);
-    resize_slots(expected);
-  }
-
-  int32_t find(const void* object) const {
-    const auto address = reinterpret_cast<uintptr_t>(object);
-    const uint64_t hash = hash_of(address);
-    for (size_t index = hash >> shift_; slots_[index].number >= 0; index = (index + 1) & mask_) {
-      const Slot& slot = slots_[index];
-      if (slot.tag == static_cast<uint32_t>(hash) && (*this)[slot.number].address == address) {
-        return slot.number;
-      }
-    }
-    return -1;
-  }
-
-  void prefetch(const void* object) const {
-    __builtin_prefetch(&slots_[hash_of(reinterpret_cast<uintptr_t>(object)) >> shift_]);
-  }
-
-  int32_t add(const void* object) {
-    int32_t number = find(object);
-    if (number < 0) {
-      number = static_cast<int32_t>(size());
-      emplace_back();
-      back().address = reinterpret_cast<uintptr_t>(object);
-      if (2 * size() > mask_) {
-        resize_slots(2 * size());
-      } else {
-        place(number);
-      }
-    }
-    return number;
-  }
-
- private:
-  struct Slot {
-    uint32_t tag = 0;
-    int32_t number = -1;
-  };
-
-  void place(int32_t number) {
-    const uint64_t hash = hash_of((*this)[number].address);
-    size_t index = hash >> shift_;
-    while (slots_[index].number >= 0) {
-      index = (index + 1) & mask_;
-    }
-    slots_[index] = Slot{static_cast<uint32_t>(hash), number};
-  }
-
-  void resize_slots(size_t expected) {
-    int bits = 6;
-    while ((size_t{1} << bits) < 2 * expected + 2) {
-      ++bits;
-    }
-    slots_.assign(size_t{1} << bits, Slot{});
-    mask_ = slots_.size() - 1;
-    shift_ = 64 - bits;
-    for (size_t number = 0; number < size(); ++number) {
-      place(static_cast<int32_t>(number));
-    }
-  }
-
-  std::vector<Slot> slots_;
-  size_t mask_ = 0;
-  int shift_ = 0;
-};
-
-void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
-struct Edge {
-  int32_t holder, child;
-  int32_t next_into, next_out;
-  int64_t value;
-  How how;
-};
-
-struct Rows {
-  std::vector<int32_t> holder;
-  std::vector<int8_t> how;
-  std::vector<int64_t> value;
-  std::vector<uint64_t> address;
-  std::vector<int8_t> attribute;  // for each key
-  std::vector<PyObject*> keys;
-  std::vector<int32_t> targets;
-
-  void reserve(size_t count) {
-    holder.reserve(count);
-    how.reserve(count);
-    value.reserve(count);
-    address.reserve(count);
-  }
-};
-
 class Search {
  public:
   // A key's text has the number of the key among `keys` of the rows, counted from `first_text` on.
-  // `fetch` gives the heap's objects afresh: the tuples among them are looked at in the end.
-  Search(PyObject* objects, int64_t depth, size_t targets, int64_t first_text, PyObject* fetch)
+  // In the end tuples are looked at: those in the list `tuples`, then all that are among the heap's
+  // objects, which `fetch` gives afresh.
+  Search(
+      PyObject* objects, int64_t depth, size_t targets, int64_t first_text, PyObject* tuples,
+      PyObject* fetch)
       : objects_(list_items(objects)), count_(size_of(objects)), depth_(depth),
-        first_text_(first_text), fetch_(fetch),
+        first_text_(first_text), tuples_(tuples), fetch_(fetch),
         cap_(4 * targets + 10000), nodes_(targets + 4096) {
     edges_.reserve(targets + 1024);
     skip_.insert(reinterpret_cast<uintptr_t>(objects));
   }
+
+  // Instances of exactly this type hold no list, tuple or cell and none of each other, but in their
+  // attributes.
+  void shell(PyTypeObject* type) { types_.shell(type); }
 
   void skip(uintptr_t address) { skip_.insert(address); }
 
@@ -142,8 +40,8 @@ class Search {
       temporaries_.push_back(number);
     } else {
       begin(number, origin);
-      if (origin == kMain || origin == kOtherModule) {
-        modules_.push_back(number);
+      if (origin == kVariable || origin == kMain || origin == kOtherModule) {
+        variables_.push_back(number);
       }
     }
   }
@@ -154,14 +52,19 @@ class Search {
 
   void run() {
     settle();
+    choose_near();
     for (pass_ = 0; pass_ < depth_ && choose_wanted(); ++pass_) {
-      look_into_modules();
+      look(near_.data(), static_cast<ssize_t>(near_.size()));
       settle();
       if (all_resolved()) {
         break;
       }
+      want_less();
       look(objects_, count_);
       settle();
+    }
+    if (!all_resolved()) {
+      look_into_tuples();
     }
     if (!all_resolved()) {
       go_on_through_tuples();
@@ -188,11 +91,15 @@ class Search {
     }
   }
 
+  void choose_near();
   bool choose_wanted();
+  void want_less();
+  void sift_wanted();
   bool all_resolved() const;
-  void look_into_modules();
   void look(PyObject* const* objects, ssize_t count);
+  void look_into_tuples();
   void go_on_through_tuples();
+  void forget_passes();
   void visit(PyObject* object, const Type& type);
   void visit_items(PyObject* const* items, ssize_t count);
   void settle();
@@ -203,7 +110,7 @@ class Search {
 
   bool maybe(const PyObject* object) const {
     const auto address = reinterpret_cast<uintptr_t>(object);
-    const uint64_t bit = hash_of(address) >> bloom_shift_;
+    const uint64_t bit = scattered(address) & bloom_mask_;
     return bloom_[bit >> 6] >> (bit & 63) & 1;
   }
 
@@ -224,14 +131,16 @@ class Search {
   PyObject* const* objects_;
   ssize_t count_;
   int64_t depth_, first_text_;
+  PyObject* tuples_;
   PyObject* fetch_;
   PyObject* fresh_ = nullptr;
   size_t cap_;
   int16_t pass_ = 0;
   Types types_;
   Nodes nodes_;
-  std::vector<Edge> edges_;
-  std::vector<int32_t> targets_, wanted_, settled_, temporaries_, modules_;
+  Large<Edge> edges_;
+  std::vector<int32_t> targets_, wanted_, settled_, temporaries_, variables_;
+  std::vector<PyObject*> near_;
   std::unordered_set<uintptr_t> skip_;
   struct KeyNumber {
     uint64_t key = 0;
@@ -240,8 +149,8 @@ class Search {
   KeyNumber key_numbers_[1024];  // of keys met lately: many dicts have the same ones
   std::vector<int8_t> spaces_;  // for each row: its entries are attributes
   std::vector<uint64_t> bloom_;
-  int bloom_shift_ = 0;
-  bool wants_containers_ = false;
+  uint64_t bloom_mask_ = 0;
+  bool wants_containers_ = false, wants_of_shells_ = false;
   size_t new_holders_ = 0;
   PyObject* current_ = nullptr;
   const Type* current_type_ = nullptr;
@@ -293,20 +202,44 @@ bool Search::choose_wanted() {
   for (const int32_t number : marked) {
     nodes_[number].marked = false;
   }
+  sift_wanted();
+  return !wanted_.empty();
+}
+
+// What has a name by now needs no other holder.
+void Search::want_less() {
+  const auto end = std::remove_if(wanted_.begin(), wanted_.end(), [&](int32_t number) {
+    if (nodes_[number].resolved) {
+      nodes_[number].wanted = kNoMore;
+    }
+    return nodes_[number].resolved;
+  });
+  wanted_.erase(end, wanted_.end());
+  sift_wanted();
+}
+
+void Search::sift_wanted() {
   int bits = 14;
   while ((size_t{1} << bits) < 8 * wanted_.size()) {
     ++bits;
   }
-  bloom_shift_ = 64 - bits;
+  bloom_mask_ = (uint64_t{1} << bits) - 1;
   bloom_.assign(size_t{1} << (bits - 6), 0);
-  wants_containers_ = false;
-  for (const int32_t number : wanted_) {
-    const uint64_t bit = hash_of(nodes_[number].address) >> bloom_shift_;
+  wants_containers_ = wants_of_shells_ = false;
+  constexpr size_t kAhead = 16;
+  for (size_t index = 0; index < wanted_.size(); ++index) {
+    if (index + kAhead < wanted_.size()) {
+      const uintptr_t ahead = nodes_[wanted_[index + kAhead]].address;
+      __builtin_prefetch(reinterpret_cast<const char*>(ahead) + 8);
+    }
+    const int32_t number = wanted_[index];
+    const uint64_t bit = scattered(nodes_[number].address) & bloom_mask_;
     bloom_[bit >> 6] |= uint64_t{1} << (bit & 63);
-    const Kind kind = types_.of(pointer(nodes_[number].address)).kind;
+    void* const object = pointer(nodes_[number].address);
+    const Kind kind = types_.of(object).kind;
     wants_containers_ |= kind == kTuple || kind == kDict;
+    wants_of_shells_ |= kind != kShell && kind != kList && kind != kTuple && kind != kCell;
   }
-  return !wanted_.empty();
 }
 
 bool Search::all_resolved() const {
@@ -315,14 +248,22 @@ bool Search::all_resolved() const {
   });
 }
 
-// No way is shorter than from a global, and most objects that are held by nothing but containers
-// are reached from one: that is known without another look at the whole heap.
-void Search::look_into_modules() {
-  for (const int32_t number : modules_) {
-    auto* const object = static_cast<PyObject*>(pointer(nodes_[number].address));
-    const Type& type = types_.of(object);
-    if (type.kind == kDict) {
-      visit(object, type);
+// No way is shorter than from a variable or a global, and most objects are reached from one, or
+// are held by nothing but what is: that is known without another look at the whole heap. In the
+// heap's order, and of what is in the heap: a variable may have changed since it was asked.
+void Search::choose_near() {
+  std::vector<uint64_t> marks(size_t{1} << 10);
+  const auto mark_of = [](uintptr_t address) { return hash_of(address) >> 48; };
+  for (const int32_t number : variables_) {
+    const uint64_t mark = mark_of(nodes_[number].address);
+    marks[mark >> 6] |= uint64_t{1} << (mark & 63);
+  }
+  std::sort(variables_.begin(), variables_.end());
+  for (ssize_t index = 0; index < count_; ++index) {
+    const uint64_t mark = mark_of(reinterpret_cast<uintptr_t>(objects_[index]));
+    if ((marks[mark >> 6] >> (mark & 63) & 1) &&
+        std::binary_search(variables_.begin(), variables_.end(), nodes_.find(objects_[index]))) {
+      near_.push_back(objects_[index]);
     }
   }
 }
@@ -349,6 +290,25 @@ void Search::look(PyObject* const* objects, ssize_t count) {
   }
 }
 
+// Nothing is nearer than a variable, and to fetch all tuples takes as long as a look at the heap.
+void Search::look_into_tuples() {
+  if (size_of(tuples_) == 0) {
+    return;
+  }
+  forget_passes();
+  ++pass_;
+  if (choose_wanted()) {
+    look(list_items(tuples_), size_of(tuples_));
+    settle();
+  }
+}
+
+void Search::forget_passes() {
+  for (Node& node : nodes_) {
+    node.wanted = node.resolved ? node.wanted : -1;
+  }
+}
+
 // Nobody may hold a tuple that is still being made while other threads run: the one that makes it
 // would fail. So no tuple is among the objects that the caller holds, and all are fetched here, for
 // the time of one call, in which no other thread runs.
@@ -363,9 +323,7 @@ void Search::go_on_through_tuples() {
   std::copy_if(
       list_items(fresh_), list_items(fresh_) + size_of(fresh_), std::back_inserter(tuples),
       [](PyObject* object) { return type_of(object) == &PyTuple_Type; });
-  for (Node& node : nodes_) {
-    node.wanted = node.resolved ? node.wanted : -1;
-  }
+  forget_passes();
   const auto look_at_tuples = [&] {
     look(tuples.data(), static_cast<ssize_t>(tuples.size()));
   };
@@ -415,6 +373,11 @@ void Search::visit(PyObject* object, const Type& type) {
         return;
       }
       break;
+    case kShell:
+      if (!wants_of_shells_ && !has_inline_values(object, type)) {
+        return;
+      }
+      break;
     case kCell:
       probe(at<PyObject*>(object, 16), kContents, 0);
       return;
@@ -428,12 +391,12 @@ void Search::visit(PyObject* object, const Type& type) {
       if (shows_an_instance(object)) {
         return;
       }
-      ssize_t position = 0;
-      PyObject *key = nullptr, *value = nullptr;
-      while (PyDict_Next(object, &position, &key, &value)) {
+      each_item(object, [&](PyObject* key, PyObject* value, bool is_text) {
         probe(value, kValue, reinterpret_cast<int64_t>(key));
-        probe(key, kKey, 0);
-      }
+        if (!is_text) {
+          probe(key, kKey, 0);
+        }
+      });
       break;
     }
     default:
@@ -451,16 +414,17 @@ int32_t Search::holder() {
   const auto address = reinterpret_cast<uintptr_t>(current_);
   int32_t number = skip_.count(address) ? -2 : nodes_.find(current_);
   if (number == -1) {
-    number = ++new_holders_ > cap_ ? -2 : nodes_.add(current_);
+    number = ++new_holders_ > cap_ ? -2 : nodes_.add_new(current_);
   }
   current_number_ = number;
   if (number >= 0) {
-    static const std::unordered_map<int, Origin> kOrigins = {
-        {kType, kClass}, {kModule, kOtherModule}, {kFunction, kFunctionOrigin},
-        {kGenerator, kGeneratorOrigin}, {kFrame, kFrameOrigin}};
-    const auto origin = kOrigins.find(current_type_->kind);
-    if (origin != kOrigins.end()) {
-      begin(number, origin->second);
+    switch (current_type_->kind) {
+      case kType: begin(number, kClass); break;
+      case kModule: begin(number, kOtherModule); break;
+      case kFunction: begin(number, kFunctionOrigin); break;
+      case kGenerator: begin(number, kGeneratorOrigin); break;
+      case kFrame: begin(number, kFrameOrigin); break;
+      default: break;
     }
   }
   return number;
@@ -493,199 +457,6 @@ void Search::found(PyObject* child, How how, int64_t value) {
   edges_.push_back(Edge{from, number, nodes_[number].into, nodes_[from].out, value, how});
   nodes_[number].into = edge;
   nodes_[from].out = edge;
-}
-
-// Fewer steps win, then where the name begins, then what can be written down, then the order of
-// the heap.
-bool Search::better(const Edge& edge, int32_t than) const {
-  if (than < 0) {
-    return true;
-  }
-  const Edge& other = edges_[than];
-  const Node &left = nodes_[edge.holder], &right = nodes_[other.holder];
-  if (left.distance != right.distance) {
-    return left.distance < right.distance;
-  }
-  if (left.origin != right.origin) {
-    return left.origin < right.origin;
-  }
-  if ((edge.how == kOpaque) != (other.how == kOpaque)) {
-    return other.how == kOpaque;
-  }
-  return &edge < &other;
-}
-
-// Gives a name to all that can be reached from what has one, the nearest first.
-void Search::settle() {
-  std::vector<std::vector<int32_t>> steps;
-  const auto add = [&](int32_t number, int16_t distance) {
-    if (static_cast<size_t>(distance) >= steps.size()) {
-      steps.resize(distance + 1);
-    }
-    steps[distance].push_back(number);
-  };
-  for (const int32_t number : settled_) {
-    add(number, nodes_[number].distance);
-  }
-  settled_.clear();
-  // a holder with a name may have got new edges from the latest pass
-  for (const int32_t number : wanted_) {
-    for (int32_t edge = nodes_[number].into; edge >= 0; edge = edges_[edge].next_into) {
-      const Node& holder = nodes_[edges_[edge].holder];
-      if (holder.resolved && !nodes_[number].resolved && better(edges_[edge], nodes_[number].best)) {
-        nodes_[number].best = edge;
-      }
-    }
-    if (nodes_[number].best >= 0 && !nodes_[number].resolved) {
-      add(number, nodes_[edges_[nodes_[number].best].holder].distance + 1);
-    }
-  }
-  for (size_t distance = 0; distance < steps.size(); ++distance) {
-    // what is added from here on is one step farther
-    const std::vector<int32_t> now = std::move(steps[distance]);
-    for (const int32_t number : now) {
-      Node& node = nodes_[number];
-      if (distance > 0) {
-        if (node.resolved) {
-          continue;
-        }
-        const Node& holder = nodes_[edges_[node.best].holder];
-        node.resolved = true;
-        node.distance = static_cast<int16_t>(distance);
-        node.origin = holder.origin;
-      }
-    }
-    for (const int32_t number : now) {
-      for (int32_t edge = nodes_[number].out; edge >= 0; edge = edges_[edge].next_out) {
-        Node& child = nodes_[edges_[edge].child];
-        if (!child.resolved && better(edges_[edge], child.best)) {
-          child.best = edge;
-          add(edges_[edge].child, static_cast<int16_t>(distance + 1));
-        }
-      }
-    }
-  }
-}
-
-// What no name reaches begins at a temporary, else at what nothing holds, else within a circle.
-void Search::begin_elsewhere() {
-  wanted_.clear();
-  for (const int32_t number : temporaries_) {
-    begin(number, kTemporary);
-  }
-  settle();
-  const auto begin_where = [&](Origin origin, auto&& suits) {
-    const auto count = static_cast<int32_t>(nodes_.size());
-    for (int32_t number = 0; number < count; ++number) {
-      // a tuple that nothing holds may be one that is being made
-      if (!nodes_[number].resolved && nodes_[number].out >= 0 && suits(nodes_[number]) &&
-          types_.of(pointer(nodes_[number].address)).kind != kTuple) {
-        begin(number, origin);
-      }
-    }
-    settle();
-  };
-  begin_where(kTop, [](const Node& node) { return node.into < 0; });
-  begin_where(kCycle, [&](const Node& node) {
-    return types_.of(pointer(node.address)).kind == kOther;
-  });
-  begin_where(kCycle, [](const Node&) { return true; });
-}
-
-int64_t Search::number_of_key(PyObject* key, bool attribute, Rows& rows) {
-  const uint64_t known = reinterpret_cast<uint64_t>(key) | (attribute ? 1 : 0);
-  KeyNumber& place = key_numbers_[hash_of(known) >> 54];
-  if (place.key != known) {
-    place = KeyNumber{known, first_text_ + static_cast<int64_t>(rows.keys.size())};
-    rows.keys.push_back(key);
-    rows.attribute.push_back(attribute);
-  }
-  return place.number;
-}
-
-void Search::write_row(int32_t number, Rows& rows) {
-  Node& node = nodes_[number];
-  node.row = static_cast<int32_t>(rows.how.size());
-  auto* object = reinterpret_cast<PyObject*>(node.address);
-  int32_t from = -1;
-  How how = kRoot;
-  int64_t value = node.origin;
-  bool space = node.origin == kMain || node.origin == kOtherModule;
-  if (node.best >= 0) {
-    const Edge& edge = edges_[node.best];
-    const Node& holder = nodes_[edge.holder];
-    from = holder.row;
-    how = edge.how;
-    value = edge.value;
-    space = how == kVars;
-    auto* key = reinterpret_cast<PyObject*>(value);
-    if (how == kOpaque) {
-      auto* holding = reinterpret_cast<PyObject*>(holder.address);
-      key = inline_name(holding, types_.of(holding), object);
-      how = key != nullptr ? kAttribute : kOpaque;
-    } else if (how == kValue && spaces_[from] && type_of(key) == &PyUnicode_Type) {
-      how = kAttribute;
-    }
-    if (how == kAttribute || how == kValue) {
-      int overflow = 1;
-      const bool whole = how == kValue && type_of(key) == &PyLong_Type;
-      const int64_t index = whole ? PyLong_AsLongLongAndOverflow(key, &overflow) : 0;
-      if (overflow == 0) {
-        how = kItem;
-        value = index;
-      } else if (how == kAttribute && types_.of(object).kind == kDict &&
-                 std::count(g_layout.transparent, g_layout.transparent + 3, key) != 0) {
-        how = kAlias;
-        value = 0;
-        space = true;
-      } else {
-        value = number_of_key(key, how == kAttribute, rows);
-      }
-    } else if (how == kItem && static_cast<How>(rows.value[from]) == kClosure &&
-               rows.how[from] == kAlias) {
-      how = kFree;
-    } else if (how == kContents && (rows.how[from] == kFree || rows.how[from] == kLocal)) {
-      how = kAlias;
-    } else if (how == kVars || how == kClosure) {
-      value = how;
-      how = kAlias;
-    }
-  }
-  rows.holder.push_back(from);
-  rows.how.push_back(how);
-  rows.value.push_back(value);
-  rows.address.push_back(node.address);
-  spaces_.push_back(space);
-}
-
-void Search::write(Rows& rows) {
-  std::vector<std::vector<int32_t>> steps;
-  for (const int32_t target : targets_) {
-    int32_t number = nodes_[target].resolved ? target : -1;
-    while (number >= 0 && !nodes_[number].marked) {
-      Node& node = nodes_[number];
-      node.marked = true;
-      if (static_cast<size_t>(node.distance) >= steps.size()) {
-        steps.resize(node.distance + 1);
-      }
-      steps[node.distance].push_back(number);
-      number = node.best >= 0 ? edges_[node.best].holder : -1;
-    }
-  }
-  size_t count = 0;
-  for (const auto& step : steps) {
-    count += step.size();
-  }
-  rows.reserve(count);
-  for (const auto& step : steps) {
-    for (const int32_t number : step) {
-      write_row(number, rows);
-    }
-  }
-  for (const int32_t target : targets_) {
-    const Node& node = nodes_[target];
-    rows.targets.push_back(node.origin == kTop && node.best < 0 ? -1 : node.row);
-  }
 }
 
 }  // namespace

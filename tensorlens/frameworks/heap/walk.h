@@ -3,7 +3,9 @@
 
 #pragma once
 
-#include "search.h"
+#include "nodes.h"
+
+#include <algorithm>
 
 extern "C" int PyUnicode_CompareWithASCIIString(PyObject*, const char*);
 extern "C" PyTypeObject PyFloat_Type;

@@ -374,3 +374,15 @@ def assign(
         elif row >= 0:
             others.append(index)
     return others
+
+
+def places_of_none(numbers: array[int]) -> Sequence[int]:
+    """Return where ``numbers``, type code ``i``, are -1."""
+    reader = native()
+    if reader is None:
+        return [place for place, number in enumerate(numbers) if number < 0]
+    places = zeros("i", len(numbers) + 1)
+    count = reader.call("tl_walk_none", ctypes.c_int64)(
+        ctypes.c_int64(len(numbers)), *map(pointer, (numbers, places))
+    )
+    return places[:count]

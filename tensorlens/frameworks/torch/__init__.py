@@ -8,7 +8,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorlens.frameworks.base import Counter, Findings, Root, compiler
+from tensorlens.frameworks.base import Counter, Findings, Recorder, RecordOptions, Root, compiler
+from tensorlens.records.failures import KeptGraph, Request
 
 
 class Adapter:
@@ -119,6 +120,28 @@ class Adapter:
         from tensorlens.frameworks.torch.census.take import take
 
         return take(roots)
+
+    def record(self, options: RecordOptions) -> Recorder:
+        """Record every allocation and free from now on.
+
+        Raises:
+            UsageError: nothing can be recorded here; the text says why.
+        """
+        from tensorlens.frameworks.torch.recorder.devices import start
+
+        return start(options)
+
+    def failed_request(self, error: BaseException) -> Request | None:
+        """Return what was asked for when ``error`` is a failed allocation, else None."""
+        from tensorlens.frameworks.torch.failures import failed_request
+
+        return failed_request(error)
+
+    def graphs_kept(self) -> Sequence[KeptGraph]:
+        """Return the parts of autograd's graph that keep something, oldest first."""
+        from tensorlens.frameworks.torch.graphs_kept import graphs_kept
+
+        return graphs_kept()
 
     def notes(self) -> Sequence[str]:
         """Return the line that says why host memory is counted by a fallback, if it is."""

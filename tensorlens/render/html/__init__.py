@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorlens.records.differences import Difference
+from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.html.difference import difference_fragment
 from tensorlens.render.html.lines import line_fragment
+from tensorlens.render.html.recording import recording_fragment, recording_page
 from tensorlens.render.html.snapshot import snapshot_fragment
 from tensorlens.render.html.templates import environment
 from tensorlens.render.html.treemap import treemap
@@ -21,11 +23,13 @@ _ROWS_OF_A_PAGE = 1000
 class HtmlRenderer:
     """One self-contained page: nothing loaded from elsewhere, light and dark.
 
-    A snapshot's page has a treemap, and so a script, where plotly is installed; no other has one.
+    A recording's page has a script of ours, with which any instant can be looked at. It and a
+    snapshot's have a treemap, and so plotly's script, where plotly is installed.
 
     Args:
         view: which tensors of a snapshot or a difference are shown, and how fully. None shows
-            the 1000 largest of each device.
+            the 1000 largest of each device. Of a recording, it chooses devices and the instant
+            that is shown first.
     """
 
     extension = "html"
@@ -36,11 +40,16 @@ class HtmlRenderer:
     def render(self, record: Record) -> str:
         """Return the page as text, to be written as UTF-8."""
         title, after = "memory per line", ""
-        if isinstance(record, Snapshot):
+        if isinstance(record, Recording):
+            title = "memory over time"
+        elif isinstance(record, Snapshot):
             title, after = "tensors in memory", treemap(record, self.view)
         elif isinstance(record, Difference):
             title = "what changed in memory"
-        body = fragment(record, self.view)
+        if isinstance(record, Recording):
+            body = recording_page(record, self.view)
+        else:
+            body = fragment(record, self.view)
         return environment().get_template("page.html").render(title=title, body=body, after=after)
 
 
@@ -54,4 +63,6 @@ def fragment(record: Record, view: View | None = None) -> str:
         return snapshot_fragment(record, view)
     if isinstance(record, Difference):
         return difference_fragment(record, view)
+    if isinstance(record, Recording):
+        return recording_fragment(record, view)
     return line_fragment(record)

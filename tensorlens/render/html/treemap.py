@@ -1,15 +1,17 @@
-"""A snapshot as a treemap: device, role, path of the module, tensor; drawn by plotly."""
+"""Tensors as a treemap: device, role, path of the module, tensor; drawn by plotly."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.figures import size
+from tensorlens.render.html.colours import ROLE_COLOURS
 from tensorlens.render.html.templates import environment
 from tensorlens.render.inventory import TensorRow, counted, inventories
 from tensorlens.render.source import printable, shortened
@@ -17,15 +19,6 @@ from tensorlens.render.source import printable, shortened
 _LEAVES = 500
 _LABEL = 60
 _DEEPEST = 12
-_COLOURS = {
-    "parameter": "#4e79c5",
-    "buffer": "#7fa7c9",
-    "gradient": "#b07aa1",
-    "optimizer": "#3d9970",
-    "activation": "#de8b2c",
-    "input": "#c9b458",
-    "other": "#8c8c8c",
-}
 # a key in brackets may hold dots: they are no path
 _PARTS = re.compile(r"(?:[^.\[]|\[[^\]]*\])+")
 
@@ -64,48 +57,65 @@ class _Tree:
         self.texts[number] = html.escape(text)
 
 
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A box that has no others in it."""
+
+    path: tuple[str, ...]
+    """Device, role, then the path of the module and the box's own name."""
+    nbytes: int
+    text: str = ""
+    count: int = 1
+    """How many tensors it stands for."""
+
+
 def treemap(snapshot: Snapshot, view: View) -> str:
-    """Return the treemap with all that draws it, or a line on how to have one.
+    """Return a snapshot's treemap with all that draws it, or a line on how to have one.
 
     The largest 500 tensors and families have boxes of their own; the others share one in each role.
+    """
+    everything = View(top=None, roles=view.roles, devices=view.devices)
+    return drawn(
+        [
+            Leaf((device.device, row.first.role, *_path(row)), row.after, _text(row), row.count)
+            for device in inventories(snapshot, everything)
+            for row in device.rows
+            if device.is_memory and row.after
+        ]
+    )
+
+
+def drawn(leaves: Sequence[Leaf]) -> str:
+    """Return a treemap with all that draws it, or a line on how to have one; empty for no leaf.
+
+    The largest 500 have boxes of their own; the others share one in each role.
     """
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
         return environment().get_template("treemap.html").render(figure=None)
-    figure = _figure(snapshot, view)
-    if not figure["ids"]:
+    if not leaves:
         return ""
     return (
         environment()
         .get_template("treemap.html")
-        .render(figure=_as_script(figure), script=get_plotlyjs())
+        .render(figure=as_script(_figure(leaves)), script=get_plotlyjs())
     )
 
 
-def _figure(snapshot: Snapshot, view: View) -> dict[str, Any]:
+def _figure(leaves: Sequence[Leaf]) -> dict[str, Any]:
     """Return plotly's description of the treemap; the values of a box's parts add up to it."""
-    everything = View(top=None, roles=view.roles, devices=view.devices)
-    rows = [
-        (device.device, row)
-        for device in inventories(snapshot, everything)
-        for row in device.rows
-        if device.is_memory and row.after
-    ]
-    rows.sort(key=lambda each: -each[1].after)
+    ordered = sorted(leaves, key=lambda leaf: -leaf.nbytes)
     tree = _Tree()
-    for device, row in rows[:_LEAVES]:
-        role = row.first.role
-        path = (device, role, *_path(row))
-        tree.leaf(path, row.after, _text(row), _COLOURS[role])
-    others: dict[tuple[str, str], tuple[int, int]] = {}
-    for device, row in rows[_LEAVES:]:
-        count, nbytes = others.get((device, row.first.role), (0, 0))
-        others[device, row.first.role] = (count + row.count, nbytes + row.after)
-    for (device, role), (count, nbytes) in others.items():
+    for leaf in ordered[:_LEAVES]:
+        tree.leaf(leaf.path, leaf.nbytes, leaf.text, _colour(leaf))
+    others: dict[tuple[str, ...], list[Leaf]] = {}
+    for leaf in ordered[_LEAVES:]:
+        others.setdefault(leaf.path[:2], []).append(leaf)
+    for role, rest in others.items():
         # a blank in front: no tensor is called that
-        label = f" {counted(count, 'smaller tensor')}"
-        tree.leaf((device, role, label), nbytes, "", _COLOURS[role])
+        label = f" {counted(sum(leaf.count for leaf in rest), 'smaller tensor')}"
+        tree.leaf((*role, label), sum(leaf.nbytes for leaf in rest), "", _colour(rest[0]))
     return {
         "type": "treemap",
         "branchvalues": "total",
@@ -124,16 +134,31 @@ def _figure(snapshot: Snapshot, view: View) -> dict[str, Any]:
     }
 
 
-def _path(row: TensorRow) -> tuple[str, ...]:
-    """Return the module's path and the tensor's name; the last part is the tensor's alone."""
-    name = printable(row.name) or "(no name)"
+def _colour(leaf: Leaf) -> str:
+    return ROLE_COLOURS.get(leaf.path[1], ROLE_COLOURS["other"])
+
+
+def box_path(name: str, module: str | None, count: int, number: int) -> tuple[str, ...]:
+    """Return the module's path and the tensor's name; the last part is the tensor's alone.
+
+    Args:
+        name: what the tensor is called.
+        module: the path of the module it was made in.
+        count: how many tensors of the name there are.
+        number: what tells it from others of the name.
+    """
+    name = printable(name) or "(no name)"
     parts = _PARTS.findall(name) or [name]
-    module = printable(row.first.module or "")
+    module = printable(module or "")
     if module:
         parts = [*(_PARTS.findall(module) or [module]), name]
     # tensors of one name are told apart, and a tensor from a module that is called like it
-    own = f"{parts[-1]} x {row.count:,}" if row.count > 1 else parts[-1]
-    return (*parts[:-1][:_DEEPEST], f"{own}\0{row.first.storage:x}")
+    own = f"{parts[-1]} x {count:,}" if count > 1 else parts[-1]
+    return (*parts[:-1][:_DEEPEST], f"{own}\0{number:x}")
+
+
+def _path(row: TensorRow) -> tuple[str, ...]:
+    return box_path(row.name, row.first.module, row.count, row.first.storage)
 
 
 def _label(part: str) -> str:
@@ -145,7 +170,7 @@ def _text(row: TensorRow) -> str:
     return printable(f"{row.name}, {row.first.dtype} {row.first.shape}")
 
 
-def _as_script(figure: dict[str, Any]) -> str:
+def as_script(figure: dict[str, Any]) -> str:
     """Return JSON that cannot end the script it stands in."""
     text = json.dumps(figure)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.records.differences import Difference
+from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.render.table import lines, tensors
+from tensorlens.render.table import lines, recording, tensors
 
 if TYPE_CHECKING:
     import pandas
@@ -24,8 +25,8 @@ class CsvRenderer:
     """A header row and the rows of a record, as RFC 4180 has it.
 
     A line report has one row per function, line and device; a snapshot one per tensor; a
-    difference one per change. What could not be had is empty. Text is written as it is, so that
-    ``csv.reader`` gives back the very source.
+    difference one per change; a recording one per event. What could not be had is empty. Text is
+    written as it is, so that ``csv.reader`` gives back the very source.
     """
 
     extension = "csv"
@@ -53,7 +54,7 @@ def to_pandas(record: Record) -> pandas.DataFrame:
         raise ImportError("to_pandas() needs pandas: pip install 'tensorlens[pandas]'") from None
     columns, texts, rows = _table(record)
     values = dict(zip(columns, zip(*rows, strict=True), strict=False))
-    kinds = {"storage": "UInt64", **dict.fromkeys(texts, "string")}
+    kinds = {"storage": "UInt64", "address": "UInt64", **dict.fromkeys(texts, "string")}
     return pandas.DataFrame(
         {
             name: pandas.array(list(values.get(name, ())), dtype=kinds.get(name, "Int64"))
@@ -68,4 +69,6 @@ def _table(record: Record) -> tuple[Sequence[str], Sequence[str], Iterable[tuple
         return tensors.COLUMNS, tensors.TEXT, tensors.rows(record.tensors)
     if isinstance(record, Difference):
         return tensors.CHANGE_COLUMNS, tensors.CHANGE_TEXT, tensors.change_rows(record)
+    if isinstance(record, Recording):
+        return recording.COLUMNS, recording.TEXT, recording.rows(record)
     return lines.COLUMNS, lines.TEXT, lines.rows(record)

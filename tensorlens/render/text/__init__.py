@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from tensorlens.records.differences import Difference
+from tensorlens.records.failures import OutOfMemory
+from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.text.difference import difference_parts
+from tensorlens.render.text.failure import failure_parts
 from tensorlens.render.text.lines import line_parts
 from tensorlens.render.text.page import Page, output_width
+from tensorlens.render.text.recording import recording_parts
 from tensorlens.render.text.snapshot import snapshot_parts
 
 if TYPE_CHECKING:
@@ -26,8 +32,8 @@ class TextRenderer:
             is a terminal, else 120. Where a column has to give way, the text names it.
         encoding: what the text will be written in; what it cannot hold is spelt in ASCII. None
             takes that of standard output.
-        view: which tensors of a snapshot or a difference are shown, and how fully. None shows
-            the largest of each device. A line report is always shown whole.
+        view: which tensors of a snapshot, a difference or a recording are shown, and how fully.
+            None shows the largest of each device. A line report is always shown whole.
     """
 
     extension = "txt"
@@ -46,7 +52,24 @@ class TextRenderer:
             parts = snapshot_parts(record, page)
         elif isinstance(record, Difference):
             parts = difference_parts(record, page)
+        elif isinstance(record, Recording):
+            parts = recording_parts(record, page)
         else:
             parts = line_parts(record, page)
+        return self._joined(parts)
+
+    def render_failure(self, failure: OutOfMemory) -> str:
+        """Return the explanation of a failed allocation as text that ends in a newline."""
+        view = self.view if self.view.devices else replace(self.view, **_shown_of(failure))
+        return self._joined(failure_parts(failure, Page(self.width, self.encoding, view)))
+
+    def _joined(self, parts: Sequence[str]) -> str:
         text = "\n\n".join(part for part in parts if part)
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n"
+
+
+def _shown_of(failure: OutOfMemory) -> dict[str, Any]:
+    """Return what of the snapshot is shown by default: the request's device, the largest ten."""
+    device = failure.request.device
+    devices = (device,) if device in failure.snapshot.ledger else ()
+    return {"devices": devices, "top": 10}

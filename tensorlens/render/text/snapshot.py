@@ -60,13 +60,14 @@ def _device(device: DeviceInventory, page: Page) -> list[str]:
         tensors += page.wrapped("  ", text)
     head = page.wrapped(start, headline(device))
     return [
-        "\n".join(head + _roles(device, page)),
+        "\n".join(head + role_lines(device, page)),
         "\n".join(tensors),
         "\n".join(ledger_lines(device.ledger, page)) if device.ledger else "",
     ]
 
 
-def _roles(device: DeviceInventory, page: Page) -> list[str]:
+def role_lines(device: DeviceInventory, page: Page) -> list[str]:
+    """Return a table of how much each role takes on a device."""
     if not device.roles:
         return []
     cells = [["Role", "Tensors", "Size", "Share"]]

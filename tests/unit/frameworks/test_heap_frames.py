@@ -150,3 +150,46 @@ def test_nothing_of_a_call_is_left() -> None:
 def test_a_temporary() -> None:
     held = [Thing(), anchors()]
     assert held[1][id(held[0])] == "test_a_temporary(): (temporary)"
+
+
+def test_tuples_that_are_variables_of_this_thread() -> None:
+    free = ("free", [])
+
+    def inner(*arguments: Any) -> list[Any]:
+        listed = [("not", "a variable")]
+        found = {id(each): each for each in frames.tuples()}
+        assert id(free) in found and id(listed[0]) not in found
+        return [found.get(id(arguments))]
+
+    assert inner([]) == [([],)]
+    assert inner([1], 2) == [([1], 2)]
+
+
+def test_tuples_in_cells() -> None:
+    def inner(*arguments: Any) -> list[bool]:
+        # the second use makes it a cell
+        return [any(each is arguments for each in frames.tuples())]
+
+    assert inner([]) == [True]
+
+
+def test_tuples_are_found_once_and_not_those_of_other_threads() -> None:
+    shared = ([], "shared")
+    again = shared
+    ready, end = threading.Event(), threading.Event()
+    theirs: list[int] = []
+
+    def wait() -> None:
+        own = ([], "own")
+        theirs.append(id(own))
+        ready.set()
+        end.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ready.wait()
+    addresses = [*map(id, frames.tuples())]
+    end.set()
+    thread.join()
+    assert addresses.count(id(again)) == 1
+    assert theirs[0] not in addresses

@@ -16,7 +16,7 @@ import pytest
 from tensorlens.frameworks.heap import anchors, fallback, hold, holders
 from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.heap.rows import Quest, Rows
-from tensorlens.records.names import Names
+from tensorlens.records.names import Names, key_text
 
 
 class Thing:
@@ -296,6 +296,98 @@ def test_fewest_steps_win_then_where_it_begins() -> None:
     assert name_all([thing], begin) == ["f(): local[0]"]
 
 
+def test_of_ways_that_are_equally_long_a_variable_comes_before_a_global() -> None:
+    thing, other = Thing(), Thing()
+    space = {"thing": thing, "other": [other]}
+    variable, list_in_variable = [thing], [[other]]
+    begin = {
+        id(space): "",
+        id(variable): "f(): variable",
+        id(list_in_variable): "f(): lists",
+    }
+    assert name_all([thing, other], begin) == ["f(): variable[0]", "f(): lists[0][0]"]
+    assert name_all([thing, other], {id(space): ""}, (variable, list_in_variable)) == [
+        "thing",
+        "other[0]",
+    ]
+
+
+def test_what_variables_hold_and_what_only_the_heap_does() -> None:
+    """Those found first must not keep the others from being looked for."""
+    held, far, both = Thing(), Thing(), Thing()
+    root, node = [held, both], Node()
+    node.value = {"list": [far, both]}
+    begin = {id(root): "f(): root", id(node): "f(): node"}
+    assert name_all([held, far, both], begin) == [
+        "f(): root[0]",
+        "f(): node.value['list'][0]",
+        "f(): root[1]",
+    ]
+
+
+def test_an_anchor_that_is_gone_is_not_looked_into() -> None:
+    thing = Thing()
+    gone = [thing]
+    address = id(gone)
+    del gone
+    assert name_all([thing], {address: "f(): gone"}) == [None]
+
+
+class Shell:
+    pass
+
+
+@pytest.mark.parametrize("materialised", [False, True])
+def test_shells_are_seen_for_what_their_attributes_hold(materialised: bool) -> None:
+    things = [Thing() for _ in range(4)]
+    shell, bare = Shell(), Shell()
+    shell.held, shell.list = things[0], [things[1]]  # type: ignore[attr-defined]
+    if materialised:
+        vars(shell)["more"] = things[3]
+    kept = [shell, things[2], bare]
+    wanted = [*things[: 3 + materialised], shell, bare]
+    plain = name_all(wanted, {id(kept): "f(): kept"}, (things,))
+    assert plain == [
+        *("f(): kept[0].held", "f(): kept[0].list[0]", "f(): kept[1]"),
+        *["f(): kept[0].more"][: int(materialised)],
+        *("f(): kept[0]", "f(): kept[2]"),
+    ]
+    shells = (Shell, Thing)
+    assert name_all(wanted, {id(kept): "f(): kept"}, (things,), shells=shells) == plain
+
+
+def test_dicts_of_all_sorts() -> None:
+    large = {f"key {index}": Thing() for index in range(3000)}
+    numbers: dict[Any, Thing] = {index: Thing() for index in range(300)}
+    mixed: dict[Any, Thing] = {"text": Thing(), 2: Thing(), (3, "four"): Thing(), None: Thing()}
+    one = {"one": Thing()}
+    for index in range(0, 3000, 3):
+        del large[f"key {index}"]
+    for index in range(0, 300, 2):
+        del numbers[index]
+    del mixed[2]
+    kept = [large, numbers, mixed, one, {}]
+    things = [thing for each in kept for thing in each.values()]
+    expected = [f"f(): kept[{i}][{key!r}]" for i, each in enumerate(kept) for key in each]
+    assert name_all(things, {id(kept): "f(): kept"}) == expected
+
+
+def test_keys_that_are_objects_sought() -> None:
+    thing = Thing()
+    kept = [{thing: 1, "text": []}]
+    assert name_all([thing], {id(kept): "f(): kept"}, ([thing],)) == ["f(): kept[0]{key}"]
+
+
+def test_keys_that_are_short_and_long_texts() -> None:
+    keys = ["a" * 60, "a" * 61, "it's", "\n", "\ud800", "é" * 60]
+    kept = {key: Thing() for key in keys}
+    found = name_all([*kept.values()], {id(kept): "f(): kept"})
+    assert found == [f"f(): kept[{key_text(key)}]" for key in keys]
+    del kept["a" * 61]
+    found = name_all([*kept.values()], {id(kept): "f(): kept"})
+    assert found == [f"f(): kept[{key_text(key)}]" for key in kept]
+
+
 def test_target_that_is_an_anchor() -> None:
     thing = Thing()
     assert name_all([thing], {id(thing): "main(): inputs"}) == ["main(): inputs"]
@@ -356,7 +448,7 @@ def test_names_are_added_after_those_there() -> None:
 
 def columns(rows: Rows) -> tuple[Any, ...]:
     keys = [key if type(key) in (str, int) else id(key) for key in rows.keys]
-    arrays = (rows.holder, rows.how, rows.value, rows.address, rows.as_attribute, rows.targets)
+    arrays = (rows.holder, rows.how, rows.value, rows.address, rows.written, rows.targets)
     return (*(found.tolist() for found in arrays), keys)
 
 

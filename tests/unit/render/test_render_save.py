@@ -31,7 +31,10 @@ def test_every_renderer_writes_its_extension(extension: str) -> None:
 def test_an_unknown_ending_lists_those_known(name: str) -> None:
     with pytest.raises(UsageError) as raised:
         render.renderer_for(name)
-    assert str(raised.value).endswith("the endings known are .csv, .html, .json, .txt")
+    assert str(raised.value).endswith(
+        "the endings known are .csv, .folded, .html, .json, .perfetto.json, .pickle,"
+        " .speedscope.json, .tlens, .tlens.gz, .trace.json, .txt"
+    )
     assert "\n" not in str(raised.value)
 
 

@@ -6,38 +6,59 @@ Nothing of the objects met is run.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
+from tensorlens.frameworks.heap.walk import places_of_none
 from tensorlens.frameworks.torch.census.autocast import cached_copies, is_on
 from tensorlens.frameworks.torch.census.graph import Graph, Saved, walk
 from tensorlens.frameworks.torch.census.kinds import Part, mkldnn_block, parts_of, quantizer_parts
-from tensorlens.frameworks.torch.census.scan import ODD, REQUIRES_GRAD, Scan
+from tensorlens.frameworks.torch.census.scan import LEAF, ODD, REQUIRES_GRAD, Scan
 
 _base = torch._C.TensorBase
+
+
+def _flags(suit: Callable[[int], int]) -> bytes:
+    return bytes(bool(suit(flags)) for flags in range(256))
+
+
+# for bytes.translate()
+_ODD = _flags(lambda flags: flags & ODD)
+_FOLLOWED = _flags(lambda flags: flags & REQUIRES_GRAD)
+_NO_LEAF = _flags(lambda flags: flags & REQUIRES_GRAD and not flags & LEAF)
+_OF_USE = _flags(lambda flags: flags & (ODD | REQUIRES_GRAD))
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Tensors that have been named: the addresses, and the tensors themselves."""
+
+    addresses: array[int]
+    items: Sequence[Any]
 
 
 class Found:
     """Every tensor that could be found, as rows of :attr:`scan`."""
 
-    def __init__(self, tensors: Sequence[Any], named: Sequence[Any], nodes: Sequence[Any]) -> None:
+    def __init__(self, tensors: list[Any], named: Named, nodes: Sequence[Any]) -> None:
         """Find the rest, beginning from the heap's tensors.
 
         Args:
-            tensors: the tensors of the heap.
-            named: tensors that have been named; the heap need not show them (``gc.freeze``).
+            tensors: the tensors of the heap; takes those that are found besides.
+            named: what has been named.
             nodes: autograd's nodes of the heap.
         """
         self.scan = Scan()
-        self.tensors = list(tensors)
+        self.tensors = tensors
         """Those that come into Python only now among them, to live until the census is over."""
         self._rows = self.scan.add(self.tensors)
-        known = self.scan.rows_of(array("Q", map(id, named)))
-        if known and min(known) < 0:
-            self._bring([item for item, row in zip(named, known, strict=True) if row < 0])
+        self.named = self._rows_of(named)
+        """The row of each tensor that has been named."""
         self.parts: dict[int, list[tuple[int, Part]]] = {}
         """Row of a tensor without plain storage to the rows of its parts."""
         self.blocks: dict[int, tuple[int, int]] = {}
@@ -62,9 +83,8 @@ class Found:
         self._walk_graph(nodes)
         self.sharing: dict[int, list[int]] = {}
         """First row of a storage to the others that share it, of those before ``in_python``."""
-        first = self.scan.first[: self.in_python]
-        if first != array("i", range(self.in_python)):
-            for row, place in enumerate(first):
+        if self.scan.shares:
+            for row, place in enumerate(self.scan.first[: self.in_python]):
                 if place != row:
                     self.sharing.setdefault(place, []).append(row)
 
@@ -77,25 +97,36 @@ class Found:
         self._rows.extend(rows)
         return rows
 
-    def _having(self, flag: int) -> list[tuple[Any, int]]:
-        flags = self.scan.flags
-        if not any(each & flag for each in set(flags)):
-            return []
-        return [(tensor, row) for tensor, row in self._pairs() if row >= 0 and flags[row] & flag]
+    def _rows_of(self, named: Named) -> array[int]:
+        rows = self.scan.rows_of(named.addresses) if named.items else array("i")
+        # the heap need not show them (gc.freeze)
+        unknown = [named.items[place] for place in places_of_none(rows)]
+        if unknown:
+            self._bring(unknown)
+            rows = self.scan.rows_of(named.addresses)
+        return rows
+
+    def _having(self, flags: bytes) -> tuple[list[Any], array[int]]:
+        """Return the tensors whose flags suit, and the row of each."""
+        having = self.scan.flags.tobytes().translate(flags)
+        if 1 not in having:
+            return [], array("i")
+        # what has no row, -1, does not suit
+        having += b"\0"
+        chosen = bytes(map(having.__getitem__, self._rows))
+        return [*compress(self.tensors, chosen)], array("i", compress(self._rows, chosen))
 
     def _bring_gradients(self) -> None:
         """Bring those gradients into Python that are needed as objects: odd ones, graph roots."""
-        grad, flags = self.scan.grad, self.scan.flags
-        if not grad or max(grad) < 0:
-            return
-        odd = {each for each in set(flags) if each & (ODD | REQUIRES_GRAD)}
-        wanted = {row for row in grad if row >= 0 and flags[row] in odd} if odd else set()
+        grad, gradients = self.scan.grad, self.scan.gradients
+        chosen = self.scan.flags.tobytes().translate(_OF_USE)
+        wanted = {*compress(gradients, map(chosen.__getitem__, gradients))}
         if wanted:
             owners = [tensor for tensor, row in self._pairs() if row >= 0 and grad[row] in wanted]
             self._bring([_base.grad.__get__(owner) for owner in owners])
 
     def _take_apart(self) -> None:
-        for tensor, row in self._having(ODD):
+        for tensor, row in zip(*self._having(_ODD), strict=True):
             block = mkldnn_block(tensor)
             if block is not None:
                 self.blocks[row] = block
@@ -124,7 +155,8 @@ class Found:
         enabled = {device.partition(":")[0] for device in self.scan.devices} - {"meta"}
         if not any(is_on(device) for device in enabled):
             return
-        leaves = {id(tensor): (tensor, row) for tensor, row in self._having(REQUIRES_GRAD)}
+        tensors = zip(*self._having(_FOLLOWED), strict=True)
+        leaves = {id(tensor): (tensor, row) for tensor, row in tensors}
         for weight, copy in cached_copies(tensor for tensor, _ in leaves.values()):
             self.copies.append((leaves[id(weight)][1], self._bring([copy])[0]))
 
@@ -144,7 +176,7 @@ class Found:
                     self._add_parts(tangent_row, parts_of(tangent))
 
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
-        self._ask_makers(self._having(REQUIRES_GRAD))
+        self._ask_makers(*self._having(_NO_LEAF))
         self.graph = walk((*self.nonleaf.values(), *nodes))
         leaves = self._bring(list(self.graph.leaves.values()))
         self.leaves = [row for row in leaves if row >= 0]
@@ -155,14 +187,15 @@ class Found:
                 self.saved.setdefault(self.scan.first[row], []).append((saved, row))
         pairs = [pair for pair in zip(tensors, rows, strict=True) if pair[1] >= 0]
         flags = self.scan.flags
-        self._ask_makers([pair for pair in pairs if flags[pair[1]] & REQUIRES_GRAD])
+        followed = [pair for pair in pairs if _NO_LEAF[flags[pair[1]]]]
+        self._ask_makers([tensor for tensor, _ in followed], [row for _, row in followed])
         for tensor, row in pairs:
             if flags[row] & ODD:
                 self._add_parts(row, parts_of(tensor))
 
-    def _ask_makers(self, pairs: Sequence[tuple[Any, int]]) -> None:
+    def _ask_makers(self, tensors: Sequence[Any], rows: Sequence[int]) -> None:
         """Find the nodes that made tensors."""
-        for tensor, row in pairs:
+        for tensor, row in zip(tensors, rows, strict=True):
             if type(tensor) is torch.nn.Parameter and _base.is_leaf.__get__(tensor):
                 continue
             try:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.torch.census.kernel_caches import kernel_caches
 from tensorlens.frameworks.torch.census.table import Births
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.records.ledger import Block, Ledger
 from tensorlens.records.tensors import TensorTable
+
+_MINUS_ONE = array("q", [-1]).tobytes()
 
 
 def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
@@ -24,7 +27,8 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     everything = len(rows) == len(table)
     addresses = table.storage if everything else array("Q", map(table.storage.__getitem__, rows))
     balance = counter.allocator.balance(addresses)
-    if -1 in balance.sizes:
+    # sizes are small, so that no two of them look like that
+    if _MINUS_ONE in balance.sizes.tobytes():
         _note_foreign(
             table, [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
         )
@@ -32,6 +36,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
         Block(address, size, births.line(birth) if birth >= 0 else None)
         for address, size, birth in balance.unmatched
     )
+    kernels, reason = kernel_caches()
     return host_ledger(
         Handed(
             source=counter.source,
@@ -40,6 +45,8 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
             allocated=balance.allocated,
             blocks=blocks,
             block_count=balance.unmatched_count,
+            kernels=kernels,
+            kernels_reason=reason,
         )
     )
 

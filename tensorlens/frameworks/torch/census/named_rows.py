@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import compress
 from typing import Any
 
+import torch
+
 from tensorlens.frameworks.heap import anchors, hold
-from tensorlens.frameworks.heap.walk import assign
+from tensorlens.frameworks.heap.walk import assign, places_of_none
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import Saved
 from tensorlens.frameworks.torch.census.labels import Labels, ModulesOfNodes
@@ -23,6 +24,9 @@ from tensorlens.records.tensors import ROLES
 _GRADIENT, _OPTIMIZER = ROLES.index("gradient"), ROLES.index("optimizer")
 _ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")
 _OTHER = ROLES.index("other")
+
+_SHELLS = (torch.Tensor, torch.nn.Parameter)
+"""They hold dicts of hooks and the nodes that made them, if no attributes."""
 
 _OF_CHECKPOINT = "closure of _checkpoint"
 _MOST_SAVERS = 3
@@ -59,12 +63,10 @@ class NamedRows:
         self._loose: set[int] = set()
         """Nodes that the names begin with of what no variable leads to."""
         self._dependants = {row for row, _, _, _ in self._links}
-        grad = found.scan.grad
-        self._gradients: list[tuple[int, int]] = []
+        scan = found.scan
+        self._gradients = [*zip(scan.owners, scan.gradients, strict=True)]
         """``(row, row of its gradient)`` of the gradients without a name."""
-        if grad and max(grad) >= 0:
-            self._gradients += compress(enumerate(grad), map((-1).__lt__, grad))
-            self._dependants.update(row for _, row in self._gradients)
+        self._dependants.update(scan.gradients)
         self._apply_given()
         self._apply_roles()
         self._name_dependants()
@@ -74,19 +76,16 @@ class NamedRows:
         self._name_dependants()
 
     def _apply_given(self) -> None:
-        naming, scan = self._owners.naming, self._found.scan
-        nodes, rows = naming.given.nodes, scan.rows_of(naming.given.addresses)
+        naming = self._owners.naming
+        nodes, rows = naming.given.nodes, self._found.named
         for index in assign(rows, nodes, naming.roles, (self.node, self.role)):
             if naming.again[index]:
                 row = rows[index]
                 self.more[row] = (*self.more.get(row, (self.node[row],)), nodes[index])
 
     def _apply_roles(self) -> None:
-        grad = self._found.scan.grad
-        if grad and max(grad) >= 0:
-            for row in grad:
-                if row >= 0:
-                    self.role[row] = _GRADIENT
+        for row in self._found.scan.gradients:
+            self.role[row] = _GRADIENT
         for row in self._found.nonleaf:
             if self.role[row] == _OTHER:
                 self.role[row] = _ACTIVATION
@@ -94,8 +93,8 @@ class NamedRows:
     def _ask_holders(self, objects: list[Any]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
         address = self._found.scan.object
-        wanted = [row for row, node in enumerate(self.node) if node < 0]
-        if self._dependants or 0 in address:
+        wanted = places_of_none(self.node)
+        if self._dependants or self._found.scan.unseen:
             hidden = self._dependants
             wanted = [row for row in wanted if address[row] and row not in hidden]
         nameless = self._owners.nameless
@@ -105,7 +104,9 @@ class NamedRows:
         if not targets:
             return
         begin, named = {**anchors(), **self._owners.places}, self._owners.anchors()
-        held = hold(objects, targets, begin, self.names, loose=self._loose, named=named)
+        held = hold(
+            objects, targets, begin, self.names, loose=self._loose, named=named, shells=_SHELLS
+        )
         if everything:
             self.node[:] = held[: len(wanted)]
         else:

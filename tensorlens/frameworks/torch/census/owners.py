@@ -19,6 +19,12 @@ from tensorlens.records.names import Names
 _OF_FUNCTION = re.compile(r"closure of .*?: |.*?\(\): ")
 
 
+def without_function(name: str) -> str:
+    """Return what follows the function in a variable's name: ``net.fc`` of ``main(): net.fc``."""
+    function = _OF_FUNCTION.match(name)
+    return name[function.end() :] if function else name
+
+
 class Owners:
     """The names that models, optimizers and other roots give."""
 
@@ -78,8 +84,8 @@ class Owners:
         """
         names = self.naming.names
         text, begin = names[found], names[names.root(found)]
-        function = _OF_FUNCTION.match(begin)
-        names.settle(node, found, text[function.end() :] if function else text)
+        is_local = _OF_FUNCTION.match(begin)
+        names.settle(node, found, without_function(text) if is_local else text)
 
     def anchors(self) -> dict[int, int]:
         """Return address to node of the modules and optimizers that other tensors may be found in.

@@ -12,6 +12,7 @@ import torch
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.torch.census.scan_native import NativeReader
 from tensorlens.frameworks.torch.census.scan_python import (
+    LEAF,
     META,
     ODD,
     REQUIRES_GRAD,
@@ -19,7 +20,7 @@ from tensorlens.frameworks.torch.census.scan_python import (
     PythonReader,
 )
 
-__all__ = ["META", "ODD", "REQUIRES_GRAD", "Scan", "fallback_reason"]
+__all__ = ["LEAF", "META", "ODD", "REQUIRES_GRAD", "Scan", "fallback_reason"]
 
 
 class Reader(Protocol):

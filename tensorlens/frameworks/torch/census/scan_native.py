@@ -16,13 +16,14 @@ from tensorlens.frameworks.torch.census.scan_python import Columns, fake_tensor,
 from tensorlens.frameworks.torch.native.build import TENSORS
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
-_Counts, _Starts = _Number * 5, _Address * (len(Columns.CODES) + 2)
+_Counts, _Starts = _Number * 8, _Address * (len(Columns.CODES) + 4)
 _READ = 0x100  # PyBUF_READ
 _view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "tl_scan_open": (_Address, (_Number, ctypes.py_object)),
+    "tl_scan_open": (_Address, (_Number, ctypes.py_object, _Address)),
+    "tl_scan_is_made": (ctypes.c_int, (_Address,)),
     "tl_scan_close": (None, (_Address,)),
     "tl_scan_add": (_Number, (_Address, ctypes.py_object, _Number, _Address, _Address)),
     "tl_scan_rows_of": (_Number, (_Address, _Address, _Number, _Address)),
@@ -33,11 +34,14 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 # a signal handler may ask while its own thread is building
 _lock = threading.RLock()
-_ready: tuple[ctypes.PyDLL, int] | None = None
+_ready: tuple[ctypes.PyDLL, int, bool] | None = None
 
 
-def prepare() -> tuple[ctypes.PyDLL, int]:
-    """Return the library, and where a Python tensor holds the address of torch's object.
+def prepare() -> tuple[ctypes.PyDLL, int, bool]:
+    """Return the library, and what is known of this torch.
+
+    That is where a Python tensor holds the address of torch's object, and whether it can be read
+    which tensors are leaves.
 
     Raises:
         NativeUnavailable: it could not be built, or tensors are not laid out as expected.
@@ -49,7 +53,7 @@ def prepare() -> tuple[ctypes.PyDLL, int]:
             for name, (result, arguments) in _SIGNATURES.items():
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
-            _ready = library, _offset()
+            _ready = library, _offset(), _tells_leaves(library)
         return _ready
 
 
@@ -61,9 +65,11 @@ class NativeReader:
     """
 
     def __init__(self, columns: Columns) -> None:
-        self._library, offset = prepare()
+        self._library, offset, tells_leaves = prepare()
         self._columns = columns
-        self._scan: int | None = self._library.tl_scan_open(offset, torch._C.TensorBase)
+        self._scan: int | None = self._library.tl_scan_open(
+            offset, torch._C.TensorBase, id(torch.nn.Parameter) if tells_leaves else None
+        )
         if self._scan is None:
             raise MemoryError
 
@@ -108,11 +114,14 @@ class NativeReader:
         counts, starts = _Counts(), _Starts()
         scan, columns = self._scan, self._columns
         self._library.tl_scan_look(scan, ctypes.addressof(counts), ctypes.addressof(starts))
-        rows, shapes, devices, dtypes, object_found = counts
+        rows, shapes, devices, dtypes, object_found, gradients, columns.unseen, shares = counts
+        columns.shares = bool(shares)
         if object_found:
             del columns.object[:]
         for column, start in zip(columns.CODES, starts, strict=False):
             _extend(getattr(columns, column), start, rows)
+        for values, start in zip((columns.owners, columns.gradients), starts[-2:], strict=True):
+            _extend(values, start, gradients)
         for number in range(len(columns.devices), devices):
             columns.devices.append(self._library.tl_scan_device(scan, number).decode())
         for number in range(len(columns.dtypes), dtypes):
@@ -120,8 +129,8 @@ class NativeReader:
         known = len(columns.shapes)
         if known < shapes:
             bounds, lengths = array("q"), array("q")
-            _extend(bounds, starts[-2], shapes + 1, known)
-            _extend(lengths, starts[-1], bounds[-1], bounds[0])
+            _extend(bounds, starts[-4], shapes + 1, known)
+            _extend(lengths, starts[-3], bounds[-1], bounds[0])
             places = [bound - bounds[0] for bound in bounds]
             columns.shapes.extend(tuple(lengths[a:b]) for a, b in pairwise(places))
 
@@ -158,3 +167,20 @@ def _offset() -> int:
     raise NativeUnavailable(
         f"{TENSORS.label} is not in use: this torch lays out its tensors in another way"
     )
+
+
+def _tells_leaves(library: ctypes.PyDLL) -> bool:
+    """Tell whether the node that made a tensor is where it is looked for."""
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        leaf, other = (torch.zeros(1, requires_grad=True) for _ in range(2))
+        made = other * 2
+        other.grad = torch.zeros(1)
+        views = made[:1], leaf.view(1)
+    address = torch._C.TensorBase._cdata.__get__
+    found = [bool(library.tl_scan_is_made(address(each))) for each in (leaf, other, made, *views)]
+    return found == [False, False, True, True, True]

@@ -23,6 +23,9 @@ ODD = 2
 META = 4
 """It has a shape and a type, but no memory anywhere."""
 
+LEAF = 8
+"""A parameter, of no derived type, that autograd follows and that no operation made."""
+
 
 class Columns:
     """One entry a tensor, in the order in which the tensors were met.
@@ -57,6 +60,14 @@ class Columns:
         self.shapes: list[tuple[int, ...]] = []
         self.fakes = 0
         """How often a FakeTensor was met, and left out."""
+        self.owners = array("i")
+        """The rows that have a gradient, in order."""
+        self.gradients = array("i")
+        """The row of each one's gradient."""
+        self.unseen = 0
+        """How many rows no Python object is known of."""
+        self.shares = False
+        """Whether some rows have the same storage."""
 
     nbytes: array[int]
     """Elements times the size of one."""
@@ -76,7 +87,9 @@ class Columns:
     grad: array[int]
     """Row of its gradient, or -1."""
     flags: array[int]
-    """Sum of :data:`REQUIRES_GRAD`, :data:`ODD` and :data:`META`."""
+    """Sum of :data:`REQUIRES_GRAD`, :data:`ODD`, :data:`META` and :data:`LEAF`.
+
+    Where the native reader cannot tell it no row is a leaf."""
     first: array[int]
     """First row with the same ``storage``; its own row where it has no address."""
 
@@ -151,12 +164,18 @@ class PythonReader:
             if row < 0:
                 result = reached
             else:
-                self._columns.grad[row] = reached
+                self._set_gradient(row, reached)
             if reached != known:
                 return result
             row, tensor = reached, _gradient(tensor)
             if tensor is None or self._is_fake(type(tensor), fake) is not False:
                 return result
+
+    def _set_gradient(self, row: int, gradient: int) -> None:
+        if gradient >= 0:
+            self._columns.grad[row] = gradient
+            self._columns.owners.append(row)
+            self._columns.gradients.append(gradient)
 
     def _add_row(self, tensor: Any) -> int:
         try:
@@ -184,6 +203,7 @@ class PythonReader:
         columns.storage_nbytes.append(found.storage_nbytes)
         columns.flags.append(found.flags)
         columns.first.append(self._firsts.setdefault(found.storage, row) if found.storage else row)
+        columns.shares |= columns.first[row] != row
         columns.nbytes.append(found.nbytes)
         return row
 
@@ -220,6 +240,8 @@ def _facts(tensor: Any) -> _Facts:
     stride = _lengths(_Base.stride, tensor) if is_strided and shape is not None else None
     is_odd = stride is None
     requires_grad = _Base.requires_grad.__get__(tensor)
+    is_parameter = type(tensor) is torch.nn.Parameter
+    is_leaf = requires_grad and is_parameter and _Base.is_leaf.__get__(tensor)
     return _Facts(
         device=device,
         dtype=str(dtype).removeprefix("torch."),
@@ -228,7 +250,7 @@ def _facts(tensor: Any) -> _Facts:
         offset=0 if is_odd else _Base.storage_offset(tensor),
         storage=address,
         storage_nbytes=storage.nbytes() if address else 0,
-        flags=REQUIRES_GRAD * requires_grad + ODD * is_odd + META * is_meta,
+        flags=REQUIRES_GRAD * requires_grad + ODD * is_odd + META * is_meta + LEAF * is_leaf,
         nbytes=0 if shape is None else math.prod(shape) * dtype.itemsize,
     )
 

@@ -38,6 +38,7 @@ def tabulate(found: Found, named: NamedRows, births: Births) -> TensorTable:
     scan = found.scan
     rows = _kept(found, named)
     for column in _PLAIN:
+        # of all rows the columns themselves: the scan is over
         setattr(table, column, _picked(getattr(scan, column), rows))
     table.role, table.name = _picked(named.role, rows), _picked(named.node, rows)
     table.names = named.names
@@ -53,7 +54,7 @@ def tabulate(found: Found, named: NamedRows, births: Births) -> TensorTable:
     plain = isinstance(rows, range)
     if not plain:
         _name_the_rest(table)
-    if not plain or found.sharing:
+    if scan.shares:
         _choose_counted(table, _picked(scan.first, rows))
     return table
 
@@ -85,8 +86,8 @@ def _kept(found: Found, named: NamedRows) -> Sequence[int]:
 
 
 def _picked(values: array[int], rows: Sequence[int]) -> array[int]:
-    if len(rows) == len(values):
-        return values[:]
+    if isinstance(rows, range):
+        return values
     return array(values.typecode, map(values.__getitem__, rows))
 
 
@@ -98,7 +99,7 @@ def _places_of(wanted: Container[int], rows: Sequence[int]) -> Iterator[tuple[in
 
 def _add_births(table: TensorTable, births: Births) -> None:
     numbers = births.numbers(table.storage)
-    if numbers and max(numbers) < 0:
+    if numbers == array("i", [-1]) * len(numbers):
         table.born = numbers
         return
     lines: dict[int, int] = {-1: -1}
@@ -147,8 +148,6 @@ def _name_the_rest(table: TensorTable) -> None:
 
 def _choose_counted(table: TensorTable, first: array[int]) -> None:
     """Let one row of each shared storage be counted, and the others point to it."""
-    if first == array("i", range(len(first))):
-        return
     groups: dict[int, list[int]] = {}
     for row, storage in enumerate(first):
         groups.setdefault(storage, []).append(row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from array import array
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -17,7 +18,7 @@ from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
-from tensorlens.frameworks.torch.census.find import Found
+from tensorlens.frameworks.torch.census.find import Found, Named
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.host import cpu_ledger
 from tensorlens.frameworks.torch.census.modules import content_of
@@ -40,11 +41,12 @@ def take(roots: Sequence[Root]) -> Findings:
         owners.add_found(modules, optimizers)
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))
-        found = Found(tensors, owners.naming.items, (*functions, *nodes))
-        named = NamedRows(found, owners, objects)
+        named = Named(owners.naming.given.addresses, owners.naming.items)
+        found = Found(tensors, named, (*functions, *nodes))
+        names = NamedRows(found, owners, objects)
         found.scan.close()
         del objects
-        table = tabulate(found, named, births)
+        table = tabulate(found, names, births)
         ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), no_locals()))
     return Findings(table, ledger, (*_notes(found), *reasons))
@@ -54,7 +56,8 @@ def adopt_all(allocator: NativeAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
     with _undisturbed():
         tensors, functions, _, _, nodes = select(living(), _KINDS, node_types())
-        cpu.adopt_tensors(allocator, Found(tensors, (), (*functions, *nodes)).tensors)
+        nothing = Named(array("Q"), ())
+        cpu.adopt_tensors(allocator, Found(tensors, nothing, (*functions, *nodes)).tensors)
 
 
 @contextlib.contextmanager

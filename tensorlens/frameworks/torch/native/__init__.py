@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import sys
 import sysconfig
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
-import torch
-
 from tensorlens.frameworks.building import NativeUnavailable, load
+from tensorlens.frameworks.code import foreign_folders
 from tensorlens.frameworks.torch.native.build import COUNTER
 
 __all__ = ["Balance", "NativeAllocator", "NativeUnavailable", "install"]
@@ -64,7 +61,7 @@ class NativeAllocator:
     """
 
     def __init__(self, library: ctypes.PyDLL) -> None:
-        self._library = library
+        self.library = library
         self.read: Callable[[], tuple[int, int, int]] = self._make_reader()
         """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
 
@@ -82,17 +79,24 @@ class NativeAllocator:
         self._watchers = 0
         self._births_prepared = False
 
-    def adopt(self, storages: Sequence[int]) -> int:
-        """Count in the storages at these ``StorageImpl`` addresses, and see their release.
+    def adopt(self, tensors: array[int]) -> int:
+        """Count in the storages of tensors and of their gradients, and see their release.
 
-        The caller keeps them alive during the call. Those that another allocator made, and those
+        ``tensors`` are the addresses of torch's own objects (``_cdata``), an ``array('Q')``; the
+        caller keeps them alive during the call. Storages that another allocator made, and those
         already counted, are left alone. Returns how many were taken.
+
+        Raises:
+            MemoryError: there is none left.
         """
-        addresses = (ctypes.c_void_p * len(storages))(*storages)
-        function = self._library.tl_adopt
+        _check(tensors)
+        function = self.library.tl_adopt
         function.argtypes = (ctypes.c_void_p, ctypes.c_int64)
         function.restype = ctypes.c_int64
-        return int(function(ctypes.addressof(addresses), len(storages)))
+        adopted = int(function(_start(tensors), len(tensors)))
+        if adopted < 0:
+            raise MemoryError
+        return adopted
 
     def balance(self, addresses: array[int], limit: int = 100) -> Balance:
         """Compare the table of blocks with the addresses, an ``array('Q')``.
@@ -108,7 +112,7 @@ class NativeAllocator:
         largest = array("q", bytes(24 * limit))
         figures = array("q", bytes(8 * 4))
         given, out = (_start(addresses), len(addresses), _start(sizes)), (_start(largest), limit)
-        if self._library.tl_balance(*given, *out, _start(figures)):
+        if self.library.tl_balance(*given, *out, _start(figures)):
             raise MemoryError
         allocated, named, unmatched_count, listed = figures
         fields = iter(largest[: 3 * listed])
@@ -128,9 +132,9 @@ class NativeAllocator:
                 raise NativeUnavailable("birth lines are not known: the program is at its exit")
             if on and not self._watchers:
                 self._prepare_births()
-                self._library.tl_switch_births(1)
+                self.library.tl_switch_births(1)
             elif not on and self._watchers == 1:
-                self._library.tl_switch_births(0)
+                self.library.tl_switch_births(0)
             self._watchers = max(0, self._watchers + (1 if on else -1))
 
     def births(self, addresses: array[int]) -> array[int]:
@@ -141,7 +145,7 @@ class NativeAllocator:
         """
         _check(addresses)
         births = array("i", bytes(4 * len(addresses)))
-        self._library.tl_births(_start(addresses), len(addresses), _start(births))
+        self.library.tl_births(_start(addresses), len(addresses), _start(births))
         return births
 
     def birth_line(self, birth: int) -> tuple[str, int, str]:
@@ -154,7 +158,7 @@ class NativeAllocator:
             LookupError: there is no such birth.
         """
         length = ctypes.c_int64()
-        text = self._library.tl_birth_line(birth, ctypes.byref(length))
+        text = self.library.tl_birth_line(birth, ctypes.byref(length))
         if text is None:
             raise LookupError(f"no birth {birth}")
         # one character each, and in a surrogate's place what a file name could not be decoded to
@@ -167,7 +171,7 @@ class NativeAllocator:
 
     def _declare(self) -> None:
         pointer, length, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        library = self._library
+        library = self.library
         library.tl_balance.argtypes = (pointer, length, pointer, pointer, length, pointer)
         library.tl_births.argtypes = (pointer, length, pointer)
         library.tl_births.restype = None
@@ -182,11 +186,11 @@ class NativeAllocator:
             return
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
-        text = "\0".join(_foreign_folders())
+        text = "\0".join(foreign_folders())
         folders = text.encode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
 
         def prepare() -> int:
-            return int(self._library.tl_prepare_births(folders, len(text), _LEAST_FRAMES))
+            return int(self.library.tl_prepare_births(folders, len(text), _LEAST_FRAMES))
 
         refusal = _through_c(prepare)
         if refusal:
@@ -194,13 +198,13 @@ class NativeAllocator:
         self._births_prepared = True
 
     def _accessor(self, name: str) -> Callable[[], int]:
-        function = getattr(self._library, name)
+        function = getattr(self.library, name)
         function.argtypes = ()
         function.restype = ctypes.c_int64
         return cast(Callable[[], int], function)
 
     def _make_reader(self) -> Callable[[], tuple[int, int, int]]:
-        function = self._library.tl_make_reader
+        function = self.library.tl_make_reader
         function.argtypes = ()
         function.restype = ctypes.py_object
         return cast(Callable[[], tuple[int, int, int]], function())
@@ -234,16 +238,6 @@ def _through_c(function: Callable[[], int]) -> int:
 def _is_plain_cpython() -> bool:
     settings = sysconfig.get_config_vars("Py_GIL_DISABLED", "Py_DEBUG", "Py_TRACE_REFS")
     return sys.implementation.name == "cpython" and not any(settings)
-
-
-def _foreign_folders() -> list[str]:
-    """Return how file names of code begin that is not the user's."""
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = [sysconfig.get_path(name) for name in names]
-    folders += [str(Path(cast(str, module.__file__)).parent) for module in (os, torch)]
-    folders.append(str(Path(__file__).parents[3]))
-    both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
-    return ["<frozen ", *sorted(path + os.sep for path in both)]
 
 
 _lock = threading.RLock()

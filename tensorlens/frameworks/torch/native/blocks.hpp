@@ -12,6 +12,9 @@ namespace {
 std::atomic<int64_t> g_allocated{0};
 std::atomic<int64_t> g_peak{0};
 
+// Counted on by whoever watches a program's steps: a block keeps the one it was made in.
+std::atomic<int32_t> g_era{0};
+
 void raise_peak(int64_t level) {
   int64_t peak = g_peak.load(std::memory_order_relaxed);
   while (peak < level &&
@@ -32,7 +35,7 @@ struct Block {
   uintptr_t key;
   int64_t size;
   int32_t birth;
-  int32_t named;  // only in the copies that a balance works on
+  int32_t era;  // when it was handed out; in the copies of a balance negative once it is named
 };
 
 struct alignas(64) Shard {
@@ -61,7 +64,8 @@ void unlock_blocks() {
   }
 }
 
-bool count_in(const void* data, int64_t size, int32_t birth) {
+// `replaced` gets the size of a block at the same address that someone freed behind our back.
+bool count_in(const void* data, int64_t size, int32_t birth, int64_t* replaced) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   Shard& shard = g_shards[shard_of(address)];
   int64_t stale = 0;
@@ -71,22 +75,22 @@ bool count_in(const void* data, int64_t size, int32_t birth) {
     if (block == nullptr) {
       return false;
     }
-    // a block that someone freed behind our back, whose address is now handed out again
     stale = block->size;
-    *block = Block{address, size, birth, 0};
+    *block = Block{address, size, birth, g_era.load(std::memory_order_relaxed)};
   }
   if (stale != 0) {
     count(-stale);
   }
+  *replaced = stale;
   count(size);
   return true;
 }
 
-// A block from before the allocator was installed is not known, and changes nothing.
-void count_out(const void* data) {
+// Gives the block's size. One from before the allocator was installed is not known: 0.
+int64_t count_out(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   Shard& shard = g_shards[shard_of(address)];
-  Block block;
+  Block block{};
   bool known;
   {
     const Holding holding(shard.lock);
@@ -95,6 +99,7 @@ void count_out(const void* data) {
   if (known) {
     count(-block.size);
   }
+  return known ? block.size : 0;
 }
 
 int64_t count_blocks() {
@@ -148,8 +153,8 @@ class BlocksNow {
       const auto address = static_cast<uintptr_t>(addresses[index]);
       Block* block = tables_[shard_of(address)].find(address);
       sizes[index] = block == nullptr ? -1 : block->size;
-      if (block != nullptr && !block->named) {
-        block->named = 1;
+      if (block != nullptr && block->era >= 0) {
+        block->era = ~block->era;
         named += block->size;
       }
     }
@@ -165,7 +170,7 @@ class BlocksNow {
     std::vector<Block>& heap = found.largest;
     for (const Table<Block>& table : tables_) {
       table.each([&](const Block& block) {
-        if (block.named) {
+        if (block.era < 0) {
           return;
         }
         ++found.blocks;

@@ -42,7 +42,7 @@ def _depends_on() -> tuple[Any, ...]:
     )
 
 
-def _part(name: str, label: str) -> Part:
+def _part(name: str, label: str, *options: str) -> Part:
     def arguments() -> Sequence[str]:
         include, library = _folder() / "include", _folder() / "lib"
         if not (include / "c10" / "core" / "Allocator.h").is_file():
@@ -54,12 +54,15 @@ def _part(name: str, label: str) -> Part:
             f"-std={_standard()}",
             f"-D_GLIBCXX_USE_CXX11_ABI={_cxx11_abi()}",
             *("-isystem", str(include)),
-            *(f"-L{library}", "-lc10", f"-Wl,-rpath,{library}"),
+            *(f"-L{library}", *options, "-lc10", f"-Wl,-rpath,{library}"),
         ]
 
     source = Path(__file__).with_name(f"{name}.cpp")
-    return Part(name, label, source, arguments, _depends_on)
+    return Part(name, label, source, arguments, lambda: (*_depends_on(), *options))
 
 
 COUNTER = _part("counter", "the native CPU counter")
 TENSORS = _part("tensors", "the native tensor reader")
+OPS = _part("ops", "the native recorder of operators", "-ltorch_cpu")
+OPS_ALONE = _part("ops", "the native recorder of operators", "-ltorch_cpu", "-DTL_NO_GRADIENTS")
+"""Where autograd's headers are not as this torch's: it does not tell whose a gradient is."""

@@ -7,15 +7,18 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
 
-#include "births.hpp"
-#include "blocks.hpp"
+#include "exports.hpp"
+#include "living.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <ctime>
 #include <new>
+#include <unordered_set>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -59,9 +62,30 @@ template <Place place>
 void counting_deleter(void* data) {
   // Before the base frees it: from then on another thread may be given the same address.
   if (data != nullptr) {
-    count_out(data);
+    if (g_recording.load(std::memory_order_relaxed)) {
+      record_out(data);
+    } else {
+      count_out(data);
+    }
   }
   g_counted[place].base_deleter(data);
+}
+
+bool take_in(const void* data, int64_t size) {
+  if (g_recording.load(std::memory_order_relaxed)) {
+    return record_in(data, size);
+  }
+  int64_t replaced;
+  return count_in(data, size, birth_here(), &replaced);
+}
+
+c10::DataPtr allocate_or_note(c10::Allocator* base, size_t size) {
+  try {
+    return base->allocate(size);
+  } catch (...) {
+    note_failure(static_cast<int64_t>(size));
+    throw;
+  }
 }
 
 // Without members: one of them takes over the identity of an object that it did not construct.
@@ -69,12 +93,12 @@ template <Place place>
 struct CountingAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
     const Counted& counted = g_counted[place];
-    c10::DataPtr block = counted.base->allocate(size);
+    c10::DataPtr block = allocate_or_note(counted.base, size);
     // Where the base gave a block with a deleter or context of its own, its release could not
     // be seen, so it is not counted either.
     if (block.get() != nullptr && block.get() == block.get_context() &&
         block.get_deleter() == counted.base_deleter &&
-        count_in(block.get(), static_cast<int64_t>(size), birth_here())) {
+        take_in(block.get(), static_cast<int64_t>(size))) {
       (void)block.compare_exchange_deleter(counted.base_deleter, &counting_deleter<place>);
     }
     return block;
@@ -94,11 +118,12 @@ struct CountingAllocator final : c10::Allocator {
 };
 
 bool adopt(c10::StorageImpl& storage) {
+  int64_t replaced;
   const Counted& counted = g_counted[kCurrent];
   auto& block = const_cast<c10::DataPtr&>(storage.data_ptr());
   if (block.get() == nullptr || block.get() != block.get_context() ||
       block.get_deleter() != counted.base_deleter ||
-      !count_in(block.get(), static_cast<int64_t>(storage.nbytes()), kNoBirth)) {
+      !count_in(block.get(), static_cast<int64_t>(storage.nbytes()), kNoBirth, &replaced)) {
     return false;
   }
   (void)block.compare_exchange_deleter(counted.base_deleter, &counting_deleter<kCurrent>);
@@ -107,6 +132,23 @@ bool adopt(c10::StorageImpl& storage) {
     storage.set_allocator(counted.counting);
   }
   return true;
+}
+
+bool is_defined(const c10::TensorImpl* tensor) {
+  return tensor != nullptr && tensor != c10::UndefinedTensorImpl::singleton();
+}
+
+bool adopt_storage(const c10::TensorImpl& tensor) {
+  // none of the checked accessors: sparse, nested and wrapper tensors redefine what these check
+  c10::StorageImpl* const storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  try {
+    return storage != nullptr && adopt(*storage);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (...) {
+    // fake, symbolic or poisoned: it holds no memory of these allocators
+    return false;
+  }
 }
 
 // Asks the kernel to write there, which fails where a plain store would end the process.
@@ -240,16 +282,21 @@ int64_t recent_resident() {
 
 void before_fork() {
   lock_births();
+  g_failure_lock.lock();
+  lock_events();
   lock_blocks();
 }
 
 void after_fork() {
   unlock_blocks();
+  unlock_events();
+  g_failure_lock.unlock();
   unlock_births();
 }
 
 void after_fork_in_child() {
   after_fork();
+  stop_in_child();
   g_ask_again.store(0, std::memory_order_relaxed);
   const int parents = g_statm.exchange(-1, std::memory_order_relaxed);
   if (parents >= 0) {
@@ -293,18 +340,26 @@ TL_EXPORT int64_t tl_counts_default() {
   return g_counted[kDefault].counting != nullptr;
 }
 
-// Counts in the storages that were made before, so that their release counts out. The caller
-// keeps the storages alive during the call. Gives how many were taken.
-TL_EXPORT int64_t tl_adopt(c10::StorageImpl* const* storages, int64_t length) {
-  int64_t adopted = 0;
-  for (int64_t index = 0; index < length; ++index) {
-    try {
-      adopted += adopt(*storages[index]);
-    } catch (...) {
-      // fake, symbolic or poisoned: it holds no memory of these allocators
+// Counts in the storages that were made before, of tensors and of their gradients, so that their
+// release counts out. The caller keeps the tensors alive during the call. Gives how many storages
+// were taken, or -1 without memory.
+TL_EXPORT int64_t tl_adopt(const c10::TensorImpl* const* tensors, int64_t length) {
+  try {
+    std::unordered_set<const c10::TensorImpl*> seen;
+    int64_t adopted = 0;
+    for (int64_t index = 0; index < length; ++index) {
+      const c10::TensorImpl* tensor = tensors[index];
+      // no Python object is made for a gradient that nobody has looked at, nor for a storage
+      while (is_defined(tensor) && seen.insert(tensor).second) {
+        adopted += adopt_storage(*tensor);
+        // at::Tensor, which is not in c10, is one pointer that counts
+        tensor = *reinterpret_cast<const c10::TensorImpl* const*>(&tensor->grad());
+      }
     }
+    return adopted;
+  } catch (const std::bad_alloc&) {
+    return -1;
   }
-  return adopted;
 }
 
 // Gives allocated, peak since the previous call by anyone, and the resident set (at most
@@ -400,4 +455,171 @@ TL_EXPORT const char32_t* tl_birth_line(int32_t number, int64_t* length) {
   const std::u32string* const text = g_lines.text(number);
   *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());
   return text == nullptr ? nullptr : text->data();
+}
+
+// Failures. Gives how many requests failed so far, and size and birth of the last one.
+TL_EXPORT void tl_failure(int64_t* figures) {
+  const Holding holding(g_failure_lock);
+  figures[0] = g_failure.count;
+  figures[1] = g_failure.size;
+  figures[2] = g_failure.birth;
+}
+
+// Recording. The code is of the function that calls modules (null: modules are not told), and is
+// kept alive by the caller.
+TL_EXPORT void tl_module_call(PyObject* code) {
+  g_module_call.store(reinterpret_cast<uintptr_t>(code), std::memory_order_relaxed);
+}
+
+struct Hooks {
+  void (*op_begins)(const char*, int64_t, uint64_t);
+  void (*op_ends)();
+  void (*node_begins)(const char*, int64_t, uint64_t);
+  void (*node_ends)();
+  void (*gradient)(const void*, const void*);
+  uint64_t (*next_node)();
+};
+
+TL_EXPORT Hooks* tl_hooks() {
+  static Hooks hooks = {
+      &op_begins, &op_ends, &node_begins, &node_ends, &gradient_known, nullptr};
+  return &hooks;
+}
+
+TL_EXPORT void tl_hooks_connected() {
+  g_next_node.store(tl_hooks()->next_node);
+}
+
+// Null when there is no memory for it.
+TL_EXPORT Span* tl_record_begin(int64_t limit) {
+  try {
+    return begin_span(limit);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// 1 when there is no memory for the rows; the recording ends all the same.
+TL_EXPORT int tl_record_read(Span* span, int end) {
+  const Holding holding(g_log.lock);
+  int failed = 0;
+  try {
+    read_span(*span);
+  } catch (const std::bad_alloc&) {
+    failed = 1;
+  }
+  if (end) {
+    end_span(*span);
+  }
+  return failed;
+}
+
+// `which` 0: the rows; 1: what was resident at the highest instant among the dropped.
+TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns, int64_t* figures) {
+  const Rows& rows = which == 0 ? span->rows : span->dropped;
+  const void* all[] = {
+      rows.kind.data(), rows.address.data(), rows.size.data(), rows.time.data(),
+      rows.stack.data(), rows.context.data(), rows.birth.data(), rows.pair.data(),
+      rows.owner.data()};
+  std::copy(std::begin(all), std::end(all), columns);
+  figures[0] = static_cast<int64_t>(rows.kind.size());
+  figures[1] = span->lost;
+  figures[2] = g_stacks.lost;
+  figures[3] = span->thread;
+}
+
+TL_EXPORT void tl_record_mark(int64_t number) {
+  record_mark(number);
+}
+
+// Gives number and row of each mark, one after the other, and how many numbers that is.
+TL_EXPORT const int64_t* tl_record_marks(const Span* span, int64_t* length) {
+  *length = static_cast<int64_t>(span->rows.marks.size());
+  return span->rows.marks.data();
+}
+
+TL_EXPORT void tl_record_release(Span* span) {
+  delete span;
+}
+
+// The tables that the rows' numbers stand for. They only grow: what is read stays true.
+TL_EXPORT int64_t tl_stack(int32_t number, int64_t* length, int32_t* frames, int64_t most) {
+  const Holding holding(g_stacks.lock);
+  if (number < 0 || number >= g_stacks.count()) {
+    return 0;
+  }
+  const int64_t begin = g_stacks.starts()[number];
+  const int64_t end = number + 1 < g_stacks.count()
+      ? g_stacks.starts()[number + 1] : static_cast<int64_t>(g_stacks.frames().size());
+  *length = end - begin;
+  std::memcpy(
+      frames, &g_stacks.frames()[begin],
+      std::min(*length, most) * static_cast<int64_t>(sizeof(StackFrame)));
+  return 1;
+}
+
+TL_EXPORT int tl_context(int32_t number, int32_t* key) {
+  const Holding holding(g_contexts.lock);
+  if (number < 0 || static_cast<size_t>(number) >= g_contexts.keys().size()) {
+    return 0;
+  }
+  std::memcpy(key, &g_contexts.keys()[number], sizeof(ContextKey));
+  return 1;
+}
+
+TL_EXPORT const char* tl_op_name(int32_t number) {
+  const std::string* const text = g_op_names.text(number);
+  return text == nullptr ? nullptr : text->c_str();
+}
+
+// Gives the address of a module that was met, and its type's name.
+TL_EXPORT uint64_t tl_module(int32_t number, const char** type) {
+  const Holding holding(g_modules.lock);
+  if (number < 0 || static_cast<size_t>(number) >= g_modules.met().size()) {
+    return 0;
+  }
+  *type = g_modules.met()[number].name.c_str();
+  return g_modules.met()[number].address;
+}
+
+// Blocks that live. Both lists are released by whoever asked; null when there is no memory.
+TL_EXPORT void tl_set_era(int32_t era) {
+  g_era.store(era, std::memory_order_relaxed);
+}
+
+TL_EXPORT Living* tl_living(int32_t since) {
+  try {
+    return list_living(since);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+TL_EXPORT int64_t tl_living_look(const Living* living, const void** columns) {
+  const void* all[] = {
+      living->address.data(), living->size.data(), living->birth.data(), living->era.data()};
+  std::copy(std::begin(all), std::end(all), columns);
+  return static_cast<int64_t>(living->address.size());
+}
+
+TL_EXPORT void tl_living_release(Living* living) {
+  delete living;
+}
+
+TL_EXPORT Totals* tl_totals() {
+  try {
+    return sum_by_birth();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+TL_EXPORT int64_t tl_totals_look(const Totals* totals, const void** columns) {
+  const void* all[] = {totals->birth.data(), totals->blocks.data(), totals->bytes.data()};
+  std::copy(std::begin(all), std::end(all), columns);
+  return static_cast<int64_t>(totals->birth.size());
+}
+
+TL_EXPORT void tl_totals_release(Totals* totals) {
+  delete totals;
 }

@@ -43,13 +43,14 @@ struct Layout {
   int frames, indirect;
   int code, previous, instruction, owner;
   int filename, qualname, first_line, line_table, instructions;
+  int locals;  // of a frame
 };
 
 constexpr Layout kLayouts[] = {
-    {0x030B, 56, 8, 32, 48, 56, 69, 112, 128, 72, 136, 184},
-    {0x030C, 56, 0, 0, 8, 56, 70, 112, 128, 68, 136, 192},
-    {0x030D, 72, -1, 0, 8, 56, 70, 112, 128, 68, 136, 200},
-    {0x030E, 72, -1, 0, 8, 56, 74, 112, 128, 68, 136, 208},
+    {0x030B, 56, 8, 32, 48, 56, 69, 112, 128, 72, 136, 184, 72},
+    {0x030C, 56, 0, 0, 8, 56, 70, 112, 128, 68, 136, 192, 72},
+    {0x030D, 72, -1, 0, 8, 56, 70, 112, 128, 68, 136, 200, 72},
+    {0x030E, 72, -1, 0, 8, 56, 74, 112, 128, 68, 136, 208, 80},
 };
 
 constexpr int kTypeOfObject = 8;
@@ -129,6 +130,11 @@ class Frames {
   void step() {
     frame_ = word(frame_ + layout_.previous);
     skip_c();
+  }
+
+  // 0 at the end.
+  uintptr_t address() const {
+    return frame_;
   }
 
   uintptr_t code() {

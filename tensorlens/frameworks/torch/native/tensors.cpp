@@ -40,6 +40,7 @@ namespace {
 constexpr uint8_t kRequiresGrad = 1;
 constexpr uint8_t kOdd = 2;
 constexpr uint8_t kMeta = 4;
+constexpr uint8_t kLeaf = 8;
 
 // Every bit of the result depends on every bit of the key.
 uint64_t mixed(uint64_t key) {
@@ -261,6 +262,11 @@ const c10::TensorImpl* gradient_of(const c10::TensorImpl& tensor) {
   return is_defined(gradient) ? gradient : nullptr;
 }
 
+// The node that made it follows its gradient there: a shared pointer, here its first word.
+const void* node_of(const c10::TensorImpl& tensor) {
+  return *(reinterpret_cast<const void* const*>(&tensor.grad()) + 1);
+}
+
 // The slot has had other functions in older versions of torch: the one that compiles is taken.
 template <typename Slot>
 auto python_object(const Slot* slot, int) -> decltype(slot->load_pyobj()) {
@@ -299,7 +305,9 @@ struct Row {
 
 class Scan {
  public:
-  Scan(size_t offset, PyTypeObject* tensor_type) : offset_(offset), tensor_type_(tensor_type) {
+  // `leaf_type` is that of the objects of which it is told whether they are leaves, or null.
+  Scan(size_t offset, PyTypeObject* tensor_type, PyTypeObject* leaf_type)
+      : offset_(offset), tensor_type_(tensor_type), leaf_type_(leaf_type) {
     std::fill(std::begin(dtype_numbers_), std::end(dtype_numbers_), int16_t{-1});
   }
 
@@ -322,6 +330,7 @@ class Scan {
       rows_by_object_.clear();
       rows_by_object_.expect(object_.size());
       for (size_t row = 0; row < object_.size(); ++row) {
+        rows_by_object_.prefetch(object_[std::min(row + kAhead, object_.size() - 1)]);
         if (object_[row] != 0) {
           rows_by_object_.number(object_[row], static_cast<int32_t>(row));
         }
@@ -329,12 +338,31 @@ class Scan {
       objects_stale_ = false;
     }
     for (int64_t index = 0; index < length; ++index) {
+      rows_by_object_.prefetch(objects[std::min<int64_t>(index + kAhead, length - 1)]);
       rows[index] = rows_by_object_.find(objects[index]);
     }
   }
 
   int64_t size() const {
     return static_cast<int64_t>(nbytes_.size());
+  }
+
+  // Rows that have a gradient, in order, and the row of each one's gradient.
+  const std::vector<int32_t>& owners() const {
+    return owners_;
+  }
+  const std::vector<int32_t>& gradients() const {
+    return gradients_;
+  }
+
+  // How many rows have no known object.
+  int64_t unseen() const {
+    return unseen_;
+  }
+
+  // Whether some rows have the same storage.
+  bool shares() const {
+    return shares_;
   }
 
   void columns(const void** starts) const {
@@ -364,6 +392,7 @@ class Scan {
   // Nearly all the time goes into waiting for memory: each tensor's object, what it points to,
   // and what that points to. So one step is done for some tensors before the next step.
   static constexpr int64_t kAtOnce = 64;
+  static constexpr size_t kAhead = 16;
 
   int64_t add_some(PyObject* tensors, int64_t begin, int64_t end, int32_t* rows) {
     PyObject* objects[kAtOnce];
@@ -457,16 +486,21 @@ class Scan {
     reserve(first_, more);
   }
 
-  Kind kind_of(PyObject* object) {
+  static PyTypeObject* type_of(PyObject* object) {
     PyObject* type = PyObject_Type(object);
     // whatever keeps the object alive keeps its type alive
     Py_DecRef(type);
+    return reinterpret_cast<PyTypeObject*>(type);
+  }
+
+  Kind kind_of(PyObject* object) {
+    PyTypeObject* const type = type_of(object);
     const auto address = reinterpret_cast<uint64_t>(type);
     if (address != last_type_) {
       last_type_ = address;
       last_kind_ = kinds_.find(address);
       if (last_kind_ < 0) {
-        last_kind_ = kinds_.number(address, kind_of_type(reinterpret_cast<PyTypeObject*>(type)));
+        last_kind_ = kinds_.number(address, kind_of_type(type));
       }
     }
     return static_cast<Kind>(last_kind_);
@@ -495,6 +529,8 @@ class Scan {
       }
       const Row gradient = add_row(*tensor, object);
       grad_[row.number] = gradient.number;
+      owners_.push_back(row.number);
+      gradients_.push_back(gradient.number);
       row = gradient;
     }
     return result;
@@ -508,6 +544,7 @@ class Scan {
     if (row != fresh) {
       if (object_[row] == 0 && address != 0) {
         object_[row] = address;
+        --unseen_;
         object_found_ = objects_stale_ = true;
       }
       return Row{row, false};
@@ -515,11 +552,18 @@ class Scan {
     objects_stale_ = true;
     impl_.push_back(impl);
     object_.push_back(address);
+    unseen_ += address == 0;
     grad_.push_back(-1);
     device_.push_back(device_number(Inside::device(tensor)));
     dtype_.push_back(dtype_number(Inside::dtype(tensor)));
     add_extent(tensor);
+    flags_.back() |= is_leaf(tensor, object) ? kLeaf : 0;
     return Row{row, true};
+  }
+
+  bool is_leaf(const c10::TensorImpl& tensor, PyObject* object) const {
+    return leaf_type_ != nullptr && object != nullptr && tensor.requires_grad() &&
+        type_of(object) == leaf_type_ && node_of(tensor) == nullptr;
   }
 
   void add_extent(const c10::TensorImpl& tensor) {
@@ -535,6 +579,7 @@ class Scan {
     storage_.push_back(data);
     storage_nbytes_.push_back(data == 0 ? 0 : bytes_of(*storage));
     first_.push_back(data == 0 ? row : rows_by_storage_.number(data, row));
+    shares_ |= first_.back() != row;
     flags_.push_back((tensor.requires_grad() ? kRequiresGrad : 0) | (is_odd ? kOdd : 0) |
                      (is_meta ? kMeta : 0));
   }
@@ -578,6 +623,7 @@ class Scan {
 
   const size_t offset_;
   PyTypeObject* const tensor_type_;
+  PyTypeObject* const leaf_type_;
   PyTypeObject* fake_type_ = nullptr;
   Index kinds_;
   uint64_t last_type_ = 0;
@@ -608,17 +654,28 @@ class Scan {
   std::vector<int32_t> grad_;
   std::vector<uint8_t> flags_;
   std::vector<int32_t> first_;
+  std::vector<int32_t> owners_;
+  std::vector<int32_t> gradients_;
+  int64_t unseen_ = 0;
+  bool shares_ = false;
 };
 
 }  // namespace
 
 // `offset` is where a Python tensor object holds its TensorImpl. Gives null without memory.
-TL_EXPORT Scan* tl_scan_open(int64_t offset, PyTypeObject* tensor_type) {
+// `leaf_type` may be null.
+TL_EXPORT Scan* tl_scan_open(
+    int64_t offset, PyTypeObject* tensor_type, PyTypeObject* leaf_type) {
   try {
-    return new Scan(static_cast<size_t>(offset), tensor_type);
+    return new Scan(static_cast<size_t>(offset), tensor_type, leaf_type);
   } catch (...) {
     return nullptr;
   }
+}
+
+// Tells whether an operation made the tensor, of which autograd has to know.
+TL_EXPORT int tl_scan_is_made(const c10::TensorImpl* tensor) {
+  return node_of(*tensor) != nullptr;
 }
 
 TL_EXPORT void tl_scan_close(Scan* scan) {
@@ -648,17 +705,24 @@ TL_EXPORT int64_t tl_scan_rows_of(
 }
 
 // What there is to copy: numbers of rows, shapes, devices and dtypes, whether `object` changed in
-// rows that were there before, then the addresses of the 13 columns, of the places where shapes
-// begin and of their values. All stay valid until the next call of tl_scan_add.
+// rows that were there before, the numbers of gradients and of rows without an object, whether
+// storages are shared; then the addresses of the 13 columns, of the places where shapes begin and
+// of their values, of gradients' owners and of gradients. All stay valid until the next call of
+// tl_scan_add.
 TL_EXPORT void tl_scan_look(Scan* scan, int64_t* counts, const void** starts) {
   counts[0] = scan->size();
   counts[1] = static_cast<int64_t>(scan->shapes().starts().size()) - 1;
   counts[2] = static_cast<int64_t>(scan->device_names().size());
   counts[3] = static_cast<int64_t>(scan->dtype_names().size());
   counts[4] = scan->take_object_found();
+  counts[5] = static_cast<int64_t>(scan->gradients().size());
+  counts[6] = scan->unseen();
+  counts[7] = scan->shares();
   scan->columns(starts);
   starts[13] = scan->shapes().starts().data();
   starts[14] = scan->shapes().values().data();
+  starts[15] = scan->owners().data();
+  starts[16] = scan->gradients().data();
 }
 
 TL_EXPORT const char* tl_scan_device(Scan* scan, int64_t number) {

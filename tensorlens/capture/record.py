@@ -1,0 +1,143 @@
+"""``record()``: a recording that fills while the program runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import Recorder, RecordOptions, frameworks
+from tensorlens.records.events import EventLog
+from tensorlens.records.recordings import Origin, Recording
+
+_LINE_TABLES = "tensorlens.lines.results"
+"""Imported where lines are profiled; their tables have a column for backward."""
+
+_lock = threading.Lock()
+_running: list[LiveRecording] = []
+
+
+class LiveRecording(Recording):
+    """A recording that is on from :meth:`start` to :meth:`stop`, or inside of ``with``.
+
+    What it answers while it is on is of the events so far.
+    """
+
+    def __init__(self, options: RecordOptions) -> None:
+        super().__init__(EventLog())
+        self._options = options
+        self._recorder: Recorder | None = None
+        self._started = False
+
+    def start(self) -> LiveRecording:
+        """Begin to record.
+
+        Raises:
+            UsageError: it was started before, or nothing can be recorded here.
+        """
+        with _lock:
+            if self._started:
+                raise UsageError("this recording was started before: make another with record()")
+            found = frameworks()
+            if not found:
+                raise UsageError("nothing to record: import torch before record() starts")
+            self._recorder = found[0].record(self._options)
+            self._started = True
+            _running.append(self)
+        return self
+
+    def stop(self) -> LiveRecording:
+        """Record no more; the second time it does nothing."""
+        with _lock:
+            recorder, self._recorder = self._recorder, None
+            if recorder is None:
+                return self
+            _running.remove(self)
+            self._take(recorder, end=True)
+        if _LINE_TABLES in sys.modules:
+            from tensorlens.capture.backward import keep
+
+            keep(self)
+        return self
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name, for :meth:`growth` and for pictures."""
+        recorder = self._recorder
+        if recorder is None:
+            raise UsageError("mark() is for a recording that is on")
+        recorder.mark(name)
+
+    @property
+    def log(self) -> EventLog:
+        """The events in columns; while it is on, those so far."""
+        self._refresh()
+        return self._log
+
+    @property
+    def origin(self) -> Origin:
+        """Where the recording is from."""
+        return self._origin
+
+    def _refresh(self) -> None:
+        with _lock:
+            if self._recorder is not None:
+                self._take(self._recorder, end=False)
+
+    def _take(self, recorder: Recorder, end: bool) -> None:
+        self._log, self._origin = recorder.read(end)
+        self._answers = {}
+
+    def __enter__(self) -> LiveRecording:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+            return
+        from tensorlens.capture.oom import annotate
+
+        try:
+            self.stop()
+        except Exception as failure:
+            # the error on its way is not to give way to this one
+            error.add_note(f"tensorlens: the recording was lost: {type(failure).__name__}")
+        annotate(error, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recording, (self.log, self.origin)
+
+
+def record(
+    *, limit: int = 1_000_000, ops: bool = True, names: bool = True
+) -> LiveRecording:
+    """Return a recording of every allocation and free, for ``with`` or ``start()`` and ``stop()``.
+
+    Recordings may overlap, and see all threads of the process.
+
+    Args:
+        limit: how many events are kept, at 32 bytes each; the oldest go first, and what was
+            resident at the highest instant among them stays known.
+        ops: note operators and autograd's nodes as well: without them it costs less, and there is
+            no backward by forward line.
+        names: take a census at the beginning and the end, which gives tensors their names; it
+            takes as long as ``MemReporter.snapshot()``.
+
+    Raises:
+        UsageError: ``limit`` is not positive.
+    """
+    if limit < 1:
+        raise UsageError(f"limit={limit}: how many events are kept, at least 1")
+    return LiveRecording(RecordOptions(limit, ops, names))
+
+
+def running() -> list[LiveRecording]:
+    """Return the recordings that are on."""
+    with _lock:
+        return [*_running]

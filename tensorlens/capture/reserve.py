@@ -1,0 +1,71 @@
+"""Address space kept back, so that something is left to explain with when memory runs out.
+
+Nothing is ever written there, so that it takes no memory; only a limit of addresses counts it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+_SIZE = 64 << 20
+_lock = threading.Lock()
+_wanted = 0
+_held: mmap.mmap | None = None
+
+
+def hold() -> None:
+    """Keep it back from now on; calls nest."""
+    global _wanted
+    with _lock:
+        _wanted += 1
+        _take()
+
+
+def release() -> None:
+    """Undo one :func:`hold`."""
+    global _wanted
+    with _lock:
+        _wanted -= 1
+        if not _wanted:
+            _give()
+
+
+@contextmanager
+def given_up() -> Iterator[None]:
+    """Let what is kept back be used meanwhile."""
+    with _lock:
+        _give()
+    try:
+        yield
+    finally:
+        with _lock:
+            if _wanted:
+                _take()
+
+
+def _take() -> None:
+    global _held
+    if _held is None:
+        # there may be no more left
+        with suppress(OSError, ValueError, MemoryError):
+            _held = mmap.mmap(-1, _SIZE)
+
+
+def _give() -> None:
+    global _held
+    if _held is not None:
+        _held.close()
+        _held = None
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

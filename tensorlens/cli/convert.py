@@ -1,0 +1,53 @@
+"""``tensorlens convert``: a file of one format as another."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tensorlens.cli.messages import say
+from tensorlens.cli.output import Output
+from tensorlens.cli.viewing import called
+from tensorlens.errors import FileFormatError, TensorlensError
+from tensorlens.records.loading import load
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "convert",
+        help="write a saved record in another format",
+        description="Write a record in the format that OUT's ending names. Read are .json and"
+        " .tlens files of tensorlens and the memory snapshots that torch pickles, in which no"
+        " code is run.",
+    )
+    parser.add_argument("file", metavar="IN", help="a .json, .tlens or .pickle file")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        required=True,
+        help="where to: .json, .html, .csv or .txt; recordings also .tlens, .tlens.gz, .pickle"
+        " (pytorch.org/memory_viz), .perfetto.json, .trace.json, .speedscope.json or .folded",
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite OUT if it exists")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the record; return 0.
+
+    Raises:
+        TensorlensError: the file cannot be read, is no record, or cannot be written.
+        UsageError: the ending is not known, or not for this kind of record.
+    """
+    output = Output.checked(args.output, args.force)
+    record = load(args.file)
+    try:
+        output.write(record)
+    except (TensorlensError, OSError):
+        raise
+    except Exception as error:  # figures of the wrong type are met only where they are used
+        raise FileFormatError(f"{args.file}: damaged {called(record)}: {error}") from None
+    say(f"wrote {output.typed}")
+    return 0

@@ -1,0 +1,130 @@
+// The objects that a search meets, by their address, and what it has found out of them.
+
+#pragma once
+
+#include "layout.h"
+#include "pages.h"
+
+#include <vector>
+
+namespace {
+
+struct Node {
+  uintptr_t address = 0;
+  int32_t into = -1, out = -1;  // lists of edges
+  int32_t best = -1;            // the edge its name comes by
+  int32_t row = -1;
+  int16_t distance = -1;        // from where its name begins
+  int16_t wanted = -1;          // the pass that looked for its holders
+  Origin origin = kVariable;
+  bool resolved = false, marked = false;
+};
+static_assert(sizeof(Node) == 32, "a search goes through many");
+
+// Nodes by their address: open addressing with linear probing. A slot is small, since most of a
+// search's time goes into waiting for it.
+class Nodes : public Large<Node> {
+ public:
+  explicit Nodes(size_t expected) {
+    reserve(expected);
+    resize_slots(expected);
+  }
+
+  int32_t find(const void* object) const {
+    const auto address = reinterpret_cast<uintptr_t>(object);
+    const uint32_t tag = tag_of(address);
+    for (size_t index = scattered(address) & mask_; slots_[index].number >= 0;
+         index = (index + 1) & mask_) {
+      const Slot& slot = slots_[index];
+      if (slot.tag == tag && (*this)[slot.number].address == address) {
+        return slot.number;
+      }
+    }
+    return -1;
+  }
+
+  void prefetch(const void* object) const {
+    __builtin_prefetch(&slots_[scattered(reinterpret_cast<uintptr_t>(object)) & mask_]);
+  }
+
+  int32_t add(const void* object) {
+    const int32_t number = find(object);
+    return number < 0 ? add_new(object) : number;
+  }
+
+  // For what find() does not know.
+  int32_t add_new(const void* object) {
+    const auto number = static_cast<int32_t>(size());
+    emplace_back();
+    back().address = reinterpret_cast<uintptr_t>(object);
+    if (2 * size() > mask_) {
+      resize_slots(2 * size());
+    } else {
+      place(number);
+    }
+    return number;
+  }
+
+ private:
+  struct Slot {
+    uint32_t tag = 0;
+    int32_t number = -1;
+  };
+
+  // Twelve bits of the address choose the slot as they are.
+  static uint32_t tag_of(uintptr_t address) { return static_cast<uint32_t>(address >> 4); }
+
+  void place(int32_t number) {
+    const uintptr_t address = (*this)[number].address;
+    size_t index = scattered(address) & mask_;
+    while (slots_[index].number >= 0) {
+      index = (index + 1) & mask_;
+    }
+    slots_[index] = Slot{tag_of(address), number};
+  }
+
+  void resize_slots(size_t expected) {
+    int bits = 6;
+    while ((size_t{1} << bits) < 2 * expected + 2) {
+      ++bits;
+    }
+    slots_.assign(size_t{1} << bits, Slot{});
+    mask_ = slots_.size() - 1;
+    for (size_t number = 0; number < size(); ++number) {
+      place(static_cast<int32_t>(number));
+    }
+  }
+
+  Large<Slot> slots_;
+  size_t mask_ = 0;
+};
+
+void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+constexpr int16_t kNoMore = -2;  // of Node::wanted
+
+struct Edge {
+  int32_t holder, child;
+  int32_t next_into, next_out;
+  int64_t value;
+  How how;
+};
+
+struct Rows {
+  Large<int32_t> holder;
+  Large<int8_t> how;
+  Large<int64_t> value;
+  Large<uint64_t> address;
+  std::vector<int8_t> written;  // for each key
+  std::vector<PyObject*> keys;
+  std::vector<int32_t> targets;
+
+  void reserve(size_t count) {
+    holder.reserve(count);
+    how.reserve(count);
+    value.reserve(count);
+    address.reserve(count);
+  }
+};
+
+}  // namespace

@@ -1,0 +1,91 @@
+"""What torch says when an allocation fails."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from tensorlens.records.failures import Request
+from tensorlens.units import parse_bytes
+
+_BYTES = re.compile(r"(?:tried|unable) to (?:allocate|mmap) (\d+) bytes", re.IGNORECASE)
+_SIZE = re.compile(r"(?:tried|unable) to allocate (\d+(?:\.\d+)? ?[KMGTP]i?B)\b", re.IGNORECASE)
+_DEVICE = re.compile(r"\b(?:GPU|device:?) ?(\d+)")
+_BACKEND = re.compile(r"\b(CUDA|XPU|MPS|HIP)\b", re.IGNORECASE)
+_CPU = (
+    *("DefaultCPUAllocator", "not enough memory", "can't allocate memory"),
+    *("Cannot allocate memory", "unable to mmap", "std::bad_alloc"),
+)
+_LIBRARIES = re.compile(
+    r"(?:CUDA|HIP)\b.*\bout of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+)
+
+
+def failed_request(error: BaseException) -> Request | None:
+    """Return what was asked for when ``error`` is a failed allocation, else None.
+
+    On the CPU the size is exact (torch 2.13, c10/core/impl/alloc_cpu.cpp). The caching allocators
+    write it with two decimals (c10/cuda/CUDACachingAllocator.cpp, ``format_size``), and the
+    libraries of a device not at all.
+    """
+    try:
+        text = str(error)
+    except Exception:
+        # somebody's __str__
+        return None
+    line = " ".join(text.split("\n", 1)[0].split())[:300]
+    if _is_accelerator(error, text):
+        nbytes, exact = _asked(text)
+        return Request(_device_of(text), nbytes, line, exact)
+    if isinstance(error, MemoryError):
+        return Request("cpu", _nbytes_of_array(error), line or "no memory for a Python object")
+    if isinstance(error, RuntimeError):
+        if any(words in text for words in _CPU):
+            nbytes, exact = _asked(text)
+            return Request("cpu", nbytes, line, exact)
+        if _LIBRARIES.search(text):
+            return Request(None, None, line)
+    return None
+
+
+def _asked(text: str) -> tuple[int | None, bool]:
+    """Return the bytes asked for, and whether that is exact."""
+    match = _BYTES.search(text)
+    if match:
+        return int(match[1]), True
+    words = _SIZE.search(text)
+    return (parse_bytes(words[1]), False) if words else (None, True)
+
+
+def _is_accelerator(error: BaseException, text: str) -> bool:
+    kind: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    return isinstance(error, kind) or (
+        isinstance(error, RuntimeError) and "MPS backend out of memory" in text
+    )
+
+
+def _device_of(text: str) -> str | None:
+    backend = _BACKEND.search(text)
+    if backend is None:
+        return None
+    name = {"hip": "cuda"}.get(backend[1].lower(), backend[1].lower())
+    if name == "mps":
+        return name
+    number = _DEVICE.search(text)
+    return f"{name}:{number[1]}" if number else None
+
+
+def _nbytes_of_array(error: BaseException) -> int | None:
+    """Return what NumPy asked for: its error has the shape and the type of the array."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    if shape is None or dtype is None:
+        return None
+    try:
+        nbytes = int(dtype.itemsize)
+        for length in shape:
+            nbytes *= int(length)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return nbytes

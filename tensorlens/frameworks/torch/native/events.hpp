@@ -1,0 +1,396 @@
+// What runs on a thread when it allocates or frees: its Python stack, and a context, which is the
+// thread, operator, autograd node, and the stack on which that node was made.
+
+#pragma once
+
+#include "log.hpp"
+#include "nodes.hpp"
+#include "stacks.hpp"
+
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+struct ContextKey {
+  int32_t thread, op, outer, node, forward, grad;
+
+  bool operator==(const ContextKey& other) const {
+    return std::memcmp(this, &other, sizeof other) == 0;
+  }
+};
+
+struct HashOfContext {
+  size_t operator()(const ContextKey& key) const {
+    uint64_t hash = 0;
+    for (const int32_t part : {key.thread, key.op, key.outer, key.node, key.forward, key.grad}) {
+      hash = (hash ^ static_cast<uint32_t>(part)) * 0x9E3779B97F4A7C15ull;
+      hash ^= hash >> 31;
+    }
+    return static_cast<size_t>(hash);
+  }
+};
+
+class Contexts {
+ public:
+  static constexpr size_t kMost = 1 << 20;
+
+  int32_t number(const ContextKey& key) {
+    const Holding holding(lock);
+    if (keys_.size() >= kMost && numbers_.count(key) == 0) {
+      return -1;
+    }
+    const auto [entry, fresh] = numbers_.emplace(key, static_cast<int32_t>(keys_.size()));
+    if (fresh) {
+      keys_.push_back(key);
+    }
+    return entry->second;
+  }
+
+  const std::vector<ContextKey>& keys() const {
+    return keys_;
+  }
+
+  SpinLock lock;
+
+ private:
+  std::unordered_map<ContextKey, int32_t, HashOfContext> numbers_;
+  std::vector<ContextKey> keys_;
+};
+
+Contexts& g_contexts = *new Contexts;
+
+std::atomic<bool> g_recording{false};
+
+// A thread's number is given to another one when it has ended.
+class ThreadNumbers {
+ public:
+  int32_t take() {
+    const Holding holding(lock);
+    if (free_.empty()) {
+      return next_++;
+    }
+    const int32_t number = free_.back();
+    free_.pop_back();
+    return number;
+  }
+
+  void give(int32_t number) {
+    const Holding holding(lock);
+    free_.push_back(number);
+  }
+
+  SpinLock lock;
+
+ private:
+  std::vector<int32_t> free_;
+  int32_t next_ = 0;
+};
+
+ThreadNumbers& g_threads = *new ThreadNumbers;
+
+struct AtThreadEnd {
+  int32_t number = -1;
+
+  ~AtThreadEnd() {
+    if (number >= 0) {
+      g_threads.give(number);
+    }
+  }
+};
+
+thread_local AtThreadEnd t_at_end;
+
+int64_t monotonic_ns();
+
+// What runs on a thread. Plain data without a destructor: memory is freed as late as a thread's
+// own end.
+struct Running {
+  static constexpr int kDeep = 32;
+  struct Op {
+    int32_t name;
+    int32_t nodes;   // how many ran when it began
+    int32_t engine;  // place of the innermost that is the engine's, -1 if none is
+    int64_t next_node;
+    uintptr_t frame;
+    Captured at;
+  };
+  struct Node {
+    int32_t name;
+    int32_t forward;
+    int32_t depth;
+    int32_t engine;  // the stack on which the engine runs
+    uintptr_t frame;
+  };
+  int32_t thread;  // 1 + its number, 0 until it is needed
+  int ops, nodes;
+  Op op[kDeep];
+  Node node[kDeep];
+  Node last;  // the one that the engine ran last
+  ContextKey key;
+  int32_t context;  // 1 + its number
+  int64_t epoch;
+};
+
+constexpr Running::Node kNoNode{-1, kNoStack, -1, kNoStack, 0};
+
+thread_local Running t_running;
+std::atomic<int64_t> g_epoch{1};
+// at::sequence_number::peek, which libc10 does not have
+std::atomic<uint64_t (*)()> g_next_node{nullptr};
+
+Running& running() {
+  Running& now = t_running;
+  const int64_t epoch = g_epoch.load(std::memory_order_relaxed);
+  if (now.epoch != epoch) {
+    // what ran when nobody recorded was not followed to its end
+    now.ops = now.nodes = 0;
+    now.last = kNoNode;
+    now.context = 0;
+    now.epoch = epoch;
+    if (now.thread == 0) {
+      t_at_end.number = g_threads.take();
+      now.thread = 1 + t_at_end.number;
+    }
+  }
+  return now;
+}
+
+Captured stack_now(Running& now) {
+  if (now.ops > 0 && now.ops <= Running::kDeep) {
+    const Running::Op& op = now.op[now.ops - 1];
+    if (op.frame != 0 && op.at.stack != kNoStack && op.frame == innermost_frame()) {
+      return op.at;
+    }
+  }
+  return capture();
+}
+
+// Whether the engine is between two nodes: it settles what it begins, and adds up what the last
+// one gave.
+bool is_after_last(const Running& now, int engine) {
+  return engine >= 0 && now.op[engine].nodes == now.nodes && now.last.depth == now.nodes &&
+      now.last.engine == now.op[engine].at.stack;
+}
+
+bool made_nodes(const Running& now, int ops) {
+  const auto next = g_next_node.load(std::memory_order_relaxed);
+  for (int place = 0; place < ops && next != nullptr; ++place) {
+    if (now.op[place].next_node >= 0) {
+      return static_cast<int64_t>(next()) > now.op[place].next_node;
+    }
+  }
+  return false;
+}
+
+int32_t context_now(Running& now) {
+  const int ops = std::min(now.ops, Running::kDeep);
+  const int nodes = std::min(now.nodes, Running::kDeep);
+  ContextKey key{now.thread - 1, -1, -1, -1, kNoStack, 0};
+  int engine = -1;
+  if (ops > 0) {
+    engine = now.op[ops - 1].engine;
+    key.op = now.op[ops - 1].name;
+    key.outer = now.op[std::min(engine + 1, ops - 1)].name;
+    key.grad = made_nodes(now, ops);
+  }
+  if (is_after_last(now, engine)) {
+    key.node = now.last.name;
+    key.forward = now.last.forward;
+  } else if (nodes > 0) {
+    key.node = now.node[nodes - 1].name;
+    key.forward = now.node[nodes - 1].forward;
+  }
+  if (now.context == 0 || !(key == now.key)) {
+    now.key = key;
+    now.context = 1 + g_contexts.number(key);
+  }
+  return now.context - 1;
+}
+
+// The time is filled in where the event takes its place in the log.
+Event event_now(const void* data, int64_t size, Captured* at) noexcept {
+  Running& now = t_running;
+  int32_t context = -1;
+  try {
+    running();
+    context = context_now(now);
+  } catch (const std::bad_alloc&) {
+    // the event goes without
+  }
+  *at = stack_now(now);
+  return Event{reinterpret_cast<uint64_t>(data), size, 0, at->stack, context};
+}
+
+// Counts a block in and records it, both at one moment.
+bool record_in(const void* data, int64_t size) {
+  Captured at;
+  Event event = event_now(data, size, &at);
+  const Holding holding(g_log.lock);
+  int64_t stale = 0;
+  if (!count_in(data, size, at.birth, &stale)) {
+    return false;
+  }
+  if (g_log.is_on()) {
+    event.time = monotonic_ns();
+    if (stale != 0) {
+      Event gone = event;
+      gone.size = -stale;
+      g_log.append(gone);
+    }
+    g_log.append(event);
+  }
+  return true;
+}
+
+void record_out(const void* data) {
+  Captured at;
+  Event event = event_now(data, 0, &at);
+  const Holding holding(g_log.lock);
+  event.size = -count_out(data);
+  if (event.size != 0 && g_log.is_on()) {
+    event.time = monotonic_ns();
+    g_log.append(event);
+  }
+}
+
+void record_failure(int64_t size) {
+  Captured at;
+  Event event = event_now(nullptr, size, &at);
+  const Holding holding(g_log.lock);
+  if (g_log.is_on()) {
+    event.time = monotonic_ns();
+    g_log.append(event);
+  }
+}
+
+// What torch says of operators and nodes, by way of the part that is linked against it.
+
+constexpr char kEngine[] = "autograd::engine::evaluate_function: ";
+
+void op_begins(const char* name, int64_t next_node, uint64_t thread) {
+  if (!g_recording.load(std::memory_order_relaxed)) {
+    return;
+  }
+  Running& now = running();
+  const int place = now.ops++;
+  if (place >= Running::kDeep) {
+    return;
+  }
+  Running::Op& op = now.op[place];
+  op.name = g_op_names.number(name);
+  op.nodes = now.nodes;
+  op.next_node = next_node;
+  op.engine = std::strncmp(name, kEngine, sizeof kEngine - 1) == 0 ? place
+      : place > 0 ? now.op[place - 1].engine : -1;
+  if (op.engine < 0) {
+    now.last = kNoNode;
+  }
+  op.frame = innermost_frame();
+  if (place > 0 && now.op[place - 1].frame == op.frame && now.op[place - 1].at.stack != kNoStack) {
+    op.at = now.op[place - 1].at;
+  } else {
+    op.at = capture();
+  }
+  if (next_node >= 0) {
+    int32_t stack = op.at.stack;
+    if (now.nodes > 0 && now.nodes <= Running::kDeep) {
+      // backward of backward: what a node computes goes back to the line that the node does
+      const Running::Node& node = now.node[now.nodes - 1];
+      if (node.forward != kNoStack && node.frame == op.frame) {
+        stack = node.forward;
+      }
+    }
+    if (stack != kNoStack) {
+      g_nodes.made(thread, next_node, stack);
+    }
+  }
+}
+
+void op_ends() {
+  Running& now = t_running;
+  if (now.epoch == g_epoch.load(std::memory_order_relaxed) && now.ops > 0) {
+    --now.ops;
+  }
+}
+
+void node_begins(const char* name, int64_t number, uint64_t forward_thread) {
+  if (!g_recording.load(std::memory_order_relaxed)) {
+    return;
+  }
+  Running& now = running();
+  const int ops = std::min(now.ops, Running::kDeep);
+  const int engine = ops > 0 ? now.op[ops - 1].engine : -1;
+  const bool after_last = is_after_last(now, engine);
+  const int place = now.nodes++;
+  if (place >= Running::kDeep) {
+    return;
+  }
+  Running::Node& node = now.node[place];
+  node.name = g_op_names.number(name);
+  node.frame = innermost_frame();
+  node.depth = place;
+  node.engine = engine >= 0 ? now.op[engine].at.stack : kNoStack;
+  node.forward = g_nodes.find(forward_thread, number);
+  if (number < 0 && after_last) {
+    // a leaf's gradient is added up as soon as the last node that contributes has run
+    node.forward = now.last.forward;
+  }
+}
+
+void node_ends() {
+  Running& now = t_running;
+  if (now.epoch == g_epoch.load(std::memory_order_relaxed) && now.nodes > 0) {
+    --now.nodes;
+    if (now.nodes < Running::kDeep) {
+      now.last = now.node[now.nodes];
+    }
+  }
+}
+
+// Says of a block that it is the gradient of what lies at `of`.
+void gradient_known(const void* data, const void* of) {
+  if (!g_recording.load(std::memory_order_relaxed)) {
+    return;
+  }
+  const Event event{
+      reinterpret_cast<uint64_t>(data), 0, static_cast<int64_t>(reinterpret_cast<uintptr_t>(of)),
+      kNoStack, -1};
+  const Holding holding(g_log.lock);
+  if (g_log.is_on()) {
+    g_log.append(event);
+  }
+}
+
+void record_mark(int64_t number) {
+  const Holding holding(g_log.lock);
+  if (g_log.is_on()) {
+    g_log.append(Event{0, 0, number, kNoStack, -1});
+  }
+}
+
+void lock_events() {
+  lock_stacks();
+  g_contexts.lock.lock();
+  g_nodes.lock.lock();
+  g_op_names.lock.lock();
+  g_threads.lock.lock();
+  g_log.lock.lock();
+}
+
+void unlock_events() {
+  g_log.lock.unlock();
+  g_threads.lock.unlock();
+  g_op_names.lock.unlock();
+  g_nodes.lock.unlock();
+  g_contexts.lock.unlock();
+  unlock_stacks();
+}
+
+// A child's memory is its own: what its parent records ends here.
+void stop_in_child() {
+  g_recording.store(false, std::memory_order_relaxed);
+  g_log.abandon();
+}
+
+}  // namespace

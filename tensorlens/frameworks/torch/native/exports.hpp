@@ -1,0 +1,209 @@
+// What the recorder gives to Python: the log as columns, and what its numbers stand for.
+
+#pragma once
+
+#include "events.hpp"
+
+#include <vector>
+
+namespace {
+
+// The last request that failed.
+struct Failure {
+  int64_t count = 0, size = 0;
+  int32_t birth = kNoBirth;
+};
+
+SpinLock g_failure_lock;
+Failure g_failure;
+
+void note_failure(int64_t size) {
+  if (g_recording.load(std::memory_order_relaxed)) {
+    record_failure(size);
+  }
+  const int32_t birth = birth_here();
+  const Holding holding(g_failure_lock);
+  g_failure = Failure{g_failure.count + 1, size, birth};
+}
+
+constexpr int8_t kStart = 0, kAlloc = 1, kFree = 2, kOutOfMemory = 5;
+
+// Rows as tensorlens.records.events has them.
+struct Rows {
+  std::vector<int8_t> kind;
+  std::vector<uint64_t> address;
+  std::vector<int64_t> size, time;
+  std::vector<int32_t> stack, context, birth, pair;
+  std::vector<int32_t> owner;  // the row of the block that it is the gradient of
+  std::vector<int64_t> marks;  // number, and how many rows there were before
+
+  void add(int8_t what, uint64_t where, int64_t bytes, int64_t when, int32_t at, int32_t in) {
+    kind.push_back(what);
+    address.push_back(where);
+    size.push_back(bytes);
+    time.push_back(when);
+    stack.push_back(at);
+    context.push_back(in);
+    birth.push_back(kNoBirth);
+    pair.push_back(-1);
+    owner.push_back(-1);
+  }
+
+  void add_past(const Table<Past>& past) {
+    past.each([&](const Past& block) {
+      add(kStart, block.key, block.size, block.time, block.stack, block.context);
+      birth.back() = block.birth;
+    });
+  }
+};
+
+// One recording: what was there when it began, and where in the log it began.
+struct Span {
+  Highest highest;
+  int64_t generation = 0;
+  int32_t thread = 0;
+  Rows past;     // what was there before the first event that is kept
+  Rows rows;     // as they were read last
+  Rows dropped;  // what was resident at the highest instant among the dropped
+  int64_t lost = 0;
+};
+
+// All blocks that are counted; the log is locked, so none comes or goes.
+template <typename Visit>
+void each_block(Visit visit) {
+  lock_blocks();
+  for (const Shard& shard : g_shards) {
+    shard.blocks.each(visit);
+  }
+  unlock_blocks();
+}
+
+// Recordings begin and end one at a time.
+Span* begin_span(int64_t limit) {
+  auto span = std::make_unique<Span>();
+  span->thread = running().thread - 1;
+  if (!g_log.is_on()) {
+    g_nodes.clear();
+  }
+  const Holding holding(g_log.lock);
+  if (g_log.begin(&span->highest, limit)) {
+    each_block([](const Block& block) { g_log.remember(block); });
+    g_epoch.fetch_add(1);
+  }
+  span->generation = g_log.generation();
+  try {
+    each_block([&](const Block& block) {
+      span->past.add(kStart, block.key, block.size, 0, kNoStack, -1);
+      span->past.birth.back() = block.birth;
+    });
+  } catch (...) {
+    g_log.end(&span->highest);
+    throw;
+  }
+  g_recording.store(true, std::memory_order_seq_cst);
+  return span.release();
+}
+
+struct OpenBlock {
+  uintptr_t key;
+  int32_t row;
+};
+
+// Adds events to rows, and pairs each free with its allocation.
+class Pairing {
+ public:
+  explicit Pairing(Rows& rows) : rows_(rows) {
+    for (size_t row = 0; row < rows.kind.size(); ++row) {
+      open(static_cast<int32_t>(row));
+    }
+  }
+
+  ~Pairing() {
+    open_.release();
+  }
+
+  // Says of blocks that were there before whose gradients they are.
+  void own(const Table<Past>& past) {
+    past.each([&](const Past& block) {
+      const OpenBlock* const owner = open_.find(block.owner);
+      // or another block has come to lie where the owner was
+      if (owner != nullptr && rows_.time[owner->row] <= block.time) {
+        own(block.key, block.owner);
+      }
+    });
+  }
+
+  void add(const Event& event) {
+    if (event.address == 0 && event.size == 0) {
+      rows_.marks.push_back(event.time);
+      rows_.marks.push_back(static_cast<int64_t>(rows_.kind.size()));
+      return;
+    }
+    if (event.address != 0 && event.size == 0) {
+      own(event.address, static_cast<uintptr_t>(event.time));
+      return;
+    }
+    const int8_t kind = event.address == 0 ? kOutOfMemory : event.size < 0 ? kFree : kAlloc;
+    const auto row = static_cast<int32_t>(rows_.kind.size());
+    rows_.add(
+        kind, event.address, event.size < 0 ? -event.size : event.size, event.time, event.stack,
+        event.context);
+    OpenBlock block;
+    if (kind == kAlloc) {
+      open(row);
+    } else if (kind == kFree && open_.take(event.address, &block)) {
+      rows_.pair[row] = block.row;
+      rows_.pair[block.row] = row;
+    }
+  }
+
+ private:
+  void own(uintptr_t gradient, uintptr_t of) {
+    const OpenBlock* block = open_.find(gradient);
+    const OpenBlock* owner = open_.find(of);
+    if (block != nullptr && owner != nullptr) {
+      rows_.owner[block->row] = owner->row;
+    }
+  }
+
+  void open(int32_t row) {
+    OpenBlock* block = open_.put(rows_.address[row]);
+    if (block != nullptr) {
+      block->row = row;
+    }
+  }
+
+  Rows& rows_;
+  Table<OpenBlock> open_;
+};
+
+void take_past(Rows& rows, const Table<Past>& past) {
+  rows = Rows();
+  rows.add_past(past);
+  Pairing(rows).own(past);
+}
+
+void end_span(Span& span) {
+  if (span.generation == g_log.generation() && g_log.end(&span.highest)) {
+    g_recording.store(false, std::memory_order_relaxed);
+  }
+}
+
+// Takes the events so far into the span's rows.
+void read_span(Span& span) {
+  const bool known = span.generation == g_log.generation();
+  const int64_t begin = span.highest.begin;
+  const int64_t from = known ? std::max(begin, g_log.first()) : begin;
+  if (from > begin) {
+    span.lost = from - begin;
+    take_past(span.past, g_log.past());
+    take_past(span.dropped, span.highest.blocks);
+  }
+  span.rows = span.past;
+  Pairing pairing(span.rows);
+  for (int64_t number = from; known && number < g_log.count(); ++number) {
+    pairing.add(g_log.at(number));
+  }
+}
+
+}  // namespace

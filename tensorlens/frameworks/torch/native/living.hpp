@@ -1,0 +1,81 @@
+// The blocks that are handed out, one by one and summed by the line that made them.
+
+#pragma once
+
+#include "blocks.hpp"
+
+#include <vector>
+
+namespace {
+
+struct Living {
+  std::vector<uint64_t> address;
+  std::vector<int64_t> size;
+  std::vector<int32_t> birth, era;
+};
+
+// All of them, at one moment. Blocks of an era before `since` are left out.
+Living* list_living(int32_t since) {
+  auto* living = new Living;
+  lock_blocks();
+  try {
+    for (const Shard& shard : g_shards) {
+      shard.blocks.each([&](const Block& block) {
+        if (block.era >= since) {
+          living->address.push_back(block.key);
+          living->size.push_back(block.size);
+          living->birth.push_back(block.birth);
+          living->era.push_back(block.era);
+        }
+      });
+    }
+  } catch (...) {
+    unlock_blocks();
+    delete living;
+    throw;
+  }
+  unlock_blocks();
+  return living;
+}
+
+struct Total {
+  int64_t blocks = 0, bytes = 0;
+};
+
+struct Totals {
+  std::vector<int32_t> birth;
+  std::vector<int64_t> blocks, bytes;
+};
+
+Totals* sum_by_birth() {
+  // births are few and dense: a vector is faster than a table
+  std::vector<Total> totals;
+  lock_blocks();
+  try {
+    for (const Shard& shard : g_shards) {
+      shard.blocks.each([&](const Block& block) {
+        const auto place = static_cast<size_t>(block.birth + 1);
+        if (place >= totals.size()) {
+          totals.resize(place + 1);
+        }
+        ++totals[place].blocks;
+        totals[place].bytes += block.size;
+      });
+    }
+  } catch (...) {
+    unlock_blocks();
+    throw;
+  }
+  unlock_blocks();
+  auto* found = new Totals;
+  for (size_t place = 0; place < totals.size(); ++place) {
+    if (totals[place].blocks != 0) {
+      found->birth.push_back(static_cast<int32_t>(place) - 1);
+      found->blocks.push_back(totals[place].blocks);
+      found->bytes.push_back(totals[place].bytes);
+    }
+  }
+  return found;
+}
+
+}  // namespace

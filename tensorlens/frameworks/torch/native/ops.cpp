@@ -1,0 +1,145 @@
+// Tells the recorder which operator and which node of autograd runs on a thread.
+//
+// It is apart from the counter because it needs ATen's and autograd's headers, which take several
+// times as long to compile, and libtorch_cpu.
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#ifndef TL_NO_GRADIENTS
+#include <ATen/SparseTensorImpl.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#define TL_EXPORT extern "C" __attribute__((visibility("default")))
+
+// As in counter.cpp.
+struct Hooks {
+  void (*op_begins)(const char* name, int64_t next_node, uint64_t thread);
+  void (*op_ends)();
+  void (*node_begins)(const char* name, int64_t number, uint64_t forward_thread);
+  void (*node_ends)();
+  void (*gradient)(const void* data, const void* of);
+  uint64_t (*next_node)();
+};
+
+namespace {
+
+Hooks g_hooks;
+at::CallbackHandle g_op_callback = at::INVALID_CALLBACK_HANDLE;
+at::CallbackHandle g_node_callback = at::INVALID_CALLBACK_HANDLE;
+
+#ifndef TL_NO_GRADIENTS
+using torch::autograd::AccumulateGrad;
+
+// The node that adds up a leaf's gradient, while it runs on this thread.
+thread_local const AccumulateGrad* t_sum = nullptr;
+thread_local const void* t_gradient = nullptr;
+
+const void* memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) {
+    return nullptr;
+  }
+  // none of the checked accessors: they throw, or copy what was to be copied on write
+  return tensor.unsafeGetTensorImpl()
+      ->unsafe_storage()
+      .unsafeGetStorageImpl()
+      ->_mutable_data_ptr_no_checks()
+      .get();
+}
+
+void note_gradient(const at::Tensor& gradient, const void* of) {
+  const void* const memory = memory_of(gradient);
+  if (memory != nullptr && memory != t_gradient) {
+    t_gradient = memory;
+    g_hooks.gradient(memory, of);
+  }
+}
+
+void begin_sum(const at::RecordFunction& function) {
+  t_sum = nullptr;
+  if (std::strstr(function.name(), "AccumulateGrad") == nullptr) {
+    return;
+  }
+  const auto node = torch::autograd::get_current_node();
+  t_sum = dynamic_cast<const AccumulateGrad*>(node.get());
+  t_gradient = nullptr;
+}
+
+// A leaf has its gradient before its hooks run, which may take it away again.
+void look_at_sum() {
+  if (t_sum == nullptr || !t_sum->variable.defined()) {
+    return;
+  }
+  try {
+    const at::Tensor& gradient = t_sum->variable.unsafeGetTensorImpl()->grad();
+    const void* const of = memory_of(t_sum->variable);
+    if (gradient.defined() && gradient.layout() == at::kSparse) {
+      const auto* sparse = static_cast<const at::SparseTensorImpl*>(gradient.unsafeGetTensorImpl());
+      note_gradient(sparse->indices(), of);
+      note_gradient(sparse->values(), of);
+    } else {
+      note_gradient(gradient, of);
+    }
+  } catch (...) {
+    // an odd tensor: its gradient stays without its name
+  }
+}
+
+void end_sum() {
+  look_at_sum();
+  t_sum = nullptr;
+}
+#else
+void begin_sum(const at::RecordFunction&) {}
+void look_at_sum() {}
+void end_sum() {}
+#endif
+
+std::unique_ptr<at::ObserverContext> begin_op(const at::RecordFunction& function) {
+  look_at_sum();
+  g_hooks.op_begins(function.name(), function.seqNr(), function.threadId());
+  return nullptr;
+}
+
+void end_op(const at::RecordFunction&, at::ObserverContext*) {
+  g_hooks.op_ends();
+}
+
+std::unique_ptr<at::ObserverContext> begin_node(const at::RecordFunction& function) {
+  begin_sum(function);
+  g_hooks.node_begins(function.name(), function.seqNr(), function.forwardThreadId());
+  return nullptr;
+}
+
+void end_node(const at::RecordFunction&, at::ObserverContext*) {
+  end_sum();
+  g_hooks.node_ends();
+}
+
+}  // namespace
+
+TL_EXPORT void tl_ops_connect(Hooks* hooks) {
+  hooks->next_node = &at::sequence_number::peek;
+  g_hooks = *hooks;
+}
+
+TL_EXPORT void tl_ops_start() {
+  if (g_op_callback == at::INVALID_CALLBACK_HANDLE) {
+    g_op_callback = at::addGlobalCallback(
+        at::RecordFunctionCallback(begin_op, end_op).scopes({at::RecordScope::FUNCTION}));
+    g_node_callback = at::addGlobalCallback(
+        at::RecordFunctionCallback(begin_node, end_node)
+            .scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  }
+}
+
+TL_EXPORT void tl_ops_stop() {
+  if (g_op_callback != at::INVALID_CALLBACK_HANDLE) {
+    at::removeCallback(g_op_callback);
+    at::removeCallback(g_node_callback);
+    g_op_callback = g_node_callback = at::INVALID_CALLBACK_HANDLE;
+  }
+}

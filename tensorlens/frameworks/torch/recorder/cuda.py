@@ -1,0 +1,144 @@
+"""A recording of CUDA memory: torch's own memory history, read as a log."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.base import RecordOptions
+from tensorlens.frameworks.torch.accelerators import backends
+from tensorlens.frameworks.torch.census.modules import class_name
+from tensorlens.frameworks.torch.census.take import take
+from tensorlens.frameworks.torch.recorder.labels import Names, label, module_paths
+from tensorlens.records.events import EventLog, Mark
+from tensorlens.records.foreign.snapshots import from_snapshot
+from tensorlens.records.recordings import Origin
+
+_SOURCE = "CUDA memory history"
+_ROUNDING = 512
+
+
+def is_possible() -> bool:
+    """Tell whether this torch has CUDA (or ROCm) and there is a device; initialises nothing."""
+    backend = backends.get("cuda")
+    return backend is not None and bool(backend.visible())
+
+
+class CudaRecorder:
+    """Records all CUDA devices through torch's history, from when CUDA is first used.
+
+    A history that the program itself records goes on, and is not cleared. The modules that run
+    are told to torch as metadata, where it takes any, and so stand beside each event.
+    """
+
+    def __init__(self, options: RecordOptions) -> None:
+        self._options = options
+        self._started = time.time()
+        self._ours = False
+        self._ended = False
+        self._marks: list[tuple[str, float]] = []
+        self._unhook: Callable[[], None] | None = None
+        # runs at once where CUDA is in use already
+        torch.cuda._lazy_call(self._begin)
+
+    def _begin(self) -> None:
+        if self._ended:
+            return
+        self._ours = not torch._C._cuda_isHistoryEnabled()
+        if self._ours:
+            torch.cuda.memory._record_memory_history(
+                stacks="python", max_entries=self._options.limit, clear_history=True
+            )
+        self._unhook = _tell_modules()
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name."""
+        self._marks.append((name, time.time()))
+
+    def read(self, end: bool) -> tuple[EventLog, Origin] | None:
+        """Return the log so far; None where CUDA was not used."""
+        self._ended = self._ended or end
+        if not torch.cuda.is_initialized():
+            return None
+        try:
+            snapshot = torch.cuda.memory._snapshot()
+        finally:
+            if end:
+                self._stop()
+        recording = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
+        log = recording.log
+        if self._options.names:
+            table = take(()).tensors
+            for number, device in enumerate(log.devices):
+                label(log, (), None, Names(table, device, _ROUNDING), number)
+        begun = self._started if recording.origin.started is None else recording.origin.started
+        for name, moment in self._marks:
+            when = round((moment - begun) * 1e9)
+            log.marks.append(Mark(name, bisect_right(log.time, when), when))
+        return log, replace(recording.origin, started=begun)
+
+    def _stop(self) -> None:
+        if self._unhook is not None:
+            self._unhook()
+            self._unhook = None
+        if self._ours:
+            torch.cuda.memory._record_memory_history(enabled=None)
+            self._ours = False
+
+
+class _Running(threading.local):
+    """The paths of the modules that a thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+
+def _since(snapshot: dict[str, Any], started: float) -> dict[str, Any]:
+    """Return the snapshot without events from before; what they left is in the segments."""
+    begun = started * 1e6
+    traces = [
+        [event for event in trace if event.get("time_us", begun) >= begun]
+        for trace in snapshot.get("device_traces", ())
+    ]
+    return {**snapshot, "device_traces": traces}
+
+
+def _tell_modules() -> Callable[[], None]:
+    """Let torch note which module runs beside each event, until what is returned is called."""
+    tell = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+    if tell is None or "torch._dynamo" in sys.modules:
+        # hooks would be compiled into the program's graphs
+        return lambda: None
+    path_of = module_paths()
+    running = _Running()
+
+    def say() -> None:
+        tell(f"tensorlens phase=forward module={running.paths[-1]}" if running.paths else "")
+
+    def enter(module: Any, arguments: Any) -> None:
+        running.paths.append(path_of(id(module), class_name(module)).replace(" ", ""))
+        say()
+
+    def leave(module: Any, arguments: Any, output: Any) -> None:
+        del running.paths[-1:]
+        say()
+
+    modules = torch.nn.modules.module
+    handles = (
+        modules.register_module_forward_pre_hook(enter),
+        modules.register_module_forward_hook(leave, always_call=True),
+    )
+
+    def stop() -> None:
+        for handle in handles:
+            handle.remove()
+        tell("")
+
+    return stop

@@ -1,0 +1,72 @@
+"""Starts the recorders of all devices, and reads them as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import Recorder, RecordOptions
+from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.torch.recorder import cuda
+from tensorlens.frameworks.torch.recorder.cpu import HostRecorder
+from tensorlens.records.events import EventLog
+from tensorlens.records.joined_logs import Part, joined
+from tensorlens.records.recordings import Origin
+
+
+def start(options: RecordOptions) -> Recorder:
+    """Record every device that can be recorded.
+
+    Raises:
+        UsageError: none can; the text says why.
+    """
+    accelerator = cuda.CudaRecorder(options) if cuda.is_possible() else None
+    try:
+        host = HostRecorder(options)
+    except NativeUnavailable as error:
+        if accelerator is None:
+            raise UsageError(str(error)) from None
+        return _Recorders(None, accelerator, str(error))
+    return host if accelerator is None else _Recorders(host, accelerator)
+
+
+class _Recorders:
+    """The recorders of the CPU and of CUDA, read as one log."""
+
+    def __init__(
+        self, host: HostRecorder | None, accelerator: cuda.CudaRecorder, note: str | None = None
+    ) -> None:
+        self._host = host
+        self._accelerator = accelerator
+        self._note = note
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name."""
+        (self._host or self._accelerator).mark(name)
+
+    def read(self, end: bool) -> tuple[EventLog, Origin]:
+        """Return the log so far; ``end`` stops recording."""
+        try:
+            accelerator = self._accelerator.read(end)
+        finally:
+            host = self._host.read(end) if self._host is not None else None
+        log, origin = _merged([each for each in (host, accelerator) if each is not None])
+        return log, replace(origin, notes=(*origin.notes, *filter(None, (self._note,))))
+
+
+def _merged(found: list[tuple[EventLog, Origin]]) -> tuple[EventLog, Origin]:
+    if len(found) < 2:
+        return found[0] if found else (EventLog(), Origin())
+    starts = [origin.started or 0.0 for _, origin in found]
+    log = joined(
+        [
+            Part(log, delay_ns=round((start - min(starts)) * 1e9))
+            for (log, _), start in zip(found, starts, strict=True)
+        ]
+    )
+    return log, replace(
+        found[0][1],
+        started=min(starts),
+        source={name: text for _, origin in found for name, text in origin.source.items()},
+        notes=tuple(dict.fromkeys(note for _, origin in found for note in origin.notes)),
+    )

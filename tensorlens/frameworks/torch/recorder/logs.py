@@ -1,0 +1,113 @@
+"""Turns what the native recorder holds into a log of events."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+
+from tensorlens.frameworks.code import is_foreign
+from tensorlens.frameworks.torch.native.recorder import Columns, NativeRecorder
+from tensorlens.records.events import Context, EventLog, Frame
+
+ModuleName = Callable[[int, str], str]
+"""Gives the path of a module by its address and the name of its type."""
+
+
+class LogMaker:
+    """Makes logs; what stacks and contexts mean is looked up once.
+
+    Args:
+        recorder: whose numbers the columns hold.
+        module_name: names a module, as it can be found now.
+        thread: the recording's own; it gets the number 0, others come in the order they are met.
+    """
+
+    def __init__(self, recorder: NativeRecorder, module_name: ModuleName, thread: int) -> None:
+        self._recorder = recorder
+        self._module_name = module_name
+        self._threads = {thread: 0}
+        self._frames: dict[int, Frame] = {}
+        self._modules: dict[int, str] = {}
+
+    def log(self, rows: Columns, started: int) -> EventLog:
+        """Return the log of these rows; times count from ``started``, monotonic nanoseconds."""
+        log = EventLog()
+        log.device_number("cpu")
+        log.kind, log.address, log.size, log.pair = rows.kind, rows.address, rows.size, rows.pair
+        log.device = array("b", bytes(len(rows.kind)))
+        log.label = array("i", [-1]) * len(rows.kind)
+        starts = rows.kind.count(0)
+        log.time = array("q", bytes(8 * starts))
+        log.time.extend(time - started for time in rows.time[starts:])
+        contexts = {
+            number: self._recorder.context(number)
+            for number in dict.fromkeys(rows.context)
+            if number >= 0
+        }
+        wanted = set(rows.stack).union(forward for *_, forward, _ in contexts.values()) - {-1}
+        stacks = {number: self._stack(log, number) for number in wanted}
+        stacks[-1] = -1
+        log.stack = array("i", map(stacks.__getitem__, rows.stack))
+        numbers = {
+            number: log.context_number(self._context(key, stacks))
+            for number, key in contexts.items()
+        }
+        numbers[-1] = -1
+        log.context = array("i", map(numbers.__getitem__, rows.context))
+        self._add_births(log, rows, starts)
+        return log
+
+    def _stack(self, log: EventLog, number: int) -> int:
+        node = -1
+        for line, module in reversed(self._recorder.stack(number)):
+            node = log.stacks.push(node, self._frame(line), self._module(module))
+        return node
+
+    def _frame(self, line: int) -> Frame:
+        frame = self._frames.get(line)
+        if frame is None:
+            filename, lineno, function = self._recorder.line(line)
+            frame = Frame(filename, lineno, function, not is_foreign(filename))
+            self._frames[line] = frame
+        return frame
+
+    def _module(self, number: int) -> str | None:
+        if number < 0:
+            return None
+        if number not in self._modules:
+            self._modules[number] = self._module_name(*self._recorder.module(number))
+        return self._modules[number]
+
+    def _context(
+        self, key: tuple[int, int, int, int, int, int], stacks: Mapping[int, int]
+    ) -> Context:
+        thread, op, outer, node, forward, grad = key
+        name = self._recorder.op_name
+        return Context(
+            thread=self._threads.setdefault(thread, len(self._threads)),
+            op=name(op),
+            node=name(node),
+            forward=stacks[forward],
+            outer=name(outer) if outer != op else None,
+            grad=bool(grad),
+        )
+
+    def _add_births(self, log: EventLog, rows: Columns, starts: int) -> None:
+        """Give blocks from before the one line that is known of them."""
+        for row in range(starts):
+            if log.stack[row] < 0 and rows.birth[row] >= 0:
+                log.stack[row] = log.stacks.push(-1, self._frame(rows.birth[row]))
+
+
+def sources_of(log: EventLog, read: Callable[[str], list[str]]) -> dict[str, list[str]]:
+    """Return the lines of the user's files that have events."""
+    files: Iterable[str] = dict.fromkeys(
+        frame.filename for frame in log.stacks.frames if frame.user
+    )
+    found = {}
+    for file in files:
+        lines = read(file) if not file.startswith("<") or file.startswith("<ipython") else []
+        if lines and sum(map(len, lines)) < 2_000_000:
+            found[os.fspath(file)] = lines
+    return found

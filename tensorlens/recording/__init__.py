@@ -1,0 +1,9 @@
+"""What a log of events tells: pure functions of a recording, without any framework."""
+
+from tensorlens.recording.backward import backward
+from tensorlens.recording.change import churn, growth
+from tensorlens.recording.fragmentation import fragmentation
+from tensorlens.recording.instants import blocks, moment, peak
+from tensorlens.recording.timeline import timeline
+
+__all__ = ["backward", "blocks", "churn", "fragmentation", "growth", "moment", "peak", "timeline"]

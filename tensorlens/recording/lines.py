@@ -1,0 +1,78 @@
+"""The line that a block is counted for, and the module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.recording.phases import landmark
+from tensorlens.records.events import Context, Stacks
+from tensorlens.records.tensors import SourceLine
+
+
+class Lines:
+    """Lines and modules of stacks and contexts; -1 stands for no stack and no context.
+
+    In backward a block goes to the innermost frame of the user that the autograd engine called
+    (what checkpoints compute again, custom functions, hooks), else to the line that made the
+    node that ran, else to the line that ran backward. Its module is found the same way. Where a
+    stack has no frame of the user at all, its innermost frame stands for it.
+    """
+
+    def __init__(self, stacks: Stacks, contexts: Sequence[Context]) -> None:
+        self._stacks = stacks
+        self._contexts = contexts
+        self._user: list[int] = []
+        self._user_inside: list[int] = []
+        self._module: list[int] = []
+        self._module_inside: list[int] = []
+        self._walk()
+
+    def born(self, stack: int) -> SourceLine | None:
+        """Return the innermost line of the user, None where there is no stack."""
+        return None if stack < 0 else self._line(_first(self._user[stack], stack))
+
+    def charged(self, stack: int, context: int, phase: str) -> SourceLine | None:
+        """Return the line that a block is counted for; None where no line is known."""
+        if phase != "backward":
+            return self.born(stack)
+        forward = self._forward(context)
+        inside, outside = _at(self._user_inside, stack), _at(self._user, stack)
+        node = _first(inside, _at(self._user, forward), outside, forward, stack)
+        return None if node < 0 else self._line(node)
+
+    def module(self, stack: int, context: int, phase: str) -> str | None:
+        """Return the path of the module that a block belongs to, None outside of modules."""
+        if context >= 0 and self._contexts[context].module is not None:
+            return self._contexts[context].module
+        number = _at(self._module, stack)
+        if phase == "backward":
+            made = _at(self._module, self._forward(context))
+            number = _first(_at(self._module_inside, stack), made, number)
+        return None if number < 0 else self._stacks.modules[number]
+
+    def _forward(self, context: int) -> int:
+        return -1 if context < 0 else self._contexts[context].forward
+
+    def _line(self, node: int) -> SourceLine:
+        return self._stacks.frames[self._stacks.frame[node]].line
+
+    def _walk(self) -> None:
+        stacks = self._stacks
+        users = [frame.user for frame in stacks.frames]
+        engines = [landmark(frame) == "backward" for frame in stacks.frames]
+        columns = zip(stacks.parent, stacks.frame, stacks.module, strict=True)
+        for node, (parent, frame, module) in enumerate(columns):
+            user = node if users[frame] else -1
+            self._user.append(_first(user, _at(self._user, parent)))
+            self._module.append(_first(module, _at(self._module, parent)))
+            outer = -1 if engines[frame] else parent
+            self._user_inside.append(_first(user, _at(self._user_inside, outer)))
+            self._module_inside.append(_first(module, _at(self._module_inside, outer)))
+
+
+def _at(values: Sequence[int], number: int) -> int:
+    return -1 if number < 0 else values[number]
+
+
+def _first(*numbers: int) -> int:
+    return next((number for number in numbers if number >= 0), -1)

@@ -1,0 +1,60 @@
+"""Forward, backward or optimizer: what a program was at when something happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.records.events import Context, Frame, Stacks
+
+_LANDMARKS = {
+    ("torch/nn/modules/module.py", "_call_impl"): "forward",
+    ("torch/optim/optimizer.py", "wrapper"): "optimizer",
+    ("torch/autograd/graph.py", "_engine_run_backward"): "backward",
+}
+"""Where torch 2.4 to 2.13 runs modules, a step of an optimizer and the autograd engine."""
+
+
+def landmark(frame: Frame) -> str | None:
+    """Return the phase that a frame begins, None where it begins none."""
+    function = frame.function.rpartition(".")[2]
+    for (place, name), phase in _LANDMARKS.items():
+        if function == name and f"/{frame.filename}".replace("\\", "/").endswith(f"/{place}"):
+            return phase
+    return None
+
+
+class Phases:
+    """The phase of each stack and context.
+
+    What whoever recorded says counts first. Else it is the phase that the stack was in, outermost
+    frame to innermost: a module's call is forward, unless backward runs already (it computes
+    again what was not kept); a step of an optimizer is optimizer, also from a hook of backward;
+    the autograd engine is backward. Where a node runs it is backward, unless an optimizer steps;
+    where an operator made a node outside of all these, forward.
+    """
+
+    def __init__(self, stacks: Stacks, contexts: Sequence[Context]) -> None:
+        self._contexts = contexts
+        self._begun = [landmark(frame) for frame in stacks.frames]
+        self._states = self._walk(stacks)
+
+    def of(self, stack: int, context: int) -> str:
+        """Return one of :data:`~tensorlens.records.events.PHASES`; -1 stands for none."""
+        state = "other" if stack < 0 else self._states[stack]
+        if context < 0:
+            return state
+        what = self._contexts[context]
+        if what.phase is not None:
+            return what.phase
+        if what.node is not None and state != "optimizer":
+            return "backward"
+        return "forward" if what.grad and state == "other" else state
+
+    def _walk(self, stacks: Stacks) -> list[str]:
+        states: list[str] = []
+        for parent, frame in zip(stacks.parent, stacks.frame, strict=True):
+            outer = "other" if parent < 0 else states[parent]
+            begun = self._begun[frame]
+            again = begun == "forward" and outer == "backward"
+            states.append(outer if begun is None or again else begun)
+        return states

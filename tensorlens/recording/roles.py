@@ -1,0 +1,158 @@
+"""What each block was for, and what it is called: from a census, or from what ran."""
+
+from __future__ import annotations
+
+from array import array
+from functools import cached_property
+
+from tensorlens.recording.study import Place, Study, Table
+from tensorlens.records.events import FREE, START, Label
+from tensorlens.records.tensors import BLOCK_ROLES, SourceLine
+
+TEMPORARY = BLOCK_ROLES[-1]
+"""Handed out and given back while one operator, node or optimizer step ran."""
+
+BEFORE = "before the recording"
+
+_KEPT = {
+    "forward": "activation",
+    "backward": "gradient",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+_Likeness = tuple[int, int, int]
+
+
+class Roles:
+    """Role and name of each allocation of a log, by its row.
+
+    The role is that of the census's label where there is one. Else it follows from the phase: a
+    block that forward keeps is an activation, one that backward keeps a gradient (an activation
+    where the operator made an autograd node: it was computed again), one that an optimizer keeps
+    is the optimizer's, any other is ``other``. What was given back while the same operator or
+    node ran, or by the end of the same optimizer step, is :data:`TEMPORARY`. A block from before
+    the recording of which nothing is known is ``other``.
+
+    Names of the dead are those of the living: a block like those a census named (same stack,
+    context and size, thus the same line, operator and module in another step) takes their role
+    if they all have the same, and their name if they all have the same. Any other is called by
+    what made it: ``fc1: aten::linear``, ``aten::mm at train.py:12``, ``step() at train.py:12``.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._kept = Table(self._kept_as)
+        self._made = Table(self._made_by)
+
+    def role(self, row: int) -> str:
+        """Return one of :data:`~tensorlens.records.tensors.BLOCK_ROLES`."""
+        label = self.label(row)
+        if label is not None:
+            return label.role
+        if self._is_temporary(row):
+            return TEMPORARY
+        alike = self._alike.get(self._likeness(row)) if self._alike else None
+        return self._kept[self.study.place(row)] if alike is None else alike[0]
+
+    def name(self, row: int) -> str:
+        """Return what the block is called; never empty."""
+        label = self.label(row)
+        if label is not None:
+            return label.name
+        return self._inherited(row) or self._fallback(row)
+
+    def named(self, row: int) -> str | None:
+        """Return the name that a census gave the block, or others just like it; else None."""
+        label = self.label(row)
+        return self._inherited(row) if label is None else label.name
+
+    def label(self, row: int) -> Label | None:
+        """Return what a census said of the block itself."""
+        number = self.study.log.label[row]
+        return None if number < 0 else self.study.log.labels[number]
+
+    def _inherited(self, row: int) -> str | None:
+        if not self._alike:
+            return None
+        alike = self._alike.get(self._likeness(row))
+        return None if alike is None or self._is_temporary(row) else alike[1]
+
+    def _fallback(self, row: int) -> str:
+        log, place = self.study.log, self.study.place(row)
+        if log.kind[row] != START:
+            return self._made[place]
+        line = self.study.charged[place]
+        return BEFORE if line is None else f"{BEFORE}, at {_short(line)}"
+
+    def _is_temporary(self, row: int) -> bool:
+        study = self.study
+        if study.phase[study.place(row)] == "optimizer":
+            given_back = study.within_phase(row)
+        else:
+            given_back = study.within_run(row)
+        return given_back and study.log.kind[row] != START
+
+    def _kept_as(self, place: Place) -> str:
+        if self.study.computed_again(place):
+            return "activation"
+        return _KEPT.get(self.study.phase[place], "other")
+
+    def _made_by(self, place: Place) -> str:
+        study = self.study
+        context, module, line = study.context(place), study.module[place], study.charged[place]
+        what = context.outer or context.op or context.node
+        if context.node is not None and study.phase[place] == "backward" and not context.grad:
+            what = context.node
+        if what is not None:
+            return f"{module}: {what}" if module else f"{what}{_at(line)}"
+        if line is None:
+            return module or "no stack recorded"
+        return f"{module}: {_short(line)}" if module else f"{line.function}(){_at(line)}"
+
+    @cached_property
+    def _alike(self) -> dict[_Likeness, tuple[str, str | None]]:
+        """Likeness to the role, and the name, that all blocks of it have that a census named."""
+        log = self.study.log
+        found: dict[_Likeness, set[int]] = {}
+        if log.labels:
+            for row, number in enumerate(log.label):
+                if number >= 0 and log.kind[row] < FREE:
+                    found.setdefault(self._likeness(row), set()).add(number)
+        alike: dict[_Likeness, tuple[str, str | None]] = {}
+        for likeness, numbers in found.items():
+            roles = {log.labels[number].role for number in numbers}
+            names = {log.labels[number].name for number in numbers}
+            if len(roles) == 1 and self._tells(likeness):
+                alike[likeness] = roles.pop(), names.pop() if len(names) == 1 else None
+        return alike
+
+    def _likeness(self, row: int) -> _Likeness:
+        log = self.study.log
+        return log.stack[row], log.context[row], log.size[row]
+
+    def _tells(self, likeness: _Likeness) -> bool:
+        stack, number, _ = likeness
+        context = self.study.context((stack, number))
+        return stack >= 0 or context.op is not None or context.node is not None
+
+
+def role_codes(roles: Roles, study: Study) -> tuple[array[int], tuple[str, ...]]:
+    """Return a number for the role of each row that is an allocation, and the roles by number."""
+    numbers = {role: number for number, role in enumerate(BLOCK_ROLES)}
+    codes = array(
+        "b",
+        (
+            numbers.setdefault(roles.role(row), len(numbers)) if kind < FREE else -1
+            for row, kind in enumerate(study.log.kind)
+        ),
+    )
+    return codes, tuple(numbers)
+
+
+def _at(line: SourceLine | None) -> str:
+    return "" if line is None else f" at {_short(line)}"
+
+
+def _short(line: SourceLine) -> str:
+    name = line.filename.replace("\\", "/").rpartition("/")[2]
+    return f"{name or line.filename}:{line.lineno}"

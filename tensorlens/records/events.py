@@ -1,0 +1,375 @@
+"""Allocations and frees in the order they happened, in columns: some forty bytes an event.
+
+Sizes are exact bytes, times nanoseconds. Nothing here refers to what was allocated.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import overload
+
+from tensorlens.records.tensors import SourceLine
+
+START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
+"""What happened: a block that was there when the recording began, one handed out, one given back;
+memory that the allocator took from the driver and gave back to it; a request that failed."""
+
+ACTIONS = ("start", "alloc", "free", "segment_alloc", "segment_free", "oom")
+
+PHASES = ("forward", "backward", "optimizer", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line on a Python stack."""
+
+    filename: str
+    lineno: int
+    function: str
+    user: bool = True
+    """Whether it is the user's own code: not torch's, an installed package's, Python's."""
+
+    @property
+    def line(self) -> SourceLine:
+        """The frame as a line of someone's program."""
+        return SourceLine(self.filename, self.lineno, self.function)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What ran while something was allocated or freed, besides the Python stack."""
+
+    thread: int = 0
+    """Number of the thread, in the order in which threads were met; 0 is the recording's own."""
+    op: str | None = None
+    """The innermost operator: ``aten::addmm``."""
+    node: str | None = None
+    """The autograd node that ran: ``AddmmBackward0``; None outside of backward."""
+    forward: int = -1
+    """Number of the stack on which that node was made, the line it goes back to; -1 unknown."""
+    outer: str | None = None
+    """The outermost operator, where it is another one: ``aten::linear``."""
+    grad: bool = False
+    """Whether that operator made an autograd node, which is how forward computation shows."""
+    phase: str | None = None
+    """One of :data:`PHASES` where whoever recorded knows; else it follows from the stack."""
+    module: str | None = None
+    """Path of the module that ran, where whoever recorded knows; else it is on the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a census found at a block's address."""
+
+    name: str
+    role: str
+    """One of :data:`tensorlens.records.tensors.ROLES`."""
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment that the program gave a name."""
+
+    name: str
+    row: int
+    """How many events there were before it, frees included."""
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBlock:
+    """One block of a segment, as the allocator lists it at the recording's end."""
+
+    address: int
+    size: int
+    """Bytes of the block, remainder included."""
+    requested: int
+    """Bytes asked for; 0 for a free block."""
+    state: str
+    """``active_allocated``, ``active_pending_free`` or ``inactive``."""
+    stack: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Memory that the allocator holds from the driver at the recording's end."""
+
+    device: str
+    address: int
+    size: int
+    stream: int = 0
+    kind: str = "large"
+    """``large`` or ``small``."""
+    expandable: bool = False
+    pool: str | None = None
+    """The private pool it belongs to: a CUDA graph's."""
+    blocks: tuple[SegmentBlock, ...] = ()
+    stack: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, put together from the columns of an :class:`EventLog`."""
+
+    row: int
+    action: str
+    """One of :data:`ACTIONS`."""
+    device: str
+    address: int
+    nbytes: int
+    """Bytes as the allocator's figure ``allocated`` counts them."""
+    time_ns: int
+    """Since the recording began."""
+    stack: tuple[Frame, ...]
+    """Innermost first."""
+    module: str | None
+    context: Context
+    label: Label | None
+    pair: int
+    """For an allocation the row of its free, for a free that of its allocation; -1 if none."""
+
+
+@dataclass(slots=True)
+class Stacks:
+    """Python stacks as a tree: a node is its innermost frame and the node of the frames outside.
+
+    Stacks that begin alike share their outer nodes. A stack is known by its innermost node, whose
+    number is higher than those of the frames outside.
+    """
+
+    frames: list[Frame] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    """Paths of modules: ``layers.0.mlp``."""
+    parent: array[int] = field(default_factory=lambda: array("i"))
+    """The node of the frames outside of this one; -1 for the outermost."""
+    frame: array[int] = field(default_factory=lambda: array("i"))
+    module: array[int] = field(default_factory=lambda: array("i"))
+    """The module whose ``__call__`` this frame is; -1 if it is none."""
+    _frames: dict[Frame, int] = field(default_factory=dict, repr=False, compare=False)
+    _modules: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    _nodes: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def push(self, parent: int, frame: Frame, module: str | None = None) -> int:
+        """Return the node of ``frame`` inside of ``parent`` (-1: it is the outermost)."""
+        frame_number = self._frames.setdefault(frame, len(self.frames))
+        if frame_number == len(self.frames):
+            self.frames.append(frame)
+        module_number = -1
+        if module is not None:
+            module_number = self._modules.setdefault(module, len(self.modules))
+            if module_number == len(self.modules):
+                self.modules.append(module)
+        key = parent, frame_number, module_number
+        node = self._nodes.setdefault(key, len(self.parent))
+        if node == len(self.parent):
+            self.parent.append(parent)
+            self.frame.append(frame_number)
+            self.module.append(module_number)
+        return node
+
+    def add(self, frames: Sequence[Frame]) -> int:
+        """Return the node of a whole stack, innermost frame first; -1 for an empty one."""
+        node = -1
+        for frame in reversed(frames):
+            node = self.push(node, frame)
+        return node
+
+    def adopted(self, other: Stacks) -> Sequence[int]:
+        """Add another's stacks and return the node here of each node there."""
+        if other is self:
+            return range(len(self))
+        nodes: list[int] = []
+        for parent, frame, module in zip(other.parent, other.frame, other.module, strict=True):
+            path = None if module < 0 else other.modules[module]
+            outer = -1 if parent < 0 else nodes[parent]
+            nodes.append(self.push(outer, other.frames[frame], path))
+        return nodes
+
+    def nodes(self, stack: int) -> Iterator[int]:
+        """Give the nodes of a stack, innermost first."""
+        while stack >= 0:
+            yield stack
+            stack = self.parent[stack]
+
+    def of(self, stack: int) -> tuple[Frame, ...]:
+        """Return a stack's frames, innermost first."""
+        return tuple(self.frames[self.frame[node]] for node in self.nodes(stack))
+
+
+class EventLog(Sequence[Event]):
+    """Events in columns, and what they refer to by number; behaves as a sequence of events.
+
+    Rows are in the order in which things happened; the first ones are :data:`START` rows. A row
+    of the column ``held`` says how much of its memory the allocator set aside for a block where
+    that is more than ``size`` (a remainder too small to split off).
+    """
+
+    COLUMNS: Mapping[str, str] = {
+        "kind": "b",
+        "device": "b",
+        "address": "Q",
+        "size": "q",
+        "time": "q",
+        "stack": "i",
+        "context": "i",
+        "label": "i",
+        "pair": "i",
+    }
+    """Column to its type code, as :mod:`array` spells them; -1 stands for none."""
+
+    kind: array[int]
+    device: array[int]
+    address: array[int]
+    size: array[int]
+    time: array[int]
+    stack: array[int]
+    context: array[int]
+    label: array[int]
+    pair: array[int]
+
+    def __init__(self) -> None:
+        for column, code in self.COLUMNS.items():
+            setattr(self, column, array(code))
+        self.devices: list[str] = []
+        self.stacks = Stacks()
+        self.contexts: list[Context] = []
+        self.labels: list[Label] = []
+        self.held: dict[int, int] = {}
+        """Row of an allocation to the bytes set aside for it, where they are more than ``size``."""
+        self.marks: list[Mark] = []
+        self.segments: list[Segment] = []
+        """What the allocator held at the end, where that is known."""
+        self.segments_known = False
+        self.sources: dict[str, list[str]] = {}
+        """File name to its lines, for the files of the user that have events."""
+        self._contexts: dict[Context, int] = {}
+        self._open: dict[tuple[int, int], int] = {}
+
+    def device_number(self, device: str) -> int:
+        """Return the number of a device, a new one if need be."""
+        if device not in self.devices:
+            self.devices.append(device)
+        return self.devices.index(device)
+
+    def context_number(self, context: Context) -> int:
+        """Return the number of a context, a new one if need be."""
+        number = self._contexts.setdefault(context, len(self.contexts))
+        if number == len(self.contexts):
+            self.contexts.append(context)
+        return number
+
+    def append(
+        self,
+        kind: int,
+        device: str,
+        address: int,
+        size: int,
+        time: int,
+        stack: int = -1,
+        context: Context | None = None,
+    ) -> int:
+        """Add an event and return its row; a free finds its allocation by the address."""
+        row = len(self.kind)
+        number = self.device_number(device)
+        pair = -1
+        if kind == FREE:
+            pair = self._open.pop((number, address), -1)
+            if pair >= 0:
+                self.pair[pair] = row
+        elif kind in (START, ALLOC):
+            self._open[number, address] = row
+        self.kind.append(kind)
+        self.device.append(number)
+        self.address.append(address)
+        self.size.append(size)
+        self.time.append(time)
+        self.stack.append(stack)
+        self.context.append(-1 if context is None else self.context_number(context))
+        self.label.append(-1)
+        self.pair.append(pair)
+        return row
+
+    def name(self, row: int, label: Label) -> None:
+        """Say what the block of an allocation is."""
+        self.labels.append(label)
+        self.label[row] = len(self.labels) - 1
+
+    def adopted(self, other: EventLog) -> EventLog:
+        """Return another log's events with stacks, contexts and labels numbered as in this one.
+
+        What is not here yet is added, without any event of its own.
+        """
+        log = EventLog()
+        for column in self.COLUMNS:
+            setattr(log, column, getattr(other, column)[:])
+        log.devices, log.held = list(other.devices), dict(other.held)
+        log.stacks, log.contexts, log.labels = self.stacks, self.contexts, self.labels
+        stacks = self.stacks.adopted(other.stacks)
+        if other.stacks is not self.stacks:
+            log.stack = array("i", [-1 if each < 0 else stacks[each] for each in other.stack])
+        if other.contexts is not self.contexts:
+            contexts = [
+                self.context_number(
+                    context
+                    if context.forward < 0
+                    else replace(context, forward=stacks[context.forward])
+                )
+                for context in other.contexts
+            ]
+            log.context = array("i", [-1 if each < 0 else contexts[each] for each in other.context])
+        if other.labels is not self.labels:
+            numbers = {label: number for number, label in enumerate(self.labels)}
+            new = [each for each in dict.fromkeys(other.labels) if each not in numbers]
+            numbers.update(zip(new, count(len(self.labels)), strict=False))
+            self.labels += new
+            labels = [numbers[label] for label in other.labels]
+            log.label = array("i", [-1 if each < 0 else labels[each] for each in other.label])
+        return log
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @overload
+    def __getitem__(self, row: int) -> Event: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Event]: ...
+    def __getitem__(self, row: int | slice) -> Event | list[Event]:
+        if isinstance(row, slice):
+            return [self.event(each) for each in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"{len(self)} events, no number {row}")
+        return self.event(row % len(self))
+
+    def __iter__(self) -> Iterator[Event]:
+        return map(self.event, range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} events>"
+
+    def event(self, row: int) -> Event:
+        """Return one event; ``row`` is not checked."""
+        stacks, stack = self.stacks, self.stack[row]
+        context, label = self.context[row], self.label[row]
+        modules = (stacks.module[node] for node in stacks.nodes(stack))
+        module = next((stacks.modules[number] for number in modules if number >= 0), None)
+        return Event(
+            row=row,
+            action=ACTIONS[self.kind[row]],
+            device=self.devices[self.device[row]],
+            address=self.address[row],
+            nbytes=self.size[row],
+            time_ns=self.time[row],
+            stack=stacks.of(stack),
+            module=module,
+            context=Context() if context < 0 else self.contexts[context],
+            label=None if label < 0 else self.labels[label],
+            pair=self.pair[row],
+        )

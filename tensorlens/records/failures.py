@@ -1,0 +1,76 @@
+"""An allocation that failed: what was asked for, by whom, and what was in memory then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.records.snapshots import Snapshot
+from tensorlens.records.tensors import SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for memory that was refused."""
+
+    device: str | None
+    """torch's spelling; None where the error does not tell."""
+    nbytes: int | None
+    """What was asked for; None where the error does not tell."""
+    text: str
+    """The error's own words, one line."""
+    exact: bool = True
+    """Whether ``nbytes`` is exact: an accelerator's error rounds it to two decimals of a unit."""
+    line: SourceLine | None = None
+    """The line that asked; in backward the forward line, where a recording knows it."""
+    source: str | None = None
+    """The text of that line."""
+    module: str | None = None
+    """Path of the module that ran; known where it was recorded."""
+    op: str | None = None
+    """The operator that asked; known where it was recorded."""
+    phase: str | None = None
+    """One of :data:`tensorlens.records.events.PHASES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGraph:
+    """A part of autograd's graph that hangs together, with what it keeps for backward."""
+
+    newest: int
+    """autograd's number of its newest node: higher for what was computed later."""
+    saved: frozenset[int]
+    """Addresses of the storages that its nodes saved."""
+    holders: tuple[int, ...]
+    """Addresses of the storages of the tensors in Python that keep it alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Something that would have freed memory."""
+
+    nbytes: int | None
+    """How much of what was resident it is about; None where that is not known."""
+    text: str
+    """One line: what it is, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """What a person needs to know of an allocation that failed; prints itself as text."""
+
+    request: Request
+    snapshot: Snapshot
+    """What was in memory while the error was on its way."""
+    remedies: tuple[Remedy, ...] = ()
+    """What one could free."""
+    remarks: tuple[str, ...] = ()
+    """What else bears on it: a limit of the process, how much is cached and in which pieces."""
+
+    def __str__(self) -> str:
+        from tensorlens.render import text
+
+        return text.TextRenderer().render_failure(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))

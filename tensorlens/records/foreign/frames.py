@@ -1,0 +1,158 @@
+"""Stacks as torch writes them: Python frames, and C++ frames that tell operator and node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tensorlens.records.checking import maybe, text
+from tensorlens.records.events import Context, Frame, Stacks
+from tensorlens.records.foreign.metadata import parse_metadata
+
+_INSTALLED = re.compile(
+    r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\]"
+    r"|[/\\]Python3\d+[/\\]Lib[/\\]"
+    # a checkout of torch itself
+    r"|[/\\]torch[/\\](?:nn|optim|autograd|utils|cuda|distributed|fx|jit|amp|_\w+)[/\\]"
+    r"|[/\\]torch[/\\](?:functional|_\w+)\.py$",
+    re.IGNORECASE,
+)
+_OPERATOR = re.compile(r"\bat::_ops::(\w{1,200})::(?:call|redispatch)\b")
+# the overload is a part of the name there: add_Tensor, sum_dim_IntList, empty_memory_format
+_OVERLOAD = re.compile(r"(?:_(?:dim|dtype|memory_format|start))?(?:_[A-Z]\w*)?$")
+_NODE = re.compile(r"\btorch::autograd::(?:generated::)?(?:\w+::)?(\w+)::apply\(")
+_ENGINE = "torch::autograd::Engine::evaluate_function("
+_LINE = re.compile(r'\s*File "(.+?)", line (\d+), in (.+)')
+
+
+class StackReader:
+    """Puts the stacks of a snapshot into a log's; each list of frames is looked at once.
+
+    The snapshot must outlive the reader, which knows its parts by their identity.
+    """
+
+    def __init__(self, stacks: Stacks) -> None:
+        self._stacks = stacks
+        self._frames: dict[int, tuple[Frame, str | None]] = {}
+        self._nodes: dict[tuple[int, int], int] = {}
+        self._told: dict[int, Context | None] = {}
+        self._known: dict[int, tuple[int, Context | None]] = {}
+        self._forward: dict[int, int] = {}
+        self._contexts: dict[tuple[str, int, Context | None], Context | None] = {}
+
+    def stack(self, frames: Any) -> tuple[int, Context | None]:
+        """Return the node of a list of frames, innermost first, and what its C++ frames tell.
+
+        Raises:
+            TypeError, ValueError, KeyError: they are no frames.
+        """
+        if not frames:
+            return -1, None
+        known = self._known.get(id(frames))
+        if known is None:
+            if not isinstance(frames, list):
+                raise TypeError(f"{type(frames).__name__} in place of a list of frames")
+            known = self._known[id(frames)] = self._read(frames)
+        return known
+
+    def context(self, event: dict[str, Any], told: Context | None) -> Context | None:
+        """Return what ran during an event: what its frames told, and what its metadata add.
+
+        Raises:
+            TypeError, ValueError: metadata or forward frames of another type.
+        """
+        metadata, forward = event.get("user_metadata") or "", event.get("forward_frames") or ()
+        if not metadata and not forward:
+            return told
+        key = text(metadata), self._forward_stack(forward) if forward else -1, told
+        if key not in self._contexts:
+            self._contexts[key] = _context(*key)
+        return self._contexts[key]
+
+    def _read(self, frames: list[Any]) -> tuple[int, Context | None]:
+        nodes, stack = self._nodes, -1
+        for raw in reversed(frames):
+            step = stack, id(raw)
+            following = nodes.get(step)
+            if following is None:
+                following = nodes[step] = self._push(stack, raw)
+            stack = following
+        if stack not in self._told:
+            self._told[stack] = _told(self._stacks.of(stack))
+        return stack, self._told[stack]
+
+    def _push(self, stack: int, raw: Any) -> int:
+        known = self._frames.get(id(raw))
+        if known is None:
+            if not isinstance(raw, dict):
+                raise TypeError(f"{type(raw).__name__} in place of a frame")
+            lineno = raw["line"]
+            if type(lineno) is not int or not 0 <= lineno < 2**31:
+                raise ValueError("a line number out of range")
+            filename = text(raw["filename"])
+            # what tensorlens wrote knows more than a path tells
+            user = raw.get("user", _is_python(filename) and is_users(filename))
+            module = maybe(text, raw.get("module"))
+            known = Frame(filename, lineno, text(raw["name"]), user is True), module
+            self._frames[id(raw)] = known
+        return self._stacks.push(stack, *known)
+
+    def _forward_stack(self, lines: Any) -> int:
+        """Return the stack in the lines of a traceback, outermost first."""
+        if not isinstance(lines, list):
+            raise TypeError(f"{type(lines).__name__} in place of a list of lines")
+        if id(lines) not in self._forward:
+            found = (_LINE.match(text(line)) for line in lines)
+            stack = -1
+            for match in filter(None, found):
+                name, lineno, function = match.groups()
+                frame = Frame(name, int(lineno[:9]), function.split("\n")[0], is_users(name))
+                stack = self._stacks.push(stack, frame)
+            self._forward[id(lines)] = stack
+        return self._forward[id(lines)]
+
+
+def is_users(filename: str) -> bool:
+    """Tell whether a Python file is a user's own, by its path alone: the machine is not here."""
+    return not filename.startswith("<frozen") and not _INSTALLED.search(filename)
+
+
+def _is_python(filename: str) -> bool:
+    return filename.endswith((".py", ".pyx", ".ipynb")) or filename.startswith("<")
+
+
+def _told(stack: Sequence[Frame]) -> Context | None:
+    """Return what the C++ frames of a stack tell."""
+    native = [frame.function for frame in reversed(stack) if not _is_python(frame.filename)]
+    found = [match[1] for name in native if (match := _OPERATOR.search(name))]
+    operators = [_OVERLOAD.sub("", name, count=1) or name for name in found]
+    nodes = [match[1] for name in native if (match := _NODE.search(name))]
+    backward = any(name.startswith(_ENGINE) for name in native)
+    if not operators and not backward:
+        return None
+    inner = f"aten::{operators[-1]}" if operators else None
+    outer = f"aten::{operators[0]}" if operators else None
+    return Context(
+        op=inner,
+        outer=None if outer == inner else outer,
+        node=nodes[-1] if backward and nodes else None,
+        phase="backward" if backward else None,
+    )
+
+
+def _context(metadata: str, forward: int, told: Context | None) -> Context | None:
+    base = Context() if told is None else told
+    said = parse_metadata(metadata)
+    thread = said.get("thread", "")
+    made = Context(
+        thread=int(thread) if thread.isdecimal() and len(thread) < 10 else base.thread,
+        op=said.get("op") or base.op,
+        outer=said.get("outer") or base.outer,
+        node=said.get("node") or base.node,
+        forward=forward,
+        grad="grad" in said,
+        phase=said.get("phase") or base.phase,
+        module=said.get("module") or base.module,
+    )
+    return None if made == Context() else made

@@ -1,0 +1,214 @@
+"""Memory snapshots of ``torch.cuda.memory._snapshot()`` as recordings."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from tensorlens.errors import FileFormatError
+from tensorlens.records.checking import items, mapping, maybe, text
+from tensorlens.records.events import START, EventLog, Mark
+from tensorlens.records.foreign.frames import StackReader
+from tensorlens.records.foreign.lifetimes import Lifetimes, Row, lifetimes
+from tensorlens.records.foreign.pickles import unpickle
+from tensorlens.records.foreign.sizes import Rules
+from tensorlens.records.foreign.steps import (
+    WRONG,
+    Step,
+    damaged,
+    device_name,
+    number,
+    segments,
+    steps,
+)
+from tensorlens.records.recordings import Origin, Recording
+
+_NS = 1000
+_SOURCE = "torch memory snapshot"
+
+
+def read(content: bytes) -> Recording:
+    """Return the recording in a pickled memory snapshot; no code in it is run.
+
+    A block counts from its allocation to when it is given back (``free_requested``), with the bytes
+    asked for rounded up as the allocator rounds them; ``log.held`` has what it was given where
+    that was more.
+
+    Raises:
+        FileFormatError: it is no such pickle, is damaged, or tries to run code.
+    """
+    return from_snapshot(unpickle(content), budget=len(content))
+
+
+def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = None) -> Recording:
+    """Return the recording in what ``torch.cuda.memory._snapshot()`` gave.
+
+    Args:
+        snapshot: the dict; or the list of segments alone, as torch 1.x gave it.
+        budget: how many events and blocks there may be; a file that refers to the same ones over
+            and over stands for more than anyone can read.
+        source: what recorded, for the header.
+
+    Raises:
+        FileFormatError: it is something else, or damaged.
+    """
+    data = {"segments": snapshot} if isinstance(snapshot, list) else snapshot
+    if not isinstance(data, dict) or not ("segments" in data or "device_traces" in data):
+        raise FileFormatError("not a memory snapshot: it has neither segments nor device_traces")
+    try:
+        own = _Own.of(data.get("tensorlens"))
+    except WRONG as error:
+        raise damaged("what tensorlens noted", error) from None
+    log = EventLog()
+    made = _lifetimes(data, own, log, budget)
+    started = _started(made, own)
+    _fill(log, made, started)
+    log.marks = own.marks or _annotations(data.get("external_annotations"), log, started, budget)
+    log.segments_known = bool(log.segments) or not any(each.resident for each in made.values())
+    origin = Origin(
+        source={name: own.source.get(name, source or _SOURCE) for name in log.devices},
+        started=started / 1e6 if started > 0 else None,
+        notes=tuple(_notes(made, started)),
+    )
+    return Recording(log, origin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What tensorlens adds to the snapshots it writes, as other readers pass it over."""
+
+    devices: tuple[str, ...] = ()
+    """The names of the devices by their number."""
+    source: Mapping[str, str] = field(default_factory=dict)
+    started: int | None = None
+    """Microseconds since 1970."""
+    marks: list[Mark] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, raw: Any) -> _Own:
+        if raw is None:
+            return cls()
+        marks = [
+            Mark(text(name), number(row, 2**31), number(time, 2**63))
+            for name, row, time in items(tuple, raw["marks"])
+        ]
+        return cls(
+            items(text, raw["devices"]),
+            mapping(text, raw["source"]),
+            maybe(number, raw["started_us"]),
+            marks,
+        )
+
+
+def _lifetimes(data: Any, own: _Own, log: EventLog, budget: int) -> dict[str, Lifetimes]:
+    traces = data.get("device_traces") or []
+    if not isinstance(traces, list):
+        raise FileFormatError("damaged snapshot: device_traces is no list")
+    rules = Rules.of(data.get("allocator_settings"))
+    # tensorlens writes sizes as they are counted
+    rounding = None if own.devices else rules
+    reader = StackReader(log.stacks)
+    listed = segments(data.get("segments") or [], own.devices, reader, budget)
+    log.segments = listed.real
+    devices = [_name(index, own.devices) for index in range(len(traces))]
+    devices += [each.device for each in chain(*listed) if each.device not in devices]
+    made: dict[str, Lifetimes] = {}
+    for index, device in enumerate(dict.fromkeys(devices)):
+        real, made_up = ([each for each in part if each.device == device] for part in listed)
+        trace: list[Step] = []
+        if index < len(traces):
+            where = f"device_traces[{index}]"
+            trace = steps(traces[index], where, rounding, reader, budget)
+        budget -= len(trace)
+        if trace or real or made_up:
+            made[device] = lifetimes(trace, real, made_up, rules, exact=bool(own.devices))
+    return made
+
+
+def _name(index: int, devices: Sequence[str]) -> str:
+    try:
+        return device_name(index, devices)
+    except ValueError as error:
+        raise FileFormatError(f"damaged snapshot: {error}") from None
+
+
+def _started(made: Mapping[str, Lifetimes], own: _Own) -> int:
+    """Return when the recording began, in microseconds since 1970; -1 if no event has a time."""
+    times = [row.time for each in made.values() for row in each.rows[:1] if row.time >= 0]
+    return min(times, default=-1) if own.started is None else own.started
+
+
+def _fill(log: EventLog, made: Mapping[str, Lifetimes], started: int) -> None:
+    rows: dict[str, list[int]] = {device: [] for device in made}
+    for device, each in made.items():
+        for start in each.starts:
+            row = log.append(START, device, start.address, start.size, 0, start.stack)
+            rows[device].append(row)
+    for time, device, event in heapq.merge(
+        *(_timed(device, each, started) for device, each in made.items()), key=itemgetter(0)
+    ):
+        row = log.append(
+            event.kind, device, event.address, event.size, time, event.stack, event.context
+        )
+        rows[device].append(row)
+    for device, each in made.items():
+        for place, given in each.held.items():
+            row = rows[device][place]
+            if given > log.size[row]:
+                log.held[row] = given
+
+
+def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, Row]]:
+    for place, row in enumerate(made.rows):
+        time = place if started < 0 else max(row.time - started, 0)
+        yield time * _NS, device, row
+
+
+def _annotations(raw: Any, log: EventLog, started: int, budget: int) -> list[Mark]:
+    """Return the beginnings of ``record_function`` ranges that torch noted, as marks."""
+    if not raw or started < 0:
+        return []
+    if not isinstance(raw, list) or len(raw) > budget:
+        raise FileFormatError("damaged snapshot: external_annotations is no list")
+    first = next((row for row, kind in enumerate(log.kind) if kind != START), len(log))
+    marks: list[Mark] = []
+    for place, each in enumerate(raw):
+        try:
+            if each["stage"] != "START":
+                continue
+            time = max(number(each["time_us"], 2**53) - started, 0) * _NS
+            marks.append(Mark(text(each["name"]), bisect_left(log.time, time, lo=first), time))
+        except WRONG as error:
+            raise damaged(f"external_annotations[{place}]", error) from None
+    return sorted(marks, key=attrgetter("time_ns"))
+
+
+def _notes(made: Mapping[str, Lifetimes], started: int) -> Iterator[str]:
+    traced = any(each.rows for each in made.values())
+    if traced and started < 0:
+        yield "the trace has no times: its events are put one microsecond apart"
+    if made and not traced:
+        yield "a snapshot without a trace: what was there at one moment"
+    for device, each in made.items():
+        if each.late:
+            yield (
+                f"{device}: {each.late} blocks were handed out after the trace ended;"
+                " they stand at its end"
+            )
+        if each.missed:
+            yield f"{device}: the trace lacks {each.missed} allocations or frees"
+        if each.contradictions:
+            yield (
+                f"{device}: {each.contradictions} events do not go with the segments, so the"
+                " allocator's own count may be off"
+            )
+        if each.unsure:
+            yield (
+                f"{device}: what the allocator gave {each.unsure} blocks from before the trace is"
+                " not known; they count as rounded"
+            )

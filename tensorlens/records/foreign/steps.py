@@ -1,0 +1,206 @@
+"""The trace of one device in a snapshot, event by event, each checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tensorlens.errors import FileFormatError
+from tensorlens.records.events import (
+    ALLOC,
+    FREE,
+    OOM,
+    SEGMENT_ALLOC,
+    SEGMENT_FREE,
+    Context,
+    Segment,
+    SegmentBlock,
+)
+from tensorlens.records.foreign.frames import StackReader
+from tensorlens.records.foreign.sizes import Rules
+
+FREED = 6
+"""Beside the kinds of events: a block is free for other requests. Its bytes count no longer from
+:data:`~tensorlens.records.events.FREE` on, which comes first while another stream uses it."""
+
+_KINDS = {
+    "alloc": (ALLOC,),
+    "free": (FREE, FREED),
+    "free_requested": (FREE,),
+    "free_completed": (FREED,),
+    "segment_alloc": (SEGMENT_ALLOC,),
+    "segment_map": (SEGMENT_ALLOC,),
+    "segment_free": (SEGMENT_FREE,),
+    "segment_unmap": (SEGMENT_FREE,),
+    "oom": (OOM,),
+}
+_MAPPED = ("segment_map", "segment_unmap")
+_LATEST = 2**53
+WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What reading data of another form raises."""
+MADE_UP = "tensorlens_made_up"
+"""What a segment has that no allocator knows."""
+
+
+class Step(NamedTuple):
+    """One event of a trace."""
+
+    kind: int
+    """A kind of :mod:`tensorlens.records.events`, or :data:`FREED`."""
+    address: int
+    size: int
+    """Bytes as the allocator rounds them; those of a segment as they are."""
+    time: int
+    """Microseconds since 1970; -1 where the trace has no times."""
+    stack: int
+    context: Context | None
+    mapped: bool = False
+    """A part of an expandable segment."""
+
+
+def steps(
+    trace: Any, where: str, rules: Rules | None, reader: StackReader, budget: int
+) -> list[Step]:
+    """Return the events of one device's trace; ``rules`` None: sizes are exact.
+
+    Raises:
+        FileFormatError: an event is of another form than torch writes.
+    """
+    if not isinstance(trace, list) or len(trace) > budget:
+        raise FileFormatError(f"damaged snapshot: {where} is no list of events")
+    found: list[Step] = []
+    time = -1
+    for number, event in enumerate(trace):
+        try:
+            for step in _step(event, time, rules, reader):
+                time = step.time
+                found.append(step)
+        except WRONG as error:
+            raise damaged(f"{where}[{number}]", error) from None
+    return found
+
+
+def _step(event: Any, before: int, rules: Rules | None, reader: StackReader) -> Iterator[Step]:
+    if not isinstance(event, dict):
+        raise TypeError(f"{type(event).__name__} in place of an event")
+    action = event["action"]
+    kinds = _KINDS.get(action) if isinstance(action, str) else None
+    if kinds is None:
+        # "snapshot", "workspace_snapshot", and what torch may come to write
+        if not isinstance(action, str):
+            raise TypeError("an action that is no text")
+        return
+    failed = kinds == (OOM,)
+    size = number(event["size"], 2**62)
+    if rules is not None and kinds[0] in (ALLOC, FREE, FREED):
+        size = rules.rounded(size)
+    stack, told = reader.stack(event.get("frames"))
+    context = reader.context(event, told)
+    address = number(event.get("device_free", 0) if failed else event["addr"])
+    # the clock may be set back, the trace is in order all the same
+    time = max(number(event["time_us"], _LATEST), before) if "time_us" in event else before
+    for kind in kinds:
+        yield Step(kind, address, size, time, stack, context, action in _MAPPED)
+
+
+class Listed(NamedTuple):
+    """The segments in a snapshot."""
+
+    real: list[Segment]
+    made_up: list[Segment]
+    """Those that tensorlens wrote for blocks whose segments were not known."""
+
+
+def segments(listed: Any, devices: Sequence[str], reader: StackReader, budget: int) -> Listed:
+    """Return the segments of a snapshot, those of the private pools included.
+
+    Raises:
+        FileFormatError: one is of another form than torch writes.
+    """
+    if not isinstance(listed, list):
+        raise FileFormatError("damaged snapshot: its segments are no list")
+    found = Listed([], [])
+    for place, raw in enumerate(listed):
+        try:
+            if raw["address"] is None:
+                continue
+            segment = _segment(raw, devices, reader, budget)
+        except WRONG as error:
+            raise damaged(f"segments[{place}]", error) from None
+        budget -= 1 + len(segment.blocks)
+        (found.made_up if MADE_UP in raw else found.real).append(segment)
+    return found
+
+
+def _segment(raw: Any, devices: Sequence[str], reader: StackReader, budget: int) -> Segment:
+    address, size = number(raw["address"]), number(raw["total_size"], 2**62)
+    blocks = raw["blocks"]
+    if not isinstance(blocks, list) or len(blocks) > budget:
+        raise TypeError("no list of blocks")
+    made: list[SegmentBlock] = []
+    place = address
+    for block in blocks:
+        made.append(_block(block, place, reader))
+        place = made[-1].address + made[-1].size
+    pool = raw.get("segment_pool_id") or ()
+    kind = raw.get("segment_type", "large")
+    return Segment(
+        device=device_name(number(raw.get("device", 0)), devices),
+        address=address,
+        size=size,
+        stream=number(raw.get("stream", 0)),
+        kind=kind if kind in ("large", "small") else "large",
+        expandable=raw.get("is_expandable") is True,
+        pool=str(tuple(map(number, pool))) if any(pool) else None,
+        blocks=tuple(made),
+        stack=reader.stack(raw.get("frames"))[0],
+    )
+
+
+def _block(raw: Any, place: int, reader: StackReader) -> SegmentBlock:
+    size, state, frames = number(raw["size"], 2**62), raw["state"], raw.get("frames")
+    if not isinstance(state, str):
+        raise TypeError("a state that is no text")
+    history = raw.get("history")
+    first = history[0] if isinstance(history, list) and history else {}
+    requested = raw.get("requested_size", first.get("real_size", size))
+    return SegmentBlock(
+        address=number(raw.get("address", place)),
+        size=size,
+        requested=number(requested, 2**62) if state.startswith("active") else 0,
+        state=state if state in ("active_allocated", "inactive") else "active_pending_free",
+        stack=reader.stack(frames if frames else first.get("frames"))[0],
+    )
+
+
+def device_name(index: int, devices: Sequence[str]) -> str:
+    """Return the device with a number in a snapshot; ``devices`` are the names that are known.
+
+    Raises:
+        ValueError: there cannot be so many.
+    """
+    if index < len(devices):
+        return devices[index]
+    if index > 127:
+        raise ValueError("a device out of range")
+    return f"cuda:{index}"
+
+
+def number(value: Any, limit: int = 2**64) -> int:
+    """Return ``value``, a whole number from 0 to below ``limit``.
+
+    Raises:
+        TypeError: it is something else.
+        ValueError: it is out of range.
+    """
+    if type(value) is not int:
+        raise TypeError(f"{type(value).__name__} in place of a whole number")
+    if not 0 <= value < limit:
+        raise ValueError("a number out of range")
+    return value
+
+
+def damaged(where: str, error: Exception) -> FileFormatError:
+    """Return the error that says where a snapshot is damaged."""
+    reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+    return FileFormatError(f"damaged snapshot: {where}: {reason}")

@@ -1,0 +1,144 @@
+"""What grows from step to step, which line made it and what holds it.
+
+Sizes are bytes. A figure "per step" is what one step leaves behind, averaged over the steps that
+were watched after the warm-up.
+"""
+
+from __future__ import annotations
+
+import json
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensorlens.records.tensors import SourceLine
+
+SCHEMA = "tensorlens.leaks"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One reference on the way from where a name begins to what is kept."""
+
+    kind: str
+    """``global``, ``attribute``, ``class attribute``, ``item``, ``key``, ``local``, ``closure``,
+    ``default``, ``function attribute``, ``frame``, ``generator``, ``coroutine``, ``exception``,
+    ``traceback``, ``cache``, ``queue``, ``future``, ``thread-local``, ``hook``, ``weakref
+    callback``, ``optimizer state``, ``graph``, ``saved``, ``array``, ``unknown`` and their like."""
+    text: str
+    """What a person reads: ``Trainer.history (attribute)``, ``list[412]``, ``grad_fn``."""
+    type: str = ""
+    """The type of what is referred to."""
+    length: int | None = None
+    """How many items a container has."""
+    limit: int | None = None
+    """How many it can have: a deque's or a cache's ``maxlen``; None without a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePath:
+    """A chain of references from a root that a person can act on."""
+
+    references: tuple[Reference, ...]
+    """Outermost first."""
+    is_cut: bool = False
+    """Whether the way to a root could not be followed to its beginning."""
+
+    def __str__(self) -> str:
+        return " -> ".join(reference.text for reference in self.references)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One of the tensors that are kept, the latest."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    storage_nbytes: int
+    grad_fn: str | None
+    """The autograd node that made it: what it keeps alive is counted in ``below``."""
+    age: int
+    """Steps since it was made."""
+    below: int = 0
+    """Bytes that autograd's graph keeps alive because of it alone."""
+    below_tensors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Tensors of one line that every step leaves behind."""
+
+    born: SourceLine | None
+    tensors_per_step: float
+    bytes_per_step: float
+    """With what hangs below them."""
+    path: str
+    """The shortest way that holds them; empty where none could be found."""
+    paths: tuple[ReferencePath, ...]
+    """All ways that hold the example: cutting one alone is not enough."""
+    role: str
+    device: str
+    example: Example | None
+    certainty: str
+    """``certain`` or ``likely``; ``reason`` says why."""
+    reason: str
+    advice: str | None = None
+    """What to do about it; None when that is not sure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Something else that grew, and why it is no leak of tensors."""
+
+    kind: str
+    """``warm-up``, ``filling`` (a bounded container), ``garbage`` (waits for the collector),
+    ``reserved`` (the allocator's cache), ``host`` (memory that holds no tensors), ``unclear``."""
+    text: str
+    """One line: what grew, how much a step, why it is in this class."""
+    bytes_per_step: float
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeakReport:
+    """The verdict on some steps; true in a boolean sense when there is a leak."""
+
+    leaks: tuple[Leak, ...]
+    others: tuple[Growth, ...]
+    """What grew too but is no leak, with the reason."""
+    steps: int
+    """How many were watched, without the warm-up."""
+    warmup: int
+    allocated: dict[str, tuple[int, ...]]
+    """Device to the bytes allocated after each step, warm-up included."""
+    verdict: str
+    """One line."""
+    notes: tuple[str, ...] = ()
+    provenance: str = "measured"
+
+    def __bool__(self) -> bool:
+        return bool(self.leaks)
+
+    def __str__(self) -> str:
+        from tensorlens.render import text
+
+        return text.TextRenderer().render(self)
+
+    def _repr_html_(self) -> str:
+        from tensorlens.render import html
+
+        return html.fragment(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
+        return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
+
+    def to_json(self) -> str:
+        """Return the report as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)

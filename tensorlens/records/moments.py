@@ -1,0 +1,148 @@
+"""What a recording answers: one instant, the backward pass by forward line, growth, churn.
+
+Sizes are exact bytes, times nanoseconds since the recording began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorlens.records.tensors import SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """One block that was handed out at an instant."""
+
+    row: int
+    """The row of its allocation in the log."""
+    name: str
+    """The census's name where one saw it, else where it was made: ``fc1: aten::linear``."""
+    role: str
+    """One of :data:`tensorlens.records.tensors.BLOCK_ROLES`."""
+    known: bool
+    """Whether a census named it; else name and role follow from what ran when it was made."""
+    device: str
+    nbytes: int
+    born: SourceLine | None
+    """The innermost line of the user's code that allocated it."""
+    charged: SourceLine | None
+    """The line it is counted for: ``born``, or the forward line whose backward made it."""
+    module: str | None
+    op: str | None
+    phase: str
+    """One of :data:`tensorlens.records.events.PHASES`."""
+    age_ns: int | None
+    """How long it had been there; None where it was there before the recording."""
+    stack: int
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was resident at one instant on one device; the sums of each kind are ``bytes``."""
+
+    device: str
+    bytes: int
+    row: int
+    """The event after which it was so; -1 for what was there at the start."""
+    time_ns: int
+    tensors: Sequence[Resident]
+    """Largest first."""
+    by_line: Mapping[SourceLine | None, int]
+    by_role: Mapping[str, int]
+    by_module: Mapping[str | None, int]
+    by_stack: Mapping[int, int]
+    by_phase: Mapping[str, int]
+    held: int | None = None
+    """What the allocator itself counts, remainders it did not split off included; None where
+    that is not known."""
+    reserved: int | None = None
+    """What it held from the driver at that instant; None where that is not known."""
+    counted: int | None = None
+    """The peak that the allocator counted by itself over the same time, where it did."""
+
+
+Peak = Moment
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardCost:
+    """What a forward line cost again in backward, on all devices or one."""
+
+    line: SourceLine | None
+    """None gathers what no line is known of."""
+    nbytes: int
+    """Bytes handed out while the nodes that the line made ran, each block once."""
+    blocks: int
+    kept: int
+    """Of it, what outlived the backward pass: gradients of parameters, mostly."""
+    peak: int
+    """The most of it that was resident at once."""
+    gradients: Mapping[str, int]
+    """Of it, gradients that were named: parameter to bytes."""
+    nodes: Mapping[str, int]
+    """Autograd node, or recomputed operator, to bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How much more was resident of one line at the end than at the beginning of a span."""
+
+    line: SourceLine | None
+    role: str
+    nbytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """How much was handed out for what was resident."""
+
+    device: str
+    handed_out: int
+    allocations: int
+    peak: int
+    by_line: Mapping[SourceLine | None, int]
+    """Bytes handed out."""
+
+    @property
+    def ratio(self) -> float:
+        """Bytes handed out per byte resident at the peak; 0.0 where nothing was."""
+        return self.handed_out / self.peak if self.peak else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """How well the allocator's segments were used at the end of the recording."""
+
+    device: str
+    reserved: int
+    held: int
+    """Bytes of blocks that were handed out, remainders included."""
+    requested: int
+    free: int
+    largest_free: int
+    inactive_split: int
+    """Free, in segments that are partly in use: what ``empty_cache()`` cannot give back."""
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Bytes resident over time, thinned out to what a picture can show; the peak is kept."""
+
+    device: str
+    times: Sequence[int]
+    rows: Sequence[int]
+    """The event after which each point was so."""
+    totals: Sequence[int]
+    by_role: Mapping[str, Sequence[int]]
+    """The same per role; at each point they add up to ``totals``."""
+    reserved: Sequence[int] | None
+    peak: int
+    """Number of the point that is the peak."""
+    events: int
+    """How many events the points stand for."""

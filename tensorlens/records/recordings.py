@@ -1,0 +1,250 @@
+"""A recording: every allocation and free of a span of time, and what they tell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tensorlens.records.events import EventLog, Mark
+from tensorlens.records.moments import (
+    BackwardCost,
+    Churn,
+    Fragmentation,
+    Growth,
+    Moment,
+    Peak,
+    Resident,
+    Timeline,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+_T = TypeVar("_T")
+
+SCHEMA = "tensorlens.recording"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a recording is from, for its header."""
+
+    provenance: str = "measured"
+    process: str | None = None
+    source: Mapping[str, str] = field(default_factory=dict)
+    """Device to what recorded: ``torch CPU allocator``, ``CUDA memory history``."""
+    started: float | None = None
+    """Seconds since 1970, where known."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """Device to the peak that its allocator counted by itself over the same time."""
+    dropped: int = 0
+    """Events before the log's first, which the recorder had no more room for."""
+    dropped_peaks: Mapping[str, EventLog] = field(default_factory=dict)
+    """Device to what was resident at the highest instant among the dropped: START rows alone."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: a fallback in use, stacks that could not be had."""
+
+
+class Recording:
+    """Every allocation and free of a span of time; prints itself, and in a notebook as HTML.
+
+    What it answers is computed when asked for the first time. Devices are torch's spelling; where
+    a device may be left out, it is the one with the highest peak.
+    """
+
+    def __init__(self, log: EventLog, origin: Origin | None = None) -> None:
+        self._log = log
+        self._origin = Origin() if origin is None else origin
+        self._answers: dict[Hashable, Any] = {}
+        self._extent: tuple[int, ...] = ()
+        self._still: Recording | None = None
+
+    @property
+    def log(self) -> EventLog:
+        """The events in columns."""
+        return self._log
+
+    @property
+    def origin(self) -> Origin:
+        """Where the recording is from."""
+        return self._origin
+
+    @property
+    def events(self) -> EventLog:
+        """The events as a sequence of :class:`~tensorlens.records.events.Event`."""
+        return self.log
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The devices that have events."""
+        return tuple(self.log.devices)
+
+    @property
+    def marks(self) -> Sequence[Mark]:
+        """The moments that the program gave names."""
+        return tuple(self.log.marks)
+
+    def peak(self, device: str | None = None) -> Peak:
+        """Return what was resident at the highest instant.
+
+        Raises:
+            UsageError: the recording knows no such device, or none at all.
+        """
+        from tensorlens import recording
+
+        now = self.still()
+        return now.once(("peak", device), lambda: recording.peak(now, device))
+
+    def at(self, row: int, device: str | None = None) -> Moment:
+        """Return what was resident after the event with the number ``row``.
+
+        -1 is the start: what was there already. All of that was there at any event.
+
+        Raises:
+            UsageError: there is no such event, or no such device.
+        """
+        from tensorlens import recording
+
+        now = self.still()
+        return now.once(("moment", row, device), lambda: recording.moment(now, row, device))
+
+    def blocks(self, rows: Sequence[int]) -> Sequence[Resident]:
+        """Return the blocks that the allocations with these numbers handed out, in their order.
+
+        Their ages are those at their free, or at the recording's end.
+
+        Raises:
+            UsageError: there is no such event, or it hands out no block.
+        """
+        from tensorlens import recording
+
+        return recording.blocks(self.still(), rows)
+
+    def timeline(self, device: str | None = None, points: int = 2000) -> Timeline:
+        """Return what was resident over time, thinned out to about ``points``; peaks stay.
+
+        Raises:
+            UsageError: the recording knows no such device, or none at all.
+        """
+        from tensorlens import recording
+
+        now, question = self.still(), ("timeline", device, points)
+        return now.once(question, lambda: recording.timeline(now, device, points))
+
+    @property
+    def backward_by_line(self) -> Sequence[BackwardCost]:
+        """What each forward line cost again in backward, largest first."""
+        return self.backward()
+
+    def backward(self, device: str | None = None) -> Sequence[BackwardCost]:
+        """Return what each forward line cost again in backward on a device; None: on all."""
+        from tensorlens import recording
+
+        now = self.still()
+        return now.once(("backward", device), lambda: recording.backward(now, device))
+
+    def growth(
+        self, start: str | int | None = None, end: str | int | None = None
+    ) -> Sequence[Growth]:
+        """Return what was resident more at ``end`` than at ``start``, largest first.
+
+        Both are the name of a mark or the number of an event, -1 for the start; by default the
+        start and the last event. Of marks with the same name ``start`` is the first and ``end``
+        the last.
+
+        Raises:
+            UsageError: there is no such mark or event.
+        """
+        from tensorlens import recording
+
+        now = self.still()
+        return now.once(("growth", start, end), lambda: recording.growth(now, start, end))
+
+    def churn(self, device: str | None = None) -> Churn:
+        """Return how many bytes were handed out for what was resident.
+
+        Raises:
+            UsageError: the recording knows no such device, or none at all.
+        """
+        from tensorlens import recording
+
+        now = self.still()
+        return now.once(("churn", device), lambda: recording.churn(now, device))
+
+    def fragmentation(self, device: str | None = None) -> Fragmentation | None:
+        """Return how well the allocator's segments were used; None where they are not known."""
+        from tensorlens import recording
+
+        now = self.still()
+        return now.once(("fragmentation", device), lambda: recording.fragmentation(now, device))
+
+    def still(self) -> Recording:
+        """Return the recording as of now: itself, or what one that is on has seen so far.
+
+        A question looks at the log more than once, and must see the same each time.
+        """
+        if type(self) is Recording:
+            return self
+        log = self.log
+        if self._still is None or self._still.log is not log:
+            self._still = Recording(log, self.origin)
+        return self._still
+
+    def once(self, question: Hashable, make: Callable[[], _T]) -> _T:
+        """Return what ``make`` gave for a question; it is asked again if the log went on."""
+        log = self.log
+        extent = len(log), len(log.labels), len(log.stacks), len(log.marks), len(log.segments)
+        if extent != self._extent:
+            self._answers.clear()
+            self._extent = extent
+        if question not in self._answers:
+            self._answers[question] = make()
+        answer: _T = self._answers[question]
+        return answer
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the recording in the format the file's ending names; ``.tlens`` keeps all of it.
+
+        Raises:
+            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+            TensorlensError: the file could not be written; nothing is left behind.
+        """
+        from tensorlens.render import save
+
+        return save(self.still(), path, overwrite=overwrite)
+
+    def to_html(self) -> str:
+        """Return a page that needs nothing else: timeline, peak, backward, source."""
+        from tensorlens.render import html
+
+        return html.HtmlRenderer().render(self.still())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame: one row per event, sizes in bytes.
+
+        Raises:
+            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
+        """
+        from tensorlens.render import table
+
+        return table.to_pandas(self.still())
+
+    def __str__(self) -> str:
+        from tensorlens.render import text
+
+        return text.TextRenderer().render(self.still())
+
+    def _repr_html_(self) -> str:
+        from tensorlens.render import html
+
+        return html.fragment(self.still())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def __repr__(self) -> str:
+        return f"<recording of {len(self.log)} events on {', '.join(self.devices) or 'no device'}>"

@@ -1,0 +1,73 @@
+"""A recording to the lines of a `.tlens` file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from tensorlens.records.events import EventLog
+from tensorlens.records.recordings import SCHEMA, VERSION, Origin, Recording
+from tensorlens.records.tlens import tables
+from tensorlens.records.tlens.columns import ROWS, rows_to_dict
+
+_T = TypeVar("_T")
+_PART = 10_000
+_LEVEL = 4
+"""Of compression: a third of the time of the default for a tenth more bytes."""
+
+
+def write(recording: Recording, *, compressed: bool = False) -> bytes:
+    """Return the content of a `.tlens` file; ``compressed`` makes it gzip."""
+    content = b"".join(_lines(recording))
+    return gzip.compress(content, _LEVEL, mtime=0) if compressed else content
+
+
+def _lines(recording: Recording) -> Iterator[bytes]:
+    log, origin = recording.log, recording.origin
+    # peaks of what was dropped are numbered as the log is, which may add to its tables
+    dropped = {device: log.adopted(each) for device, each in origin.dropped_peaks.items()}
+    yield _line(**_header(log, origin))
+    yield from _parts("frames", log.stacks.frames, tables.frame_to_list)
+    yield from _parts("modules", log.stacks.modules, str)
+    for first in range(0, len(log.stacks), _PART):
+        yield _line(stacks=tables.stacks_to_dict(log.stacks, first, first + _PART))
+    yield from _parts("contexts", log.contexts, tables.context_to_dict)
+    yield from _parts("labels", log.labels, tables.label_to_dict)
+    yield from _parts("marks", log.marks, tables.mark_to_list)
+    yield from _parts("segments", log.segments, tables.segment_to_dict)
+    for file, source in log.sources.items():
+        yield _line(sources={file: source})
+    for first in range(0, len(log), ROWS):
+        yield _line(events=rows_to_dict(log, first, first + ROWS))
+    if log.held:
+        yield _line(held={"rows": list(log.held), "nbytes": list(log.held.values())})
+    for device, each in dropped.items():
+        rows = rows_to_dict(each, 0, len(each))
+        yield _line(dropped_peak={"of": device, "devices": each.devices, **rows})
+    yield _line(end={"events": len(log)})
+
+
+def _header(log: EventLog, origin: Origin) -> dict[str, Any]:
+    known = {each.name: getattr(origin, each.name) for each in fields(origin)}
+    del known["dropped_peaks"]
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        **known,
+        "source": dict(origin.source),
+        "counted": dict(origin.counted),
+        "devices": log.devices,
+        "segments_known": log.segments_known,
+    }
+
+
+def _parts(key: str, all_: Sequence[_T], to_json: Callable[[_T], Any]) -> Iterator[bytes]:
+    for first in range(0, len(all_), _PART):
+        yield _line(**{key: [to_json(each) for each in all_[first : first + _PART]]})
+
+
+def _line(**content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode("ascii") + b"\n"

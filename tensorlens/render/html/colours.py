@@ -1,0 +1,27 @@
+"""The colours of roles and phases, which read on light and on dark ground."""
+
+from __future__ import annotations
+
+ROLE_COLOURS = {
+    "parameter": "#4e79c5",
+    "buffer": "#7fa7c9",
+    "gradient": "#b07aa1",
+    "optimizer": "#3d9970",
+    "activation": "#de8b2c",
+    "input": "#c9b458",
+    "other": "#8c8c8c",
+    "temporary": "#c56a5c",
+}
+
+STACKED = (
+    *("parameter", "buffer", "optimizer", "gradient"),
+    *("activation", "input", "other", "temporary"),
+)
+"""The roles as a timeline stacks them: what stays at the bottom."""
+
+PHASE_COLOURS = {
+    "forward": "#de8b2c",
+    "backward": "#b07aa1",
+    "optimizer": "#3d9970",
+    "other": "none",
+}

@@ -1,0 +1,93 @@
+"""What a recording's page carries for its script: the timeline, and the blocks of any instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorlens.records.moments import Resident, Timeline
+from tensorlens.records.recordings import Recording
+from tensorlens.records.tensors import SourceLine
+from tensorlens.render.balance import place
+from tensorlens.render.html.chosen import chosen_blocks, counts
+from tensorlens.render.html.timeline import WIDTH, Picture
+from tensorlens.render.source import printable
+
+_TEXTS: dict[str, Callable[[Resident], str]] = {
+    "name": lambda block: block.name,
+    "role": lambda block: block.role,
+    "module": lambda block: block.module or "",
+    "op": lambda block: block.op or "",
+    "phase": lambda block: block.phase,
+    "type": lambda block: _type(block),
+}
+
+_LINES: dict[str, Callable[[Resident], SourceLine | None]] = {
+    "line": lambda block: block.charged,
+    "born": lambda block: block.born,
+}
+
+
+def device_data(
+    recording: Recording, timeline: Timeline, picture: Picture, made: Sequence[int], shown: int
+) -> dict[str, Any]:
+    """Return plain data: the columns of the points and of the blocks, texts by their number.
+
+    Whatever blocks are not carried, a point's ``total`` and ``count`` are of all.
+
+    Args:
+        recording: that it is of.
+        timeline: the points that can be shown.
+        picture: how they are drawn.
+        made: the rows of the device's allocations.
+        shown: the point that is shown first.
+    """
+    log = recording.log
+    kept = recording.peak(timeline.device).bytes == timeline.totals[timeline.peak]
+    rows = chosen_blocks(log, timeline, made, {timeline.peak, shown})
+    return {
+        "device": printable(timeline.device),
+        "peak": timeline.peak,
+        "peakCalled": "At the peak" if kept else "At the highest instant that was kept",
+        "shown": shown,
+        "width": WIDTH,
+        "x": list(picture.xs),
+        "byTime": picture.by_time,
+        "time": list(timeline.times),
+        "row": list(timeline.rows),
+        "total": list(timeline.totals),
+        "count": counts(log, timeline, made),
+        "reserved": list(timeline.reserved) if timeline.reserved else None,
+        "blocks": _blocks(recording, rows),
+    }
+
+
+def _blocks(recording: Recording, rows: Sequence[int]) -> dict[str, Any]:
+    log = recording.log
+    texts: dict[str, int] = {}
+    columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
+    places: dict[SourceLine | None, int] = {}
+    aged = []
+    for block in recording.blocks(rows):
+        aged.append(block.age_ns is not None)
+        for name, text in _TEXTS.items():
+            columns[name].append(texts.setdefault(printable(text(block)), len(texts)))
+        for name, line in _LINES.items():
+            where = line(block)
+            if where not in places:
+                places[where] = texts.setdefault(place(where) if where else "", len(texts))
+            columns[name].append(places[where])
+    return {
+        "row": list(rows),
+        "free": [log.pair[row] for row in rows],
+        "size": [log.size[row] for row in rows],
+        # null for those that were there before the recording
+        "time": [log.time[row] if known else None for row, known in zip(rows, aged, strict=True)],
+        **columns,
+        "texts": list(texts),
+    }
+
+
+def _type(block: Resident) -> str:
+    shape = "" if block.shape is None else str(block.shape)
+    return " ".join(filter(None, (block.dtype, shape)))

@@ -1,0 +1,115 @@
+"""What a recording tells, as plain data for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tensorlens.records.moments import Moment, Resident
+from tensorlens.records.recordings import Recording
+from tensorlens.records.tensors import SourceLine
+
+SCHEMA = "tensorlens.recording_summary"
+VERSION = 1
+
+TENSORS = 1000
+"""So many blocks of a peak are listed; ``rest`` sums the others."""
+
+
+def summary(recording: Recording) -> dict[str, Any]:
+    """Return dicts, lists, texts and integers; sizes in bytes, times in nanoseconds.
+
+    ``devices`` has for each device ``peak`` (``bytes``, ``row``, ``time_ns``, ``held``,
+    ``reserved``, ``counted``, sums ``by_role``, ``by_phase``, ``by_line``, ``by_module``, and
+    ``tensors``, the largest first), ``backward``, ``churn``, ``fragmentation`` and ``timeline``.
+    A line is a dict of ``filename``, ``lineno`` and ``function``, or None where none is known.
+    What is not known is None.
+    """
+    origin = recording.origin
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "provenance": origin.provenance,
+        "process": origin.process,
+        "started": origin.started,
+        "notes": list(origin.notes),
+        "events": len(recording.log),
+        "dropped": origin.dropped,
+        "marks": [asdict(mark) for mark in recording.marks],
+        "devices": {device: _device(recording, device) for device in recording.devices},
+        "growth": [{**asdict(each), "line": _line(each.line)} for each in recording.growth()],
+    }
+
+
+def _device(recording: Recording, device: str) -> dict[str, Any]:
+    fragmentation, churn = recording.fragmentation(device), recording.churn(device)
+    timeline = recording.timeline(device)
+    return {
+        "source": recording.origin.source.get(device),
+        "peak": _moment(recording.peak(device)),
+        "backward": [
+            {
+                "line": _line(cost.line),
+                "nbytes": cost.nbytes,
+                "blocks": cost.blocks,
+                "kept": cost.kept,
+                "peak": cost.peak,
+                "gradients": dict(cost.gradients),
+                "nodes": dict(cost.nodes),
+            }
+            for cost in recording.backward(device)
+        ],
+        "churn": {
+            "handed_out": churn.handed_out,
+            "allocations": churn.allocations,
+            "by_line": _by_line(churn.by_line),
+        },
+        "fragmentation": None if fragmentation is None else asdict(fragmentation),
+        "timeline": {
+            "times": list(timeline.times),
+            "rows": list(timeline.rows),
+            "totals": list(timeline.totals),
+            "by_role": {role: list(values) for role, values in timeline.by_role.items()},
+            "reserved": None if timeline.reserved is None else list(timeline.reserved),
+            "peak": timeline.peak,
+        },
+    }
+
+
+def _moment(moment: Moment) -> dict[str, Any]:
+    listed = [_block(block) for _, block in zip(range(TENSORS), moment.tensors, strict=False)]
+    return {
+        "bytes": moment.bytes,
+        "row": moment.row,
+        "time_ns": moment.time_ns,
+        "held": moment.held,
+        "reserved": moment.reserved,
+        "counted": moment.counted,
+        "by_role": dict(moment.by_role),
+        "by_phase": dict(moment.by_phase),
+        "by_line": _by_line(moment.by_line),
+        "by_module": [
+            {"module": module, "nbytes": nbytes} for module, nbytes in moment.by_module.items()
+        ],
+        "tensors": listed,
+        "rest": {
+            "count": len(moment.tensors) - len(listed),
+            "nbytes": moment.bytes - sum(each["nbytes"] for each in listed),
+        },
+    }
+
+
+def _block(block: Resident) -> dict[str, Any]:
+    found = asdict(block)
+    del found["stack"]
+    shape = None if block.shape is None else list(block.shape)
+    return {**found, "born": _line(block.born), "charged": _line(block.charged), "shape": shape}
+
+
+def _by_line(sizes: Mapping[SourceLine | None, int]) -> list[dict[str, Any]]:
+    return [{"line": _line(line), "nbytes": nbytes} for line, nbytes in sizes.items()]
+
+
+def _line(line: SourceLine | None) -> dict[str, Any] | None:
+    return None if line is None else asdict(line)

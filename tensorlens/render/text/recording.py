@@ -1,0 +1,246 @@
+"""Recordings as text: per device the peak, what was resident, which lines; backward and growth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.records.moments import BackwardCost, Resident
+from tensorlens.records.recordings import Recording
+from tensorlens.render.balance import place
+from tensorlens.render.figures import duration, size
+from tensorlens.render.instants import (
+    BlockRow,
+    Instant,
+    growth_span,
+    instants,
+    left_out,
+    line_place,
+    lines_limit,
+    source_of,
+)
+from tensorlens.render.inventory import Hidden, counted
+from tensorlens.render.remarks import device_remarks, device_sources, extent
+from tensorlens.render.source import clipped, shortened, width
+from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
+
+_INDENT = 2
+_UNDER = 6
+_NAME_ROOM = 40
+_NAME_LEAST = 16
+_PLACE_ROOM = 34
+_PLACE_LEAST = 18
+_SOURCE_LEAST = 12
+
+
+def recording_parts(recording: Recording, page: Page) -> list[str]:
+    """Return the parts of the report: header, several per device, backward, growth."""
+    found = ["\n".join(_header(recording, page))]
+    shown = instants(recording, page.view)
+    for instant in shown:
+        found += _device(recording, instant, page)
+    found += _backward(recording, page)
+    found += _growth(recording, page)
+    others = [
+        f"{page.shown(device)} (peak {size(nbytes)})"
+        for device, nbytes in left_out(recording, page.view)
+    ]
+    if others:
+        found.append("\n".join(page.wrapped("Not shown: ", ", ".join(others))))
+    return found
+
+
+def _header(recording: Recording, page: Page) -> list[str]:
+    origin = recording.origin
+    kind = "" if origin.provenance == "measured" else f" ({page.shown(origin.provenance)})"
+    process = f", {page.shown(origin.process)}" if origin.process else ""
+    lines = page.wrapped(f"Memory over time{kind}{process}", "")
+    devices = device_sources(recording)
+    room = max((width(page.shown(device)) for device, _ in devices), default=0)
+    for device, source in devices:
+        lines += page.wrapped(f"  {padded(page.shown(device), room)}  ", page.shown(source))
+    lines += page.wrapped("  ", extent(recording))
+    for note in origin.notes:
+        lines += page.wrapped("  note: ", page.shown(note))
+    return lines
+
+
+def _device(recording: Recording, instant: Instant, page: Page) -> list[str]:
+    head = page.wrapped(f"{page.shown(instant.device)}  ", page.shown(instant.headline))
+    remarks = [
+        line
+        for text in device_remarks(recording, instant)
+        for line in page.wrapped("  ", page.shown(text))
+    ]
+    return [
+        "\n".join(head + _roles(instant, page)),
+        "\n".join(_blocks(instant, page)),
+        "\n".join(_lines(instant, page)),
+        "\n".join(remarks),
+    ]
+
+
+def _roles(instant: Instant, page: Page) -> list[str]:
+    if not instant.roles:
+        return []
+    cells = [["Role", "Size", "Share"]]
+    for role, nbytes in instant.roles:
+        cells.append([page.shown(role), size(nbytes), _share(nbytes, instant.moment.bytes)])
+    return ruled(aligned(cells, (False, True, True), _INDENT), page, _INDENT)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def _more(hidden: Hidden, what: str, page: Page) -> list[str]:
+    why = f" ({hidden.why})" if hidden.why else ""
+    count = f"{hidden.count:,} more {counted(hidden.count, what).split()[1]}"
+    return page.wrapped(f"  {page.glyphs.ellipsis} ", f"{count}, {size(hidden.nbytes)}{why}")
+
+
+def _blocks(instant: Instant, page: Page) -> list[str]:
+    found = _block_table(instant.rows, page) if instant.rows else []
+    for hidden in instant.hidden:
+        found += _more(hidden, "block", page)
+    return found
+
+
+def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
+    names = [page.shown(row.first.name) for row in rows]
+    counts = [f" x {row.count:,}" if row.count > 1 else "" for row in rows]
+    cells = [["Role", "Size", "Age"]]
+    cells += [[page.shown(row.first.role), size(row.nbytes), _age(row.first)] for row in rows]
+    places = [page.shown(line_place(row.first.charged)) for row in rows]
+    longest = max(width(name + count) for name, count in zip(names, counts, strict=True))
+    fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
+    free = page.width - _INDENT - fixed
+    place_room = min(_PLACE_ROOM, max(map(width, places)), free - GAP - min(longest, _NAME_ROOM))
+    place_room = max(place_room, min(_PLACE_LEAST, max(map(width, places))))
+    room = max(free - max(place_room, len("Line")) - GAP, _NAME_LEAST)
+    texts = [
+        shortened(name, room - len(count), page.glyphs.ellipsis) + count
+        for name, count in zip(names, counts, strict=True)
+    ]
+    short = [shortened(each, place_room, page.glyphs.ellipsis) for each in places]
+    columns = [["Name", *texts], *map(list, zip(*cells, strict=True))]
+    right = [False, False, True, True]
+    if any(row.first.charged for row in rows):
+        columns.append(["Line", *short])
+        right.append(False)
+    lines = ruled(aligned(list(zip(*columns, strict=True)), right, _INDENT), page, _INDENT)
+    if not page.view.verbose:
+        return lines
+    found = lines[:2]
+    for row, line, name, text in zip(rows, lines[2:], names, texts, strict=True):
+        cut = [] if text.startswith(name) else [name]
+        found += [line, *_everything(row.first, cut, page)]
+    return found
+
+
+def _age(block: Resident) -> str:
+    return "before" if block.age_ns is None else duration(block.age_ns)
+
+
+def _everything(block: Resident, texts: list[str], page: Page) -> list[str]:
+    if block.dtype or block.shape is not None:
+        shape = "" if block.shape is None else str(block.shape)
+        texts.append(" ".join(filter(None, (block.dtype, shape))))
+    made = [block.op or "", f"in {block.module}" if block.module else "", block.phase]
+    texts.append("made by " + ", ".join(filter(None, made)))
+    if block.born:
+        texts.append(f"born at {place(block.born, function=True)}")
+    if block.charged and block.charged != block.born:
+        texts.append(f"counted for {place(block.charged, function=True)}")
+    indent = " " * _UNDER
+    return [line for text in texts for line in page.wrapped(indent, page.shown(text), _UNDER + 2)]
+
+
+def _lines(instant: Instant, page: Page) -> list[str]:
+    if not instant.lines or all(row.line is None for row in instant.lines):
+        return ["  By line: n/a: no block has a Python stack"] if instant.rows else []
+    cells = [["Size", "Share"]]
+    cells += [[size(row.nbytes), _share(row.nbytes, instant.moment.bytes)] for row in instant.lines]
+    places = [line_place(row.line) for row in instant.lines]
+    found = _with_source(cells, places, [row.source for row in instant.lines], page)
+    if instant.hidden_lines:
+        found += _more(instant.hidden_lines, "line", page)
+    return found
+
+
+def _with_source(
+    cells: Sequence[list[str]], places: Sequence[str], sources: Sequence[str], page: Page
+) -> list[str]:
+    """Return a table of figures, the line that they belong to, and its text where there is room."""
+    places = [page.shown(each) for each in places]
+    sources = [page.shown(each) for each in sources]
+    fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
+    free = page.width - _INDENT - fixed
+    longest = max(map(width, places))
+    want = max(map(width, sources))
+    room = min(longest, max(_PLACE_ROOM, free - GAP - want))
+    if not want or free - room - GAP < _SOURCE_LEAST:
+        room, source_room = min(longest, max(free, _PLACE_LEAST)), 0
+    else:
+        source_room = free - max(room, len("Line")) - GAP
+    rows = [[*cells[0], "Line"]]
+    for figures, each in zip(cells[1:], places, strict=True):
+        rows.append([*figures, shortened(each, room, page.glyphs.ellipsis)])
+    right = [True] * len(cells[0]) + [False]
+    if source_room:
+        texts = (clipped(each, source_room, page.glyphs.ellipsis) for each in sources)
+        rows = [[*row, text] for row, text in zip(rows, ("Source", *texts), strict=True)]
+        right.append(False)
+    return ruled(aligned(rows, right, _INDENT), page, _INDENT)
+
+
+def _backward(recording: Recording, page: Page) -> list[str]:
+    found = []
+    for device in recording.devices:
+        costs = recording.backward(device) if page.view.shows_device(device) else ()
+        if costs:
+            found.append("\n".join(_backward_table(recording, device, costs, page)))
+    return found
+
+
+def _backward_table(
+    recording: Recording, device: str, costs: Sequence[BackwardCost], page: Page
+) -> list[str]:
+    total = size(sum(cost.nbytes for cost in costs))
+    text = f"allocated in backward, by the forward line that it goes back to: {total}"
+    found = page.wrapped(f"{page.shown(device)}  ", text)
+    limit = lines_limit(page.view)
+    shown = costs if limit is None else costs[:limit]
+    cells = [["Allocated", "Kept", "Peak"]]
+    cells += [[size(cost.nbytes), size(cost.kept), size(cost.peak)] for cost in shown]
+    places = [line_place(cost.line) for cost in shown]
+    sources = [source_of(recording.log, cost.line) for cost in shown]
+    found += _with_source(cells, places, sources, page)
+    rest = costs[len(shown) :]
+    if rest:
+        found += _more(Hidden(len(rest), sum(cost.nbytes for cost in rest), ""), "line", page)
+    return found
+
+
+def _growth(recording: Recording, page: Page) -> list[str]:
+    span = growth_span(recording)
+    if span is None:
+        return []
+    growths = [each for each in recording.growth(span.start, span.end) if each.nbytes]
+    total = size(sum(each.nbytes for each in growths), signed=True)
+    found = page.wrapped("", f"Growth {page.shown(span.text)}: {total}")
+    limit = lines_limit(page.view)
+    shown = growths if limit is None else growths[:limit]
+    if not shown:
+        return ["\n".join(found)]
+    cells = [["Change", "Blocks", "Role"]]
+    cells += [[size(each.nbytes, signed=True), f"{each.blocks:+,}", each.role] for each in shown]
+    places = [line_place(each.line) for each in shown]
+    found += _with_source(
+        cells, places, [source_of(recording.log, each.line) for each in shown], page
+    )
+    rest = growths[len(shown) :]
+    if rest:
+        nbytes = size(sum(each.nbytes for each in rest), signed=True)
+        more = counted(len(rest), "line").replace(" ", " more ", 1)
+        found += page.wrapped(f"  {page.glyphs.ellipsis} ", f"{more}, {nbytes}")
+    return ["\n".join(found)]

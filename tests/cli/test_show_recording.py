@@ -1,0 +1,93 @@
+"""``tensorlens show`` of a recording: as text, as a page, at another instant."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from commands import own_lines, tensorlens
+from saved_snapshots import AFTER, write
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "render"))
+
+import rendered_recordings as recordings
+from test_recording_text import TRAINING_120
+
+from tensorlens.cli import main
+from tensorlens.records.loading import load
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return recordings.training().save(tmp_path / "run.tlens")
+
+
+def test_it_prints_the_report(saved):
+    done = tensorlens(saved.parent, "show", "run.tlens")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == TRAINING_120
+
+
+@pytest.mark.parametrize("kind", recordings.KINDS)
+def test_it_prints_any(tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    recordings.KINDS[kind]().save("run.tlens")
+    assert main(["show", "run.tlens"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == str(load("run.tlens")) and shown.err == ""
+
+
+@pytest.mark.parametrize(
+    ("ending", "start"),
+    [
+        ("html", "<!doctype html>"),
+        ("csv", "row,action,device,"),
+        ("txt", TRAINING_120),
+        ("json", '{"schema":"tensorlens.recording_summary"'),
+        ("tlens", '{"schema":'),
+    ],
+)
+def test_it_converts(saved, monkeypatch, capsys, ending, start):
+    monkeypatch.chdir(saved.parent)
+    assert main(["show", "run.tlens", "-o", f"out.{ending}"]) == 0
+    assert capsys.readouterr() == ("", f"tensorlens: wrote out.{ending}\n")
+    text = Path(f"out.{ending}").read_text("utf-8")
+    assert text.replace('": "', '":"').startswith(start)
+
+
+def test_another_instant(saved, monkeypatch, capsys):
+    monkeypatch.chdir(saved.parent)
+    assert main(["show", "run.tlens", "--at", "backward", "--top", "1"]) == 0
+    out = capsys.readouterr().out
+    assert 'cpu  168.00 KiB in 4 blocks, after 2.00 ms, event 3, in forward, after "forward"' in out
+    # the input and the two activations: 20 + 40 + 8 KiB
+    assert "  … 3 more blocks, 68.00 KiB (top=None or --top all shows them)\n" in out
+    assert main(["show", "run.tlens", "--at", "7", "-o", "at.html"]) == 0
+    assert "250.00 KiB in 4 blocks, after 6.00 ms, event 7" in Path("at.html").read_text("utf-8")
+
+
+def test_roles_and_devices(saved, monkeypatch, capsys):
+    monkeypatch.chdir(saved.parent)
+    assert main(["show", "run.tlens", "--role", "temporary", "--at", "7"]) == 0
+    assert "aten::sqrt at train.py:5  temporary  30.00 KiB" in capsys.readouterr().out
+    assert main(["show", "run.tlens", "--device", "cuda"]) == 0
+    assert capsys.readouterr().out.endswith("\nNot shown: cpu (peak 268.00 KiB)\n")
+
+
+@pytest.mark.parametrize("output", [[], ["-o", "out.html"]])
+def test_no_such_instant(saved, output):
+    done = tensorlens(saved.parent, "show", "run.tlens", "--at", "nowhere", *output)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert own_lines(done.stderr)[-1] == (
+        "tensorlens: error: no mark or event 'nowhere': the marks are forward, backward, end"
+        " and the events 0 to 8"
+    )
+    assert not (saved.parent / "out.html").exists()
+
+
+def test_an_instant_is_of_recordings_alone(tmp_path):
+    write(tmp_path, a=AFTER)
+    done = tensorlens(tmp_path, "show", "a.json", "--at", "3")
+    assert done.returncode == 2
+    assert own_lines(done.stderr)[-1] == (
+        "tensorlens: error: --at is for recordings: a.json is a snapshot"
+    )

@@ -1,0 +1,155 @@
+"""The recorder of CUDA memory over a torch without CUDA: its history is a stub of known content."""
+
+import time
+
+import pytest
+import torch
+
+from tensorlens.frameworks.base import RecordOptions
+from tensorlens.frameworks.torch.recorder import cuda
+
+MIB = 1 << 20
+
+
+class History:
+    """Stands for torch.cuda: one segment, and the events of a trace that the test adds."""
+
+    def __init__(self, monkeypatch, initialized=True, recording=False):
+        self.calls = []
+        self.metadata = []
+        self.waiting = []
+        self.trace = []
+        self.blocks = []
+        self.initialized = initialized
+        self.recording = recording
+        replaced = {
+            (torch.cuda, "_lazy_call"): self.lazy_call,
+            (torch.cuda, "is_initialized"): lambda: self.initialized,
+            (torch.cuda.memory, "_record_memory_history"): self.record,
+            (torch.cuda.memory, "_snapshot"): self.snapshot,
+            (torch._C, "_cuda_isHistoryEnabled"): lambda: self.recording,
+            (torch._C, "_cuda_setMemoryMetadata"): self.metadata.append,
+        }
+        for (owner, name), stub in replaced.items():
+            monkeypatch.setattr(owner, name, stub, raising=False)
+
+    def lazy_call(self, function):
+        if self.initialized:
+            function()
+        else:
+            self.waiting.append(function)
+
+    def record(self, enabled="all", **options):
+        self.calls.append((enabled, options))
+        self.recording = enabled is not None
+
+    def snapshot(self):
+        blocks = [
+            {"address": at, "size": size, "requested_size": size, "state": state, "frames": []}
+            for at, size, state in self.blocks
+        ]
+        segment = {
+            "device": 0,
+            "address": 0,
+            "total_size": 20 * MIB,
+            "stream": 0,
+            "segment_type": "large",
+            "blocks": blocks,
+        }
+        return {"segments": [segment], "device_traces": [self.trace]}
+
+    def event(self, action, addr, size, when):
+        frames = [{"filename": "train.py", "line": 3, "name": "step"}]
+        told = {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": int(when)}
+        self.trace.append({**told, "frames": frames})
+
+
+@pytest.fixture
+def options():
+    return RecordOptions(limit=1000, names=False)
+
+
+def test_a_history_becomes_a_log(monkeypatch, options):
+    history = History(monkeypatch)
+    before = time.time() * 1e6 - 5_000_000
+    history.event("alloc", 8 * MIB, 2 * MIB, before)
+    recorder = cuda.CudaRecorder(options)
+    now = time.time() * 1e6 + 10
+    history.event("alloc", 0, 3 * MIB - 100, now)
+    history.event("free_requested", 0, 3 * MIB - 100, now + 10)
+    history.event("free_completed", 0, 3 * MIB - 100, now + 11)
+    history.blocks = [
+        (0, 8 * MIB, "inactive"),
+        (8 * MIB, 2 * MIB, "active_allocated"),
+        (10 * MIB, 10 * MIB, "inactive"),
+    ]
+    log, origin = recorder.read(True)
+    events = [(event.action, event.nbytes) for event in log if event.device == "cuda:0"]
+    # 3 MiB - 100 B round up to 512 B
+    assert events == [("start", 2 * MIB), ("alloc", 3 * MIB), ("free", 3 * MIB)]
+    assert log[1].stack[0].lineno == 3 and log[1].pair == 2
+    assert origin.source == {"cuda:0": "CUDA memory history"}
+    assert [enabled for enabled, _ in history.calls] == ["all", None]
+    assert history.calls[0][1]["max_entries"] == 1000
+
+
+def test_a_history_of_the_program_goes_on(monkeypatch, options):
+    history = History(monkeypatch, recording=True)
+    cuda.CudaRecorder(options).read(True)
+    assert history.calls == [] and history.recording
+
+
+def test_where_cuda_is_not_used_nothing_is_initialised(monkeypatch, options):
+    history = History(monkeypatch, initialized=False)
+    recorder = cuda.CudaRecorder(options)
+    assert history.calls == [] and recorder.read(True) is None
+    (begin,) = history.waiting
+    begin()
+    assert history.calls == [], "it has ended before CUDA began"
+
+
+def test_recording_begins_when_cuda_does(monkeypatch, options):
+    history = History(monkeypatch, initialized=False)
+    recorder = cuda.CudaRecorder(options)
+    history.initialized = True
+    history.waiting.pop()()
+    assert [enabled for enabled, _ in history.calls] == ["all"]
+    recorder.read(True)
+    assert [enabled for enabled, _ in history.calls] == ["all", None]
+
+
+def test_torch_is_told_which_module_runs(monkeypatch, options):
+    monkeypatch.delitem(cuda.sys.modules, "torch._dynamo", raising=False)
+    history = History(monkeypatch)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    recorder = cuda.CudaRecorder(options)
+    model(torch.ones(1, 2))
+    recorder.read(True)
+    assert history.metadata == [
+        "tensorlens phase=forward module=model",
+        "tensorlens phase=forward module=model.0",
+        "tensorlens phase=forward module=model",
+        "",
+        "",
+    ]
+    model(torch.ones(1, 2))
+    assert len(history.metadata) == 5, "the hooks are gone"
+
+
+def test_a_mark_is_placed_by_its_time(monkeypatch, options):
+    history = History(monkeypatch)
+    recorder = cuda.CudaRecorder(options)
+    history.event("alloc", 0, MIB, time.time() * 1e6)
+    time.sleep(0.002)
+    recorder.mark("between")
+    time.sleep(0.002)
+    history.event("alloc", 4 * MIB, MIB, time.time() * 1e6)
+    history.blocks = [
+        (0, MIB, "active_allocated"),
+        (MIB, 3 * MIB, "inactive"),
+        (4 * MIB, MIB, "active_allocated"),
+        (5 * MIB, 15 * MIB, "inactive"),
+    ]
+    log, _ = recorder.read(True)
+    rows = [event.row for event in log if event.action == "alloc"]
+    assert [mark.row for mark in log.marks] == [rows[1]]

@@ -1,0 +1,95 @@
+from made_logs import ENGINE, FUNCTIONAL, Made, user
+
+from tensorlens.records.events import Context, Frame
+from tensorlens.records.moments import Resident
+
+STEP, BACKWARD = user(10), user(11)
+FORWARD = user(5, "forward", "/me/model.py")
+
+
+def block(made: Made, stack: int, context: Context | None = None) -> Resident:
+    made.alloc(8, stack, context)
+    (resident,) = made.recording.peak().tensors
+    return resident
+
+
+def lines(resident: Resident) -> tuple[int | None, int | None]:
+    born, charged = resident.born, resident.charged
+    return born.lineno if born else None, charged.lineno if charged else None
+
+
+def test_outside_of_backward_the_line_that_ran() -> None:
+    made = Made()
+    resident = block(made, made.stack(STEP, "fc", FORWARD, FUNCTIONAL))
+    assert str(resident.born) == "/me/model.py:5 in forward"
+    assert resident.charged == resident.born
+    assert resident.module == "fc"
+
+
+def test_without_the_users_code_the_innermost_frame() -> None:
+    made = Made()
+    resident = block(made, made.stack("fc", FUNCTIONAL))
+    assert lines(resident) == (90, 90)
+    assert lines(block(Made(), -1)) == (None, None)
+
+
+def test_backward_goes_to_the_line_that_made_the_node() -> None:
+    made = Made()
+    forward = made.stack(STEP, "net", "net.fc", FORWARD, FUNCTIONAL)
+    node = Context(op="aten::mm", node="AddmmBackward0", forward=forward)
+    resident = block(made, made.stack(BACKWARD, ENGINE), node)
+    assert lines(resident) == (11, 5)
+    assert resident.module == "net.fc"
+    assert resident.phase == "backward"
+
+
+def test_threads_of_the_engine_have_no_stack() -> None:
+    made = Made("cuda:0")
+    node = Context(thread=1, node="AddmmBackward0", forward=made.stack(STEP, "fc", FORWARD))
+    resident = block(made, -1, node)
+    assert lines(resident) == (None, 5)
+
+
+def test_what_the_engine_called_comes_before_the_node() -> None:
+    made = Made()
+    forward = made.stack(STEP, "net", FORWARD)
+    again = made.stack(BACKWARD, ENGINE, FUNCTIONAL, "net.fc", user(7), FUNCTIONAL)
+    node = Context(op="aten::addmm", node="CheckpointBackward", forward=forward, grad=True)
+    resident = block(made, again, node)
+    assert lines(resident) == (7, 7)
+    assert resident.module == "net.fc"
+
+
+def test_the_innermost_engine_counts() -> None:
+    made = Made()
+    forward = made.stack(BACKWARD, ENGINE, user(6), "net.fc", FORWARD)
+    inner = made.stack(BACKWARD, ENGINE, user(6), ENGINE)
+    resident = block(made, inner, Context(node="AddmmBackward0", forward=forward))
+    assert lines(resident) == (6, 5)
+    assert resident.module == "net.fc"
+
+
+def test_a_node_of_an_unknown_line_goes_to_the_line_that_ran_backward() -> None:
+    made = Made()
+    resident = block(made, made.stack(STEP, BACKWARD, ENGINE), Context(node="Unseen"))
+    assert lines(resident) == (11, 11)
+
+
+def test_a_hook_of_no_module_belongs_to_the_nodes_module() -> None:
+    made = Made()
+    forward = made.stack(STEP, "fc", FORWARD)
+    hook = made.stack(BACKWARD, ENGINE, user(30, "hook"))
+    resident = block(made, hook, Context(node="AddmmBackward0", forward=forward))
+    assert (lines(resident), resident.module) == ((30, 30), "fc")
+
+
+def test_who_recorded_knows_the_module() -> None:
+    made = Made()
+    resident = block(made, made.stack(STEP, "fc"), Context(module="given"))
+    assert resident.module == "given"
+
+
+def test_a_long_stack() -> None:
+    made = Made()
+    deep = made.stack(STEP, *[Frame("/lib/deep.py", each, "deep", False) for each in range(5000)])
+    assert lines(block(made, deep)) == (10, 10)

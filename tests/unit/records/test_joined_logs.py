@@ -1,0 +1,67 @@
+from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
+from tensorlens.records.joined_logs import Part, joined
+
+
+def frame(name, lineno):
+    return Frame(name, lineno, "step")
+
+
+def host():
+    log = EventLog()
+    outer = log.stacks.add([frame("a.py", 1)])
+    inner = log.stacks.push(outer, frame("a.py", 2), "net.fc")
+    log.append(START, "cpu", 0x10, 100, 0, outer)
+    log.append(ALLOC, "cpu", 0x20, 30, 5, inner, Context(op="aten::mm"))
+    log.append(FREE, "cpu", 0x20, 30, 20, outer, Context(node="MmBackward0", forward=inner))
+    log.name(0, Label("net.fc.weight", "parameter"))
+    log.marks = [Mark("begun", 1, 1), Mark("end", 3, 30)]
+    return log
+
+
+def device():
+    log = EventLog()
+    stack = log.stacks.add([frame("b.py", 7)])
+    log.append(START, "cuda:0", 0x10, 512, 0, stack)
+    log.append(ALLOC, "cuda:0", 0x20, 1024, 4, stack)
+    log.held = {1: 2048}
+    return log
+
+
+def test_rows_are_in_the_order_of_time_with_what_was_there_first():
+    whole = joined([Part(host()), Part(device(), delay_ns=3)])
+    assert [(event.device, event.action, event.nbytes, event.time_ns) for event in whole] == [
+        ("cpu", "start", 100, 0),
+        ("cuda:0", "start", 512, 3),
+        ("cpu", "alloc", 30, 5),
+        ("cuda:0", "alloc", 1024, 7),
+        ("cpu", "free", 30, 20),
+    ]
+
+
+def test_what_rows_refer_to_is_renumbered():
+    whole = joined([Part(device()), Part(host())])
+    (free,) = [event for event in whole if event.action == "free"]
+    assert whole[free.pair].nbytes == 30 and whole[free.pair].pair == free.row
+    assert whole[free.pair].module == "net.fc"
+    assert [each.lineno for each in whole.stacks.of(free.context.forward)] == [2, 1]
+    start = next(event for event in whole if event.label)
+    assert (start.nbytes, start.label.name) == (100, "net.fc.weight")
+    assert {whole[row].nbytes: size for row, size in whole.held.items()} == {1024: 2048}
+
+
+def test_devices_of_ranks_get_their_prefix():
+    whole = joined([Part(host(), "rank0/"), Part(host(), "rank1/")])
+    assert whole.devices == ["rank0/cpu", "rank1/cpu"]
+    assert len(whole.labels) == 2 and len(whole.contexts) == 2
+
+
+def test_a_mark_stays_behind_the_event_it_stood_behind():
+    whole = joined([Part(host()), Part(device())])
+    rows = {mark.name: mark.row for mark in whole.marks}
+    assert whole[rows["begun"] - 1].nbytes == 100
+    assert whole[rows["end"] - 1].action == "free"
+
+
+def test_nothing_joined_is_empty():
+    assert len(joined([])) == 0
+    assert len(joined([Part(EventLog())])) == 0

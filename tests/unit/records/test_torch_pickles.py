@@ -1,0 +1,232 @@
+"""Pickles from strangers: nothing in them is run, and none of them takes the reader down."""
+
+import copyreg
+import os
+import pickle
+import pickletools
+import random
+import struct
+import tracemalloc
+import zipfile
+
+import pytest
+
+from tensorlens.errors import FileFormatError
+from tensorlens.records.foreign import looks_like_pickle, read
+from tensorlens.records.foreign.pickles import unpickle
+from tensorlens.records.loading import load
+
+GOOD = {"segments": [], "device_traces": [[]], "n": [None, True, False, -1, 2**40, 1.5, "x" * 300]}
+RAN = []
+
+
+def run(*arguments):
+    RAN.append(arguments)
+
+
+class Runs:
+    def __reduce__(self):
+        return run, ("something",)
+
+
+def proto(program, version=4):
+    return b"\x80" + bytes([version]) + program
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_plain_data_reads_back_equal(version):
+    for data in (GOOD, [GOOD] * 3, {"a": (0, 1), "b": (5,), "c": (), "d": (1, 2, 3)}, "text"):
+        assert unpickle(pickle.dumps(data, version)) == data
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_code_is_refused_and_not_run(version, tmp_path):
+    file = tmp_path / "evil.pickle"
+    for data in (Runs(), {"segments": [Runs()]}, [GOOD, Runs()]):
+        file.write_bytes(pickle.dumps(data, version))
+        with pytest.raises(FileFormatError) as raised:
+            unpickle(file.read_bytes())
+        if version > 1:
+            assert str(raised.value) == (
+                f"tries to run code ({__name__}.run): refused; nothing was run"
+            )
+    assert RAN == []
+
+
+def test_the_line_a_person_sees(tmp_path):
+    file = tmp_path / "evil.pickle"
+    file.write_bytes(proto(b"cos\nsystem\n(X\x04\x00\x00\x00exittR."))
+    with pytest.raises(FileFormatError) as raised:
+        load(file)
+    assert str(raised.value) == (f"{file}: tries to run code (os.system): refused; nothing was run")
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (b"cos\nsystem\n)R.", "os.system"),
+        (b"\x8c\x02os\x8c\x06system\x93)R.", "os.system"),
+        (b"(ios\nsystem\n.", "os.system"),
+        (b"(X\x02\x00\x00\x00osX\x06\x00\x00\x00system\x93o.", "os.system"),
+        (b"c\x1b[31m\nred\n.", r"\?\[31m.red"),
+        (b"N)R.", "REDUCE"),
+        (b"}}b.", "BUILD"),
+        (b"N)\x81.", "NEWOBJ"),
+        (b"N)}\x92.", "NEWOBJ_EX"),
+        (b"(No.", "OBJ"),
+        (b"Pname\n.", "PERSID"),
+        (b"NQ.", "BINPERSID"),
+        (b"\x82\x01.", "EXT1"),
+        (b"\x83\x01\x00.", "EXT2"),
+        (b"\x84\x01\x00\x00\x00.", "EXT4"),
+        # behind a text that looks like the end
+        (b"X\x01\x00\x00\x00.cos\nsystem\n)R.", "os.system"),
+        (b"\x95\x00\x00\x00\x00\x00\x00\x00\x00cos\nsystem\n)R.", "os.system"),
+    ],
+)
+def test_every_instruction_that_could_run_code_is_refused(program, name):
+    with pytest.raises(
+        FileFormatError, match=rf"^tries to run code \({name}\): refused; "
+    ) as raised:
+        unpickle(proto(program))
+    assert "\n" not in str(raised.value) and "\x1b" not in str(raised.value)
+
+
+def test_the_extension_registry_is_no_way_in():
+    copyreg.add_extension(__name__, "run", 0x7F)
+    try:
+        cached = pickle.loads(proto(b"\x82\x7f."))
+        assert cached is run
+        with pytest.raises(FileFormatError, match="refused; nothing was run"):
+            unpickle(proto(b"\x82\x7f(K\x01tR."))
+    finally:
+        copyreg.remove_extension(__name__, "run", 0x7F)
+        copyreg.clear_extension_cache()
+    assert RAN == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"",
+        b".",
+        b"e.",
+        b"0.",
+        b"(.",
+        b"]K\x01s.",
+        b"K\x01K\x02K\x03s.",
+        b"h\x05.",
+        b"]]s.",
+        b"}]K\x01s.",  # a list as a key
+        b"N",
+        b"X\xff\xff\xff\xffabc.",
+        b"\x8c\xffabc.",
+        b"\x8d" + struct.pack("<Q", 2**62) + b"abc.",
+        b"\x8e" + struct.pack("<Q", 2**62) + b"abc.",
+        b"B" + struct.pack("<I", 2**31) + b"abc.",
+        b"\x8a\xff\x01.",
+        b"\x8b" + struct.pack("<i", 2**31 - 1) + b"abc.",
+        b"\x95" + struct.pack("<Q", 2**63) + b"N.",
+        b"Nr" + struct.pack("<I", 2**31) + b".",
+        b"Nj" + struct.pack("<I", 2**31) + b".",
+        b"\x8c\x02\xff\xfe.",
+        b"X\x01\x00\x00\x00\xff.",
+        b"N.N",
+        b"N.garbage",
+        b"\x80\x09N.",
+        b"\x8f.",
+        b"I" + b"9" * 100_000 + b"\n.",
+        b"\xff.",
+        b"\x97.",
+    ],
+)
+def test_damage_is_one_line_and_little_memory(program):
+    tracemalloc.start()
+    with pytest.raises(FileFormatError) as raised:
+        read(proto(program))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 200
+    assert peak < 1 << 20
+
+
+def test_depth_and_doubling_take_nothing_down():
+    deep = b"]" * 200_000 + b"a" * 199_999 + b"."
+    with pytest.raises(FileFormatError):
+        read(proto(deep))
+    # each tuple holds the one before it twice; as a key it would be hashed 2**60 times
+    doubled = b"}]" + b"\x94h\x00" * 1 + b"h\x00\x86\x94" * 60 + b"K\x01s."
+    with pytest.raises(FileFormatError, match="TUPLE2"):
+        read(proto(doubled))
+    nested = b"})" + b"\x85" * 200_000 + b"K\x01s."
+    with pytest.raises(FileFormatError, match="TUPLE1"):
+        read(proto(nested))
+    # the same with lists is a graph of sixty lists
+    lists = b"]\x94" + b"".join(b"](h%ch%ce\x94" % (n, n) for n in range(60)) + b"."
+    with pytest.raises(FileFormatError):
+        read(proto(lists))
+
+
+def test_other_files_are_told(tmp_path):
+    saved = tmp_path / "model.pt"
+    with zipfile.ZipFile(saved, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02N.")
+    assert looks_like_pickle(saved.read_bytes())
+    with pytest.raises(FileFormatError, match=r"a file of torch\.save\(\), not a memory snapshot"):
+        load(saved)
+    for data in (7, "text", [], {}, {"a": 1}, [1], None, {"state_dict": {}}):
+        content = pickle.dumps(data)
+        assert looks_like_pickle(content)
+        if data == []:
+            assert len(read(content).log) == 0
+            continue
+        with pytest.raises(FileFormatError):
+            read(content)
+    assert not looks_like_pickle(b"")
+    assert not looks_like_pickle(b"\x80")
+    assert not looks_like_pickle(b"\x80\x09")
+    assert not looks_like_pickle(b'{"schema": 1}')
+
+
+def test_no_instruction_is_let_through_unknown():
+    harmless = set(b"().NadelsuhjqrKMJGXBC]}") | {*range(0x85, 0x90), 0x80, 0x94, 0x95}
+    harmless -= {0x8B, 0x8F}
+    known = {ord(each.code) for each in pickletools.opcodes}
+    for code in range(256):
+        content = proto(bytes([code]) + b"\0" * 20 + b".")
+        if code in harmless:
+            continue
+        with pytest.raises(FileFormatError):
+            unpickle(content)
+        assert code not in harmless or code in known
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_damage_raises_nothing_else(seed):
+    chance = random.Random(seed)
+    frames = [{"filename": "a.py", "line": 1, "name": "f"}]
+    event = {"action": "alloc", "addr": 512, "size": 9, "stream": 0, "time_us": 1, "frames": frames}
+    block = {"address": 0, "size": 512, "requested_size": 1, "state": "inactive", "frames": frames}
+    listed = {"device": 0, "address": 0, "total_size": 512, "stream": 0, "blocks": [block]}
+    good = pickle.dumps({"segments": [listed], "device_traces": [[event] * 3]}, 4)
+    assert len(read(good).log) == 5
+    for _ in range(300):
+        content = bytearray(good)
+        for _ in range(chance.randint(1, 4)):
+            content[chance.randrange(2, len(content))] = chance.randrange(256)
+        if chance.random() < 0.3:
+            del content[chance.randrange(len(content)) :]
+        try:
+            recording = read(bytes(content))
+            str(recording.devices and recording.peak())
+        except FileFormatError as error:
+            assert "\n" not in str(error)
+
+
+def test_a_child_that_would_exit_does_not(tmp_path):
+    class Exits:
+        def __reduce__(self):
+            return os._exit, (3,)
+
+    with pytest.raises(FileFormatError, match=r"_exit\): refused; nothing was run"):
+        unpickle(pickle.dumps([Exits()]))

@@ -1,0 +1,83 @@
+"""What was resident at the peak by stack, for speedscope and flame graphs."""
+
+import json
+
+import pytest
+import rendered_recordings
+
+from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
+from tensorlens.records.recordings import Recording
+from tensorlens.render.flame import FoldedRenderer, SpeedscopeRenderer
+
+
+def recording():
+    log = EventLog()
+    main = log.stacks.push(-1, Frame("/me/run.py", 9, "<module>"))
+    first = log.stacks.push(main, Frame("C:\\me\\net.py", 3, "forward"))
+    second = log.stacks.push(main, Frame("/me/a;b c.py", 4, "odd;name\nof  it"))
+    log.append(START, "cpu", 0, 1000, 0)
+    log.append(ALLOC, "cpu", 1, 30, 1, first)
+    log.append(ALLOC, "cpu", 2, 500, 2, second)
+    log.append(ALLOC, "cpu", 3, 70, 3, first)
+    log.append(FREE, "cpu", 2, 500, 4, main)
+    log.append(ALLOC, "cpu", 4, 9, 5, main)
+    return Recording(log)
+
+
+def test_folded_stacks_go_from_the_outermost_frame_inwards():
+    lines = FoldedRenderer().render(recording()).splitlines()
+    assert sorted(lines) == [
+        "<module> (run.py:9);forward (net.py:3) 100",
+        "<module> (run.py:9);odd name of it (a b c.py:4) 500",
+        "no stack known 1000",
+    ]
+
+
+def test_folded_stacks_of_several_devices_begin_with_them():
+    log = recording().log
+    log.append(ALLOC, "cuda:0", 5, 512, 6)
+    lines = FoldedRenderer().render(Recording(log)).splitlines()
+    assert "cuda:0;no stack known 512" in lines
+    assert "cpu;no stack known 1000" in lines
+
+
+def test_speedscope_has_a_profile_in_bytes():
+    data = json.loads(SpeedscopeRenderer().render(recording()))
+    assert data["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = data["shared"]["frames"]
+    assert {"name": "forward (net.py:3)", "file": "C:\\me\\net.py", "line": 3} in frames
+    assert {"name": "no stack known"} in frames
+    (profile,) = data["profiles"]
+    assert (profile["type"], profile["unit"]) == ("sampled", "bytes")
+    assert (profile["startValue"], profile["endValue"]) == (0, 1600)
+    named = {
+        tuple(frames[number]["name"].partition(" ")[0] for number in sample): weight
+        for sample, weight in zip(profile["samples"], profile["weights"], strict=True)
+    }
+    assert named == {("<module>", "forward"): 100, ("<module>", "odd;name\nof"): 500, ("no",): 1000}
+
+
+@pytest.mark.parametrize("kind", rendered_recordings.KINDS)
+def test_every_kind_adds_up_to_its_peak(kind):
+    made = rendered_recordings.KINDS[kind]()
+    peaks = [made.peak(device).bytes for device in made.devices]
+    data = json.loads(SpeedscopeRenderer().render(made))
+    assert [sum(profile["weights"]) for profile in data["profiles"]] == peaks
+    assert [profile["endValue"] for profile in data["profiles"]] == peaks
+    for profile in data["profiles"]:
+        assert set(profile) == {
+            "type",
+            "name",
+            "unit",
+            "startValue",
+            "endValue",
+            "samples",
+            "weights",
+        }
+        assert all(
+            0 <= number < len(data["shared"]["frames"])
+            for sample in profile["samples"]
+            for number in sample
+        )
+    lines = FoldedRenderer().render(made).splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(peaks)

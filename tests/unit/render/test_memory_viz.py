@@ -1,0 +1,277 @@
+"""Pickles for torch's memory viewer: it can open them, and they read back equal."""
+
+import pickle
+import pickletools
+
+import pytest
+import rendered_recordings
+import rendered_reports
+
+from tensorlens import render
+from tensorlens.errors import UsageError
+from tensorlens.records.events import (
+    ALLOC,
+    FREE,
+    OOM,
+    SEGMENT_ALLOC,
+    START,
+    Context,
+    EventLog,
+    Frame,
+    Mark,
+    Segment,
+    SegmentBlock,
+)
+from tensorlens.records.foreign import read
+from tensorlens.records.recordings import Origin, Recording
+from tensorlens.render.areas import made_up_segments
+from tensorlens.render.memory_viz import MemoryVizRenderer
+
+MIB = 1 << 20
+# those that MemoryViz.js obeys; any other makes it throw
+VIEWER = (
+    "APPEND APPENDS BINGET BININT BININT1 BININT2 EMPTY_DICT FRAME LONG1 LONG_BINGET MARK MEMOIZE"
+    " PROTO SETITEMS SHORT_BINUNICODE STOP TUPLE2 EMPTY_LIST NEWFALSE NEWTRUE BINPUT BINUNICODE"
+    " EMPTY_TUPLE NONE BINFLOAT TUPLE TUPLE1 TUPLE3 LONG_BINPUT LIST DICT SETITEM"
+).split()
+
+
+def written(recording):
+    return pickle.loads(MemoryVizRenderer().render(recording))
+
+
+def columns(log):
+    return [list(getattr(log, name)) for name in ("kind", "address", "size", "pair", "device")]
+
+
+def viewer_peak(data, device):
+    """Add up as the viewer's timeline does: by completed frees and what the segments list."""
+    live, before, level, top = {}, 0, 0, 0
+    changes = []
+    for event in data["device_traces"][device]:
+        if event["action"] == "alloc":
+            live[event["addr"]] = event["size"]
+            changes.append(event["size"])
+        elif event["action"] == "free_completed":
+            if event["addr"] not in live:
+                before += event["size"]
+            changes.append(-live.pop(event["addr"], event["size"]))
+    for segment in data["segments"]:
+        if segment["device"] == device:
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated" and block["address"] not in live:
+                    before += block["requested_size"]
+    level = top = before
+    for change in changes:
+        level += change
+        top = max(top, level)
+    return top
+
+
+@pytest.mark.parametrize("kind", rendered_recordings.KINDS)
+def test_the_viewer_can_open_every_kind(kind):
+    recording = rendered_recordings.KINDS[kind]()
+    content = MemoryVizRenderer().render(recording)
+    assert content[:2] == b"\x80\x04"
+    assert {op.name for op, _, _ in pickletools.genops(content)} <= set(VIEWER)
+    data = pickle.loads(content)
+    for trace in filter(None, data["device_traces"]):
+        categories = {event["category"] for event in trace if "category" in event}
+        assert "unknown" in categories
+        assert all("device_free" in event for event in trace if event["action"] == "oom")
+    for segment in data["segments"]:
+        place = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == place
+            place += block["size"]
+        assert place == segment["address"] + segment["total_size"]
+    for number, device in enumerate(data["tensorlens"]["devices"]):
+        if device in recording.devices and not recording.origin.dropped_peaks:
+            assert viewer_peak(data, number) == recording.peak(device).bytes
+
+
+def happened(log, device):
+    """What happened on a device, in order; what was there at the start has none."""
+    number = log.devices.index(device)
+    rows = [
+        row
+        for row in range(len(log))
+        # nothing counts a free whose allocation is not in the log
+        if log.device[row] == number and (log.kind[row] != FREE or log.pair[row] >= 0)
+    ]
+    told = [
+        (log.kind[row], log.address[row], log.size[row], log.pair[row] >= 0, log[row].module)
+        for row in rows
+    ]
+    times = [log.time[row] // 1000 for row in rows]
+    stacks = [log.stacks.of(log.stack[row]) for row in rows if log.kind[row] != START]
+    starts = sum(log.kind[row] == START for row in rows)
+    return sorted(told[:starts]), told[starts:], times, stacks
+
+
+@pytest.mark.parametrize("kind", rendered_recordings.KINDS)
+def test_every_kind_reads_back_equal(kind):
+    recording = rendered_recordings.KINDS[kind]()
+    again = read(MemoryVizRenderer().render(recording))
+    assert again.log.segments == recording.log.segments
+    for device in recording.devices:
+        if device in again.devices:
+            assert happened(again.log, device) == happened(recording.log, device)
+            if not recording.origin.dropped_peaks:
+                assert again.peak(device).bytes == recording.peak(device).bytes
+        else:
+            assert not recording.peak(device).bytes
+
+
+def test_what_ran_reads_back():
+    log = EventLog()
+    forward = log.stacks.add(
+        [Frame("/me/net.py", 3, "forward"), Frame("/me/run.py", 9, "<module>")]
+    )
+    call = Frame("/v/site-packages/torch/nn/modules/module.py", 1, "_call_impl", False)
+    stack = log.stacks.push(forward, call, "net.fc1")
+    contexts = [
+        Context(op="aten::mm", outer="aten::linear", grad=True),
+        Context(thread=2, op="aten::mm", node="MmBackward0", forward=forward),
+        Context(phase="optimizer", module="net.fc2"),
+        None,
+    ]
+    for number, context in enumerate(contexts):
+        log.append(ALLOC, "cpu", 64 * number, 10 + number, 1000 * number, stack, context)
+    log.marks.append(Mark("half", 2, 1500))
+    again = read(MemoryVizRenderer().render(Recording(log, Origin(started=1e9)))).log
+    for row, event in enumerate(again):
+        before = log[row]
+        assert (event.stack, event.module) == (before.stack, before.module)
+        told, known = event.context, before.context
+        assert (told.thread, told.op, told.outer) == (known.thread, known.op, known.outer)
+        assert (told.node, told.grad) == (known.node, known.grad)
+        assert (told.phase, told.module) == (known.phase, known.module)
+        assert again.stacks.of(told.forward) == log.stacks.of(known.forward)
+    assert again.marks == log.marks
+
+
+def test_the_schema():
+    log = EventLog()
+    stack = log.stacks.add([Frame("/me/a.py", 3, "f"), Frame("/me/a.py", 9, "<module>")])
+    log.append(START, "cuda:1", 0, 1024, 0)
+    log.append(SEGMENT_ALLOC, "cuda:1", 2 * MIB, 20 * MIB, 1000)
+    log.append(ALLOC, "cuda:1", 2 * MIB, 19 * MIB, 2000, stack)
+    log.held[2] = 20 * MIB
+    log.append(FREE, "cuda:1", 2 * MIB, 19 * MIB, 3000, stack)
+    log.append(OOM, "cuda:1", 77, 90 * MIB, 4000)
+    blocks = (
+        SegmentBlock(0, 1024, 600, "active_allocated", stack),
+        SegmentBlock(1024, 2 * MIB - 1024, 0, "inactive"),
+    )
+    log.segments = [
+        Segment("cuda:1", 0, 2 * MIB, 5, "small", pool="(0, 1)", blocks=blocks),
+        Segment(
+            "cuda:1", 2 * MIB, 20 * MIB, 7, blocks=(SegmentBlock(2 * MIB, 20 * MIB, 0, "inactive"),)
+        ),
+    ]
+    log.segments_known = True
+    recording = Recording(log)
+    data = written(recording)
+    assert data["device_traces"][0] == []
+    trace = data["device_traces"][1]
+    assert [event["action"] for event in trace] == [
+        "segment_alloc",
+        "alloc",
+        "free_requested",
+        "free_completed",
+        "oom",
+        "snapshot",
+    ]
+    frames = [
+        {"filename": "/me/a.py", "line": 3, "name": "f", "user": True},
+        {"filename": "/me/a.py", "line": 9, "name": "<module>", "user": True},
+    ]
+    assert trace[1] == {
+        "action": "alloc",
+        "addr": 2 * MIB,
+        "size": 19 * MIB,
+        "stream": 7,
+        "time_us": 2,
+        "frames": frames,
+        "category": recording.blocks([2])[0].role,
+    }
+    assert (trace[4]["device_free"], trace[4]["size"]) == (77, 90 * MIB)
+    small = data["segments"][0]
+    assert (small["device"], small["address"], small["total_size"]) == (1, 0, 2 * MIB)
+    assert (small["stream"], small["segment_type"], small["segment_pool_id"]) == (
+        5,
+        "small",
+        (0, 1),
+    )
+    assert (small["allocated_size"], small["active_size"], small["requested_size"]) == (
+        1024,
+        1024,
+        600,
+    )
+    assert small["blocks"][0] == {
+        "address": 0,
+        "size": 1024,
+        "requested_size": 600,
+        "state": "active_allocated",
+        "frames": frames,
+    }
+    assert len(data["segments"]) == 2
+    again = read(MemoryVizRenderer().render(recording))
+    # 600 B asked for are a block of 1024 B
+    assert columns(again.log) == columns(log)
+    assert (again.log.held, again.log.segments) == (log.held, log.segments)
+
+
+def test_frames_are_written_once():
+    log = EventLog()
+    stack = log.stacks.add([Frame(f"/me/{'x' * 1000}.py", number, "f") for number in range(50)])
+    for number in range(1000):
+        log.append(ALLOC, "cpu", 64 * number, 64, number, stack)
+    assert len(MemoryVizRenderer().render(Recording(log))) < 150_000
+
+
+def test_devices_keep_their_numbers_and_others_get_free_ones():
+    log = EventLog()
+    for device in ("cpu", "cuda:2", "cuda:0", "mps"):
+        log.append(ALLOC, device, 0, 100, 0)
+    recording = Recording(log)
+    data = written(recording)
+    assert data["tensorlens"]["devices"] == ["cuda:0", "cpu", "cuda:2", "mps"]
+    again = read(MemoryVizRenderer().render(recording)).log
+    assert {again.devices[number] for number in again.device} == {"cpu", "cuda:2", "cuda:0", "mps"}
+    assert list(again.size) == [100] * 4
+
+
+def test_made_up_segments_lie_around_blocks_that_are_near():
+    log = EventLog()
+    log.append(START, "cpu", 1000, 24, 0)
+    log.append(ALLOC, "cpu", 2000, 48, 0)
+    log.append(FREE, "cpu", 2000, 48, 0)
+    log.append(ALLOC, "cpu", 2048, 100, 0)
+    log.append(ALLOC, "cpu", 2148 + MIB + 1, 7, 0)  # a byte too far
+    found = made_up_segments(log)
+    assert [(each.address, each.size) for each in found] == [(1000, 1148), (2149 + MIB, 7)]
+    assert [(each.address, each.size, each.state) for each in found[0].blocks] == [
+        (1000, 24, "active_allocated"),
+        (1024, 1024, "inactive"),
+        (2048, 100, "active_allocated"),
+    ]
+    again = read(MemoryVizRenderer().render(Recording(log)))
+    assert (again.log.segments, again.peak().reserved) == ([], None)
+
+
+def test_two_blocks_at_one_place_are_both_kept():
+    log = EventLog()
+    log.append(START, "cpu", 0, 100, 0)
+    log.append(ALLOC, "cpu", 50, 100, 0)
+    assert read(MemoryVizRenderer().render(Recording(log))).peak().bytes == 200
+
+
+def test_only_recordings_have_events():
+    for extension in ("pickle", "perfetto.json", "trace.json", "speedscope.json", "folded"):
+        renderer = render.renderer_for(f"x.{extension}")
+        assert renderer.extension == extension
+        with pytest.raises(UsageError) as raised:
+            renderer.render(rendered_reports.one_line())
+        assert str(raised.value) == f".{extension} is for recordings: save this one as .json"

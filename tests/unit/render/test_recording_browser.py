@@ -1,0 +1,102 @@
+"""A recording's page in a browser: hostile names do nothing, and any instant can be chosen."""
+
+import html
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import rendered_recordings as recordings
+from rendered_recordings import HOSTILE
+
+from tensorlens.render.source import printable
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium")
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+    *("--virtual-time-budget=4000", "--window-size=1300,1800", "--dump-dom"),
+)
+DRIVER = """
+<pre id="said"></pre>
+<script>
+const said = [], say = (text) => said.push(text);
+window.onerror = (text) => say("error: " + text);
+window.alert = () => say("alert");
+const section = document.querySelector(".tl-recording");
+const plot = section.querySelector(".tl-plot"), box = plot.getBoundingClientRect();
+const title = () => say(section.querySelector(".tl-chosen").textContent);
+const names = () => say([...section.querySelectorAll("table.tl-blocks tbody tr")]
+  .map((row) => row.cells[0].textContent).join(" | "));
+const rest = () => say(section.querySelector(".tl-rest").textContent);
+const click = (where) => plot.dispatchEvent(
+  new MouseEvent("click", {clientX: box.left + where * box.width, bubbles: true}));
+const sort = (key) => section.querySelector("th[data-key=" + key + "]").click();
+const filter = (text) => {
+  const input = section.querySelector("input");
+  input.value = text;
+  input.dispatchEvent(new Event("input"));
+};
+%s
+document.getElementById("said").textContent = said.join("\\n");
+</script>
+"""
+
+
+def said(folder: Path, kind: str, steps: str) -> list[str]:
+    page = folder / "page.html"
+    text = recordings.KINDS[kind]().to_html() + DRIVER % steps
+    page.write_text(text, "utf-8", errors="backslashreplace")
+    done = subprocess.run(
+        [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
+    assert found, done.stderr
+    return html.unescape(found[1]).split("\n")
+
+
+def test_a_click_shows_what_was_resident_then(tmp_path: Path) -> None:
+    # 3.5 of some 7.07 ms: at the peak, which was after 3 ms; 6.5 ms: in the optimizer
+    steps = "title(); click(2.5 / 7.07); title(); names(); click(6.5 / 7.07); title();"
+    steps += "click(3.5 / 7.07); title(); click(0.01); title();"
+    steps += "section.querySelector('[data-go=\"1\"]').click(); title();"
+    peak = "At the peak: 268.00 KiB in 5 blocks, after 3.00 ms, event 4"
+    assert said(tmp_path, "training", steps) == [
+        peak,
+        "Then: 168.00 KiB in 4 blocks, after 2.00 ms, event 3",
+        "fc1.weight | fc1: aten::addmm | step(): x | aten::sum at train.py:3",
+        "Then: 250.00 KiB in 4 blocks, after 6.00 ms, event 7",
+        peak,
+        "Then: 120.00 KiB in 2 blocks, at the start",
+        "Then: 160.00 KiB in 3 blocks, after 1.00 ms, event 2",
+    ]
+
+
+def test_rows_are_sorted_and_filtered(tmp_path: Path) -> None:
+    steps = "sort('age'); names(); sort('age'); names(); sort('name'); names();"
+    steps += "filter('FC1 train.py:2'); names(); rest();"
+    assert said(tmp_path, "training", steps) == [
+        "fc1.weight | step(): x | fc1: aten::addmm | aten::sum at train.py:3 | fc1.weight.grad",
+        "fc1.weight.grad | aten::sum at train.py:3 | fc1: aten::addmm | fc1.weight | step(): x",
+        "aten::sum at train.py:3 | fc1.weight | fc1.weight.grad | fc1: aten::addmm | step(): x",
+        "fc1.weight.grad | fc1: aten::addmm",
+        "2 blocks match, 140.00 KiB",
+    ]
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    steps = "names(); title(); filter('<b>'); rest();"
+    steps += "say(String(document.querySelectorAll('b, iframe').length));"
+    name = printable(HOSTILE)
+    assert said(tmp_path, "hostile", steps) == [
+        f"{name} | {name} | {name}: {name}",
+        "At the peak: 220.00 KiB in 3 blocks, after 6 ns, event 2",
+        "3 blocks match, 220.00 KiB",
+        "0",
+    ]

@@ -1,0 +1,179 @@
+import json
+import re
+
+import pytest
+import rendered_recordings as recordings
+from rendered_recordings import HOSTILE, KIB
+from test_html_renderer import Reader
+
+from tensorlens.records.snapshots import View
+from tensorlens.render.html import HtmlRenderer, fragment
+from tensorlens.render.source import printable
+
+SCRIPT = re.compile(r"<script type=\"application/json\" class=\"tl-data\">(.*?)</script>", re.S)
+
+
+@pytest.fixture(autouse=True)
+def small_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """plotly's script is 4 MB of no concern here."""
+    offline = pytest.importorskip("plotly.offline")
+    monkeypatch.setattr(offline, "get_plotlyjs", lambda: "/* plotly */")
+
+
+def page_of(kind: str, **view) -> str:
+    return HtmlRenderer(View(**view) if view else None).render(recordings.KINDS[kind]())
+
+
+def data_of(text: str) -> list[dict]:
+    return [json.loads(found) for found in SCRIPT.findall(text)]
+
+
+def cells_of(text: str) -> list[list[str]]:
+    return [[" ".join(cell.split()) for cell in row] for row in Reader(text).rows]
+
+
+@pytest.mark.parametrize("kind", recordings.KINDS)
+def test_a_page_is_whole_and_offline(kind: str) -> None:
+    text = page_of(kind)
+    reader = Reader(text)
+    assert not reader.tags & {"link", "img", "iframe", "b", "base", "form", "object"}
+    assert not [name for name, _ in reader.attributes if name.startswith("on")]
+    assert not [name for name, _ in reader.attributes if name in ("src", "href", "action")]
+    assert text.startswith("<!doctype html>")
+    text.encode("utf-8", "backslashreplace")
+
+
+@pytest.mark.parametrize("kind", recordings.KINDS)
+def test_a_fragment_is_whole_and_without_script(kind: str) -> None:
+    reader = Reader(fragment(recordings.KINDS[kind]()))
+    assert not reader.tags & {"script", "link", "img", "iframe", "b"}
+    assert not [name for name, _ in reader.attributes if name.startswith("on")]
+    css = re.sub(r"@media[^{]*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", r"\1", reader.css)
+    assert not [each for each in re.findall(r"([^{}]+)\{", css) if ".tensorlens" not in each]
+
+
+def test_a_notebook_gets_the_fragment() -> None:
+    recording = recordings.training()
+    assert recording._repr_html_() == fragment(recording)
+    assert recording.to_html() == HtmlRenderer().render(recording)
+
+
+@pytest.mark.parametrize("made", [page_of, lambda kind: fragment(recordings.KINDS[kind]())])
+def test_no_text_of_the_user_breaks_out(made) -> None:
+    text = made("hostile")
+    for data in SCRIPT.findall(text):
+        assert not set("<>&\u2028\u2029") & set(data)
+    rest = SCRIPT.sub("", text)
+    assert "alert(1)</script>" not in rest
+    assert "<script>alert" not in rest
+    assert "<!-- " not in rest
+    assert "<b>bold" not in rest
+    assert "{{" in rest and "49" not in re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", rest)
+    assert "\u2028" not in text and "\x1b" not in text
+
+
+def test_the_hostile_names_are_still_there() -> None:
+    text = page_of("hostile")
+    name = " ".join(printable(HOSTILE).split())
+    assert [name, "parameter", "100.00 KiB", "before", "(no line known)", "", ""] in cells_of(text)
+    (data,) = data_of(text)
+    assert data["device"] == printable(HOSTILE)
+    assert printable(HOSTILE) in data["blocks"]["texts"]
+
+
+def test_the_tables_of_a_training_step() -> None:
+    rows = cells_of(page_of("training"))
+    assert ["parameter", "100.00 KiB", "37.3%"] in rows
+    assert ["fc1: aten::addmm", "activation", "40.00 KiB", "2.00 ms"] == next(
+        row[:4] for row in rows if row[0] == "fc1: aten::addmm"
+    )
+    assert ["140.00 KiB", "train.py:2 in step", "h = net(x)"] in rows
+    assert ["2", "140.00 KiB", "100.00 KiB", "h = net(x)"] in rows  # at the peak, in backward
+    assert ["3", "8.00 KiB", "", "loss = h.sum()"] in rows
+    assert ["4", "", "", "loss.backward()"] in rows
+    assert [
+        *("100.00 KiB", "100.00 KiB", "100.00 KiB", "1", "train.py:2 in step", "h = net(x)"),
+        "AddmmBackward0 100.00 KiB; fc1.weight.grad 100.00 KiB",
+    ] in rows
+    assert ["+100.00 KiB", "+1", "gradient", "train.py:2 in step", "h = net(x)"] in rows
+
+
+def test_the_points_of_a_training_step() -> None:
+    (data,) = data_of(page_of("training"))
+    assert data["row"] == [-1, 2, 3, 4, 5, 6, 7, 8]
+    assert data["total"] == [n * KIB for n in (120, 160, 168, 268, 228, 220, 250, 220)]
+    assert data["count"] == [2, 3, 4, 5, 4, 3, 4, 3]
+    assert data["peak"] == data["shown"] == 3
+    blocks = data["blocks"]
+    assert blocks["row"] == [0, 1, 2, 3, 4, 7]
+    assert blocks["free"] == [-1, -1, 5, 6, -1, 8]
+    assert blocks["size"] == [n * KIB for n in (100, 20, 40, 8, 100, 30)]
+    assert [blocks["texts"][number] for number in blocks["line"]] == [
+        *("", "", "train.py:2", "train.py:3", "train.py:2", "train.py:5"),
+    ]
+
+
+@pytest.mark.parametrize("kind", recordings.KINDS)
+def test_what_is_shown_at_each_point_adds_up(kind: str) -> None:
+    recording = recordings.KINDS[kind]()
+    for data, device in zip(data_of(page_of(kind)), recording.devices[::-1], strict=False):
+        blocks = data["blocks"]
+        for row, total, count in zip(data["row"], data["total"], data["count"], strict=True):
+            moment = recording.at(row, device)
+            assert (total, count) == (moment.bytes, len(moment.tensors))
+            carried = [
+                (size, made)
+                for made, freed, size, time in zip(
+                    *(blocks[column] for column in ("row", "free", "size", "time")), strict=True
+                )
+                if (made <= row or time is None) and (freed < 0 or freed > row)
+            ]
+            # all of them, as there are few
+            assert sorted(carried) == sorted((each.nbytes, each.row) for each in moment.tensors)
+
+
+def test_an_instant_between_the_points_becomes_one() -> None:
+    recording = recordings.training()
+    full = HtmlRenderer(View(at="backward")).render(recording)
+    (data,) = data_of(full)
+    assert data["row"][data["shown"]] == 3 and data["peak"] == 3 - 1 + 1
+    assert "168.00 KiB in 4 blocks, after 2.00 ms, event 3" in full
+    (data,) = data_of(HtmlRenderer(View(at="1")).render(recordings.training()))
+    assert data["row"][:3] == [-1, 1, 2] and data["shown"] == 1 and data["peak"] == 4
+    assert data["total"][:3] == [120 * KIB, 120 * KIB, 160 * KIB]
+
+
+def test_a_peak_that_was_dropped_is_told_from_the_one_that_was_kept() -> None:
+    text = page_of("dropped")
+    assert "peak 500 B in 1 block, before the first event that was kept" in text
+    (data,) = data_of(text)
+    assert data["peakCalled"] == "At the highest instant that was kept"
+    assert data["total"][data["peak"]] == 30
+
+
+def test_the_boxes_of_the_peak_add_up() -> None:
+    for kind in ("training", "steps", "two devices", "no stacks", "hostile"):
+        text = page_of(kind)
+        figure = json.loads(re.search(r"newPlot\(place, \[(.*)\], layout", text)[1])
+        inside: dict[str, int] = {}
+        for parent, value in zip(figure["parents"], figure["values"], strict=True):
+            inside[parent] = inside.get(parent, 0) + value
+        recording = recordings.KINDS[kind]()
+        assert inside.pop("") == sum(recording.peak(each).bytes for each in recording.devices)
+        sizes = dict(zip(figure["ids"], figure["values"], strict=True))
+        assert {box: sizes[box] for box in inside} == inside
+
+
+def test_without_plotly_a_line_says_how_to_have_the_treemap(monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
+    text = page_of("training")
+    assert "A treemap of all tensors stands here where plotly is installed" in text
+    assert len(data_of(text)) == 1
+
+
+def test_one_device_of_two() -> None:
+    text = page_of("two devices", devices=("cuda:0",))
+    assert [data["device"] for data in data_of(text)] == ["cuda:0"]
+    assert "not shown: cpu (peak 4.00 KiB)" in text
+    (data,) = data_of(text)
+    assert data["reserved"] is not None and max(data["reserved"]) == 20 * KIB * KIB

@@ -1,0 +1,135 @@
+"""Which blocks a page carries, and where the lines of its picture are."""
+
+import random
+import re
+
+import pytest
+import rendered_recordings as recordings
+
+from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
+from tensorlens.records.recordings import Recording
+from tensorlens.records.tensors import SourceLine
+from tensorlens.render.html.chosen import allocations, chosen_blocks, counts
+from tensorlens.render.html.heat import HeatRow, heat_files
+from tensorlens.render.html.timeline import HEIGHT, WIDTH, picture
+
+
+def random_recording(seed: int, events: int = 400) -> Recording:
+    chance, log, alive = random.Random(seed), EventLog(), []
+    for number in range(chance.randrange(10)):
+        log.append(START, "cpu", number + 1, chance.randrange(50), 0)
+        alive.append(number + 1)
+    for number in range(events):
+        if alive and chance.random() < 0.45:
+            log.append(FREE, "cpu", alive.pop(chance.randrange(len(alive))), 0, number)
+        else:
+            log.append(ALLOC, "cpu", 1000 + number, chance.randrange(50), number)
+            alive.append(1000 + number)
+    return Recording(log)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_largest_blocks_of_every_point_are_carried(seed: int) -> None:
+    recording = random_recording(seed)
+    timeline, log = recording.timeline(points=60), recording.log
+    made = allocations(log, "cpu")
+    chosen = chosen_blocks(log, timeline, made, {timeline.peak}, few=3, many=20)
+    assert chosen == sorted(set(chosen))
+    held = 0
+    for point, row in enumerate(timeline.rows):
+        moment = recording.at(row)
+        sizes = [block.nbytes for block in moment.tensors]
+        carried = sorted(log.size[each.row] for each in moment.tensors if each.row in chosen)
+        wanted = 20 if point == timeline.peak else 3
+        assert carried[::-1][:wanted] == sizes[:wanted]
+        assert len(carried) >= min(wanted, len(sizes))
+        held += len(carried)
+    assert len(chosen) <= 3 * len(timeline.rows) + 20
+    assert counts(log, timeline, made) == [len(recording.at(row).tensors) for row in timeline.rows]
+
+
+def corners(path: str) -> list[tuple[int, int]]:
+    """The places a path goes through."""
+    x = y = 0
+    found = []
+    for command, rest in re.findall(r"([MHVZ])([\d ]*)", path):
+        if command == "M":
+            x, y = map(int, rest.split())
+        elif command == "H":
+            x = int(rest)
+        elif command == "V":
+            y = int(rest)
+        found.append((x, y))
+    return found
+
+
+def drawn(recording: Recording):
+    timeline = recording.timeline()
+    return picture(recording, timeline, allocations(recording.log, timeline.device))
+
+
+def test_the_steps_of_a_training_step() -> None:
+    found = drawn(recordings.training())
+    # 7 ms and 1/99 of it more are the whole width, 300 KiB the whole height
+    span = 7_000_000 + 70_708
+    places = [ms * 1_000_000 * WIDTH // span for ms in (0, 1, 2, 3, 4, 5, 6, 7)]
+    assert list(found.xs) == places
+    levels = [HEIGHT - kib * HEIGHT // 300 for kib in (120, 160, 168, 268, 228, 220, 250, 220)]
+    path = corners(found.areas[0].path)
+    expected = [(0, HEIGHT), (0, levels[0])]
+    for before, x, level in zip(levels, places[1:], levels[1:], strict=False):
+        expected += [(x, before), (x, level)]
+    expected += [(WIDTH, levels[-1]), (WIDTH, HEIGHT), (WIDTH, HEIGHT)]
+    assert path == expected
+    assert [area.role for area in found.areas] == [
+        *("temporary", "input", "activation", "gradient", "parameter"),
+    ]
+    assert corners(found.areas[-1].path)[1] == (0, HEIGHT - 100 * HEIGHT // 300)
+    assert [label.text for label in found.grid] == ["0 B", "100 KiB", "200 KiB", "300 KiB"]
+    assert [label.text for label in found.ticks] == ["0 ns", "2 ms", "4 ms", "6 ms"]
+    assert [label.text for label in found.mark_labels] == ["forward", "backward", "end"][:2]
+    assert found.marks == (places[1], places[3])
+    assert [(band.phase, band.x) for band in found.bands] == [
+        ("other", 0),
+        ("forward", places[1]),
+        ("backward", places[3]),
+        ("optimizer", places[6]),
+    ]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in recordings.KINDS if kind != "empty"])
+def test_a_picture_stays_inside_its_frame(kind: str) -> None:
+    recording = recordings.KINDS[kind]()
+    for device in recording.devices:
+        timeline = recording.timeline(device)
+        found = picture(recording, timeline, allocations(recording.log, device))
+        for area in found.areas:
+            for x, y in corners(area.path):
+                assert 0 <= x <= WIDTH and 0 <= y <= HEIGHT
+        assert list(found.xs) == sorted(found.xs)
+        assert 2 <= len(found.grid) <= 6
+
+
+def test_events_without_times_are_drawn_by_number() -> None:
+    log = EventLog()
+    for number in range(5):
+        log.append(ALLOC, "cpu", number + 1, 100, 0)
+    found = drawn(Recording(log))
+    assert not found.by_time
+    assert len(set(found.xs)) == len(found.xs)
+    assert found.ticks[1].text.startswith("event ")
+
+
+def test_source_is_folded_around_the_lines_that_have_bytes() -> None:
+    log = EventLog()
+    log.stacks.add([Frame("a.py", 20, "f")])
+    log.sources["a.py"] = [f"line {number}" for number in range(1, 41)]
+    log.sources["b.py"] = ["nothing"]
+    line = SourceLine("a.py", 20, "f")
+    (file,) = heat_files(log, {line: 7, None: 5}, {SourceLine("a.py", 99, "g"): 3})
+    assert (file.name, file.resident, file.backward) == ("a.py", 7, 3)
+    assert file.rows[0] == HeatRow(15, "", folded=15)
+    assert [row.lineno for row in file.rows[1:10]] == list(range(16, 25))
+    assert file.rows[5] == HeatRow(20, "line 20", resident=7)
+    assert file.rows[10] == HeatRow(40, "", folded=16)
+    assert file.rows[11:] == (HeatRow(99, "", backward=3),)

@@ -1,0 +1,245 @@
+import pytest
+import rendered_recordings as recordings
+from rendered_recordings import KIB
+
+from tensorlens.errors import UsageError
+from tensorlens.records.events import ALLOC, FREE, START, EventLog, Label, Mark
+from tensorlens.records.recordings import Recording
+from tensorlens.records.snapshots import View
+from tensorlens.render.instants import instants, row_of
+from tensorlens.render.source import width
+from tensorlens.render.text import TextRenderer
+
+# every figure follows from the table at the head of rendered_recordings
+TRAINING_80 = """\
+Memory over time
+  cpu  torch CPU allocator
+  9 events over 7.00 ms; 3 marks
+  note: stacks are of Python alone
+
+cpu  peak 268.00 KiB in 5 blocks, after 3.00 ms, event 4, in backward, after
+    "backward"
+  Role              Size   Share
+  ──────────────────────────────
+  parameter   100.00 KiB  37.3 %
+  gradient    100.00 KiB  37.3 %
+  activation   48.00 KiB  17.9 %
+  input        20.00 KiB   7.5 %
+
+  Name                     Role              Size      Age  Line
+  ─────────────────────────────────────────────────────────────────────────
+  fc1.weight               parameter   100.00 KiB   before  (no line known)
+  fc1.weight.grad          gradient    100.00 KiB     0 ns  train.py:2
+  fc1: aten::addmm         activation   40.00 KiB  2.00 ms  train.py:2
+  step(): x                input        20.00 KiB   before  (no line known)
+  aten::sum at train.py:3  activation    8.00 KiB  1.00 ms  train.py:3
+
+        Size   Share  Line             Source
+  ───────────────────────────────────────────────────
+  140.00 KiB  52.2 %  train.py:2       h = net(x)
+  120.00 KiB  44.8 %  (no line known)
+    8.00 KiB   3.0 %  train.py:3       loss = h.sum()
+
+  reserved n/a: the recording knows no segments of the allocator; the allocator
+    counted the same peak by itself
+  churn: 178.00 KiB handed out in 4 allocations, 0.7 times the peak; most by
+    train.py:2 (140.00 KiB)
+
+cpu  allocated in backward, by the forward line that it goes back to: 100.00 KiB
+   Allocated        Kept        Peak  Line        Source
+  ──────────────────────────────────────────────────────────
+  100.00 KiB  100.00 KiB  100.00 KiB  train.py:2  h = net(x)
+
+Growth from "forward" to "end": +100.00 KiB
+       Change  Blocks      Role  Line        Source
+  ─────────────────────────────────────────────────────
+  +100.00 KiB      +1  gradient  train.py:2  h = net(x)
+"""
+TRAINING_120 = (
+    TRAINING_80.replace('after\n    "backward"', 'after "backward"')
+    .replace("allocator\n    counted", "allocator counted")
+    .replace("most by\n    train.py", "most by train.py")
+)
+
+
+def text_of(recording, limit: int = 80, **view) -> str:
+    chosen = View(**view) if view else None
+    return TextRenderer(width=limit, encoding="utf-8", view=chosen).render(recording)
+
+
+@pytest.mark.parametrize(("limit", "text"), [(80, TRAINING_80), (120, TRAINING_120)])
+def test_a_training_step(limit: int, text: str) -> None:
+    assert text_of(recordings.training(), limit) == text
+
+
+def test_it_prints_itself() -> None:
+    assert str(recordings.training()) == text_of(recordings.training(), 120)
+
+
+@pytest.mark.parametrize("limit", [40, 80, 120, 200])
+@pytest.mark.parametrize("kind", recordings.KINDS)
+@pytest.mark.parametrize("view", [{}, {"top": 2, "verbose": True}, {"top": None}, {"top": 0}])
+def test_text_is_clean(kind: str, limit: int, view: dict) -> None:
+    text = text_of(recordings.KINDS[kind](), limit, **view)
+    assert text.startswith("Memory over time") and text.endswith("\n")
+    for line in text.splitlines():
+        assert line == line.rstrip()
+        assert not line or line.isprintable()
+        assert limit < 80 or width(line) <= limit
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("kind", recordings.KINDS)
+def test_a_narrow_encoding_holds_it(kind: str, encoding: str) -> None:
+    TextRenderer(width=80, encoding=encoding).render(recordings.KINDS[kind]()).encode(encoding)
+
+
+def test_nothing_was_recorded() -> None:
+    assert text_of(recordings.empty()) == "Memory over time\n  no events\n"
+
+
+def test_what_is_not_known_says_why() -> None:
+    text = text_of(recordings.one_event())
+    assert "cpu  peak 512 B in 1 block, event 0\n" in text
+    assert "  By line: n/a: no block has a Python stack\n" in text
+    assert "reserved n/a: the recording knows no segments" in text
+
+
+def test_the_start_and_what_was_dropped() -> None:
+    assert "cpu  peak 512 B in 2 blocks, at the start\n" in text_of(recordings.only_start())
+    text = text_of(recordings.dropped())
+    assert "2 events over 7 ns; 1,234 earlier ones dropped\n" in text
+    assert "cpu  peak 500 B in 1 block, before the first event that was kept\n" in text
+
+
+def test_the_allocators_own_count() -> None:
+    text = text_of(recordings.two_devices(), 200)
+    # 1.5 MiB were set aside for 1 MiB in a segment of 20 MiB
+    assert (
+        "  allocated 1.50 MiB as the allocator counts, of it 512.00 KiB remainders that it did not"
+        " split off; reserved 20.00 MiB at that instant\n"
+        "  at the end 20.00 MiB reserved in 1 segment: 1.50 MiB handed out, 18.50 MiB free"
+        " (the largest piece 18.50 MiB), 18.50 MiB of it in segments partly in use\n"
+        "  churn: 1.00 MiB handed out in 1 allocation, 1.0 times the peak;"
+        " most by train.py:2 (1.00 MiB)\n"
+        "  out of memory: a request failed for 1.00 GiB at train.py:2, event 3\n"
+    ) in text
+
+
+def test_devices_are_chosen_and_the_others_named() -> None:
+    text = text_of(recordings.two_devices(), devices=("cuda",))
+    assert "\ncuda:0  peak" in text and "\ncpu  peak" not in text
+    assert text.endswith("\nNot shown: cpu (peak 4.00 KiB)\n")
+
+
+def test_equal_blocks_are_one_row_and_the_rest_is_summed() -> None:
+    # at the last peak 40 blocks of 256 B and one of 4 KiB
+    text = text_of(recordings.steps(), top=1)
+    assert "  fc1: train.py:2  temporary  4.00 KiB" in text
+    assert "  … 40 more blocks, 10.00 KiB (top=None or --top all shows them)\n" in text
+    text = text_of(recordings.steps(), top=2)
+    assert "step() at train.py:3 x 40  other      10.00 KiB  39.00 ms  train.py:3\n" in text
+    assert "more block" not in text
+    # 1,000 + 1,001 + ... + 1,019
+    assert "… 20 more blocks, 19.72 KiB" in text_of(recordings.no_stacks())
+
+
+def test_rows_by_role_and_size() -> None:
+    text = text_of(recordings.training(), roles=("activation",))
+    assert "fc1.weight" not in text
+    # 100 + 100 + 20 KiB in the three others
+    assert "  … 3 more blocks, 220.00 KiB (of other roles)\n" in text
+    text = text_of(recordings.training(), min_size=30 * KIB)
+    assert "  … 2 more blocks, 28.00 KiB (smaller than min_size)\n" in text
+
+
+@pytest.mark.parametrize("top", [0, 1, 2, 3, 5, 8, None])
+@pytest.mark.parametrize("roles", [(), ("activation",), ("gradient", "input")])
+@pytest.mark.parametrize("min_size", [0, 20 * KIB, 100 * KIB])
+@pytest.mark.parametrize("kind", ["training", "steps", "no stacks"])
+def test_shown_and_hidden_add_up(kind: str, top: int | None, roles: tuple, min_size: int) -> None:
+    recording = recordings.KINDS[kind]()
+    (found,) = instants(recording, View(top=top, roles=roles, min_size=min_size))
+    parts = [*found.rows, *found.hidden]
+    assert sum(part.nbytes for part in parts) == found.moment.bytes
+    assert sum(part.count for part in parts) == len(found.moment.tensors)
+    assert top is None or len(found.rows) <= top
+    for row in found.rows:
+        assert row.first.nbytes >= min_size and (not roles or row.first.role in roles)
+    assert sum(row.nbytes for row in found.lines) + (
+        found.hidden_lines.nbytes if found.hidden_lines else 0
+    ) == sum(found.moment.by_line.values())
+
+
+def test_verbose_tells_how_each_block_came_to_be() -> None:
+    text = text_of(recordings.training(), verbose=True)
+    assert (
+        "      float32 (160, 160)\n"
+        "      made by aten::mm, in fc1, backward\n"
+        "      born at train.py:4 in step\n"
+        "      counted for train.py:2 in step\n"
+    ) in text
+
+
+@pytest.mark.parametrize(
+    ("at", "bytes_", "headline"),
+    [
+        ("3", 168, '168.00 KiB in 4 blocks, after 2.00 ms, event 3, in forward, after "forward"'),
+        ("backward", 168, None),
+        ("forward", 120, "120.00 KiB in 2 blocks, at the start, event 1"),
+        ("8", 220, '220.00 KiB in 3 blocks, after 7.00 ms, event 8, after "backward"'),
+    ],
+)
+def test_another_instant(at: str, bytes_: int, headline: str | None) -> None:
+    (found,) = instants(recordings.training(), View(at=at))
+    assert found.moment.bytes == bytes_ * KIB
+    assert not found.is_peak
+    assert headline is None or found.headline == headline
+
+
+def test_several_marks_of_a_name() -> None:
+    recording = recordings.training()
+    recording.log.marks[1:] = [Mark("forward", 4, 0)]
+    assert row_of(recording, "forward") == 3
+    text = text_of(recording, 120)
+    assert 'event 4, in backward, after "forward" (2 of 2)\n' in text
+    # from 120 to 168 KiB
+    assert 'Growth from "forward" (1 of 2) to "forward" (2 of 2): +48.00 KiB\n' in text
+
+
+@pytest.mark.parametrize("at", ["9", "-1", "nowhere", "", "1" * 30])
+def test_no_such_instant(at: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        text_of(recordings.training(), at=at)
+    assert str(caught.value) == (
+        f"no mark or event {at!r}: the marks are forward, backward, end and the events 0 to 8"
+    )
+
+
+def test_no_instant_at_all() -> None:
+    with pytest.raises(UsageError, match="the recording has no marks"):
+        text_of(recordings.empty(), at="0")
+
+
+def test_a_crowd_of_equal_blocks_is_summed() -> None:
+    log = EventLog()
+    for number in range(20_500):
+        log.append(ALLOC, "cpu", number + 1, 512, number)
+    (found,) = instants(Recording(log), View())
+    assert [(row.count, row.nbytes) for row in found.rows] == [(20_000, 20_000 * 512)]
+    assert [(each.count, each.nbytes) for each in found.hidden] == [(500, 500 * 512)]
+    (found,) = instants(Recording(log), View(top=None))
+    assert [row.count for row in found.rows] == [20_500] and not found.hidden
+
+
+def test_the_rows_follow_the_sizes_whatever_their_number() -> None:
+    log = EventLog()
+    for number in range(1000):
+        log.append(START, "cpu", number + 1, number, 0)
+        log.name(number, Label(f"t{number}", "other"))
+    log.append(ALLOC, "cpu", 5000, 7, 1)
+    log.append(FREE, "cpu", 5000, 7, 2)
+    (found,) = instants(Recording(log), View(top=3))
+    assert [row.first.name for row in found.rows] == ["t999", "t998", "t997"]
+    # 0 + 1 + ... + 996, and the 7
+    assert [(each.count, each.nbytes) for each in found.hidden] == [(998, 996 * 997 // 2 + 7)]
