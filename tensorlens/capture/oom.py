@@ -76,8 +76,9 @@ def annotate(error: BaseException, recording: Recording | None = None) -> None:
 def annotate_unhandled(error: BaseException) -> None:
     """Add an explanation to each failed allocation that the traceback of ``error`` will show."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
-        for each in _chain(error, contexts=True):
-            _explain(each, None)
+        with reserve.given_up():
+            for each in _chain(error, contexts=True):
+                _explain(each, None)
 
 
 def explain(error: BaseException, recording: Recording | None = None) -> OutOfMemory | None:
@@ -104,8 +105,7 @@ def _explain(error: BaseException, recording: Recording | None) -> None:
     try:
         request = _request(error)
         if request is not None:
-            with reserve.given_up():
-                error.add_note("\n" + _text(error, request, recording))
+            error.add_note("\n" + _text(error, request, recording))
             _budget.spent(begun)
     except Exception as failure:
         if is_from_a_handler(failure):
@@ -124,8 +124,10 @@ def _text(error: BaseException, request: Request, recording: Recording | None) -
         if is_from_a_handler(failure):
             raise
         reason = f"could not look at what is resident: {type(failure).__name__}: {failure}"
-    line = located(request, error, None).line
-    return f"{_BEGINNING}: {reason}; asked for by {line or 'a line that is not known'}"
+    line = located(request, error, None).line or "a line that is not known"
+    about = "" if request.exact else "about "
+    nbytes = "" if request.nbytes is None else f"{about}{request.nbytes:,} B "
+    return f"{_BEGINNING}: {reason}; {nbytes}asked for by {line}"
 
 
 def _rendered(failure: OutOfMemory) -> str:

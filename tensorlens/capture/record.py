@@ -7,6 +7,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
+from tensorlens.capture import regions, reserve
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Recorder, RecordOptions, frameworks
 from tensorlens.records.events import EventLog
@@ -15,7 +16,7 @@ from tensorlens.records.recordings import Origin, Recording
 _LINE_TABLES = "tensorlens.lines.results"
 """Imported where lines are profiled; their tables have a column for backward."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _running: list[LiveRecording] = []
 
 
@@ -46,6 +47,7 @@ class LiveRecording(Recording):
             self._recorder = found[0].record(self._options)
             self._started = True
             _running.append(self)
+            reserve.hold()
         return self
 
     def stop(self) -> LiveRecording:
@@ -55,6 +57,7 @@ class LiveRecording(Recording):
             if recorder is None:
                 return self
             _running.remove(self)
+            reserve.release()
             self._take(recorder, end=True)
         if _LINE_TABLES in sys.modules:
             from tensorlens.capture.backward import keep
@@ -101,22 +104,19 @@ class LiveRecording(Recording):
         if error is None:
             self.stop()
             return
-        from tensorlens.capture.oom import annotate
-
-        try:
-            self.stop()
-        except Exception as failure:
-            # the error on its way is not to give way to this one
-            error.add_note(f"tensorlens: the recording was lost: {type(failure).__name__}")
-        annotate(error, self)
+        with reserve.given_up():
+            try:
+                self.stop()
+            except Exception as failure:
+                # the error on its way is not to give way to this one
+                error.add_note(f"tensorlens: the recording was lost: {type(failure).__name__}")
+            regions.explain(error, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Recording, (self.log, self.origin)
 
 
-def record(
-    *, limit: int = 1_000_000, ops: bool = True, names: bool = True
-) -> LiveRecording:
+def record(*, limit: int = 1_000_000, ops: bool = True, names: bool = True) -> LiveRecording:
     """Return a recording of every allocation and free, for ``with`` or ``start()`` and ``stop()``.
 
     Recordings may overlap, and see all threads of the process.

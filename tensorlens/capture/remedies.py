@@ -39,7 +39,7 @@ def remedies(
         before: rows of tensors that tracebacks of earlier errors keep.
     """
     device = request.device
-    if device is None or device not in snapshot.ledger:
+    if device is None or device not in snapshot.ledger or _impossible(request, snapshot):
         return ()
     ledger = snapshot.ledger[device]
     resident = _Resident(snapshot, device)
@@ -59,14 +59,11 @@ def remedies(
 def remarks(request: Request, snapshot: Snapshot) -> tuple[str, ...]:
     """Return what else bears on the request: limits, what the allocator holds and cannot use."""
     ledger = snapshot.ledger.get(request.device or "")
-    found = []
-    total = None if ledger is None else ledger.driver_total
-    if request.nbytes is not None and total is not None and request.nbytes > total:
-        whole = "the machine" if request.device == "cpu" else request.device
-        found.append(f"the request alone is more than {whole} has ({format_bytes(total)})")
+    impossible = _impossible(request, snapshot)
+    found = [] if impossible is None else [impossible]
     if request.device == "cpu":
         limit = address_limit()
-        if limit is not None:
+        if limit is not None and impossible is None:
             found.append(f"this process may have {format_bytes(limit)} of addresses (ulimit -v)")
     elif ledger is not None and ledger.reserved is not None and ledger.cached is not None:
         text = f"{format_bytes(ledger.reserved)} reserved, {format_bytes(ledger.cached)} of it free"
@@ -75,6 +72,21 @@ def remarks(request: Request, snapshot: Snapshot) -> tuple[str, ...]:
             text += f" in pieces, the largest {format_bytes(largest)}"
         found.append(text)
     return tuple(found)
+
+
+def _impossible(request: Request, snapshot: Snapshot) -> str | None:
+    """Return why nothing that is freed would make room for the request; None if it may."""
+    ledger = snapshot.ledger.get(request.device or "")
+    total = None if ledger is None else ledger.driver_total
+    if request.nbytes is None:
+        return None
+    limit = address_limit() if request.device == "cpu" else None
+    if limit is not None and request.nbytes > limit:
+        return f"the process may have no more than {format_bytes(limit)} in all (ulimit -v)"
+    if total is not None and request.nbytes > total:
+        whole = "the machine" if request.device == "cpu" else request.device
+        return f"the request alone is more than {whole} has ({format_bytes(total)})"
+    return None
 
 
 class _Resident:

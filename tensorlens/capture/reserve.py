@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _SIZE = 64 << 20
-_lock = threading.Lock()
+_lock = threading.RLock()
 _wanted = 0
+_given_up = 0
 _held: mmap.mmap | None = None
 
 
@@ -37,19 +38,22 @@ def release() -> None:
 @contextmanager
 def given_up() -> Iterator[None]:
     """Let what is kept back be used meanwhile."""
+    global _given_up
     with _lock:
+        _given_up += 1
         _give()
     try:
         yield
     finally:
         with _lock:
+            _given_up -= 1
             if _wanted:
                 _take()
 
 
 def _take() -> None:
     global _held
-    if _held is None:
+    if _held is None and not _given_up:
         # there may be no more left
         with suppress(OSError, ValueError, MemoryError):
             _held = mmap.mmap(-1, _SIZE)
@@ -64,7 +68,8 @@ def _give() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()
+    # another thread may have had it
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

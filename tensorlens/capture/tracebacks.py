@@ -42,9 +42,7 @@ def kept_before(table: TensorTable, error: BaseException) -> frozenset[int]:
         return frozenset()
     names = table.names
     return frozenset(
-        row
-        for row in table.counted()
-        if _holder(names[names.root(table.name[row])]) in earlier
+        row for row in table.counted() if _holder(names[names.root(table.name[row])]) in earlier
     )
 
 

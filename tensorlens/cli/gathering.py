@@ -72,6 +72,8 @@ def _sum_of_memory(earlier: LineMemory, later: LineMemory) -> LineMemory:
         net=_known(int.__add__, earlier.net, later.net),
         net_max=_known(max, earlier.net_max, later.net_max),
         net_first=earlier.net_first,
+        # of a recording as a whole, not of what was done since the report before
+        backward=earlier.backward if later.backward is None else later.backward,
     )
 
 

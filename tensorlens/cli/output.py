@@ -67,6 +67,4 @@ def add_options(parser: argparse.ArgumentParser, content: str) -> None:
         help=f"write {content} to FILE instead of printing; its ending names the format:"
         " .json (can be shown again), .html, .csv or .txt",
     )
-    parser.add_argument(
-        "-f", "--force", action="store_true", help="let -o overwrite a file that exists"
-    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite a file that exists")

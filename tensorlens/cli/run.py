@@ -6,10 +6,10 @@ import argparse
 import os
 import shlex
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorlens import config
 from tensorlens.cli.gathering import Gathering
@@ -18,10 +18,16 @@ from tensorlens.cli.messages import complain, say
 from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program import Program, module, plain, script
 from tensorlens.cli.targets import Target, resolve
-from tensorlens.errors import TensorlensError
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.lines.exits import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.records.lines import LineReport
+from tensorlens.render import renderer_for
+
+_OF_LINES = ("json", "html", "csv", "txt")
+
+if TYPE_CHECKING:
+    from tensorlens.cli.recording import RecordedRun
 
 _EPILOG = """\
 examples:
@@ -29,11 +35,16 @@ examples:
   tensorlens run -p train.py train.py      every function of the script
   tensorlens run -p nets -o run.json -m train.main
   tensorlens run -p nets.resnet.Net.forward train.py
+  tensorlens run --record run.tlens train.py
 
 The exit code is the program's own; 1 when tensorlens cannot start it, 2 for
 a usage error. Tables go to standard output when the program ends, also by an
 exception, Ctrl-C or SIGTERM; all else that tensorlens says goes to standard
 error. If FILE cannot be written at the end, the tables are printed instead.
+
+--record keeps every allocation and free, from the import of torch to the
+program's end, and explains an allocation that fails. It is of this process
+alone: worker processes are not recorded.
 
 A worker process that ran profiled code reports too: with -o run.json a
 forked one to run.PID.json, a spawned one to standard output. -p reaches
@@ -48,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
         help="run a program with its lines profiled",
         description="Run a script or a module as python would, with the memory of its lines\n"
         "profiled: of what @tensorlens.profile decorates, and of what -p names.",
-        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [-f]\n"
+        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [--record FILE] [-f]\n"
         "           (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -64,6 +75,18 @@ def add_parser(subparsers: Any) -> None:
         " module.function or module.Class; may be repeated",
     )
     add_options(parser, "the figures")
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="record every allocation and free, and write that to FILE: .tlens, .tlens.gz"
+        " (can be shown again), .html, .csv or .txt",
+    )
+    parser.add_argument(
+        "--events",
+        metavar="N",
+        type=int,
+        help="with --record: keep the last N events (1,000,000 unless told), 32 bytes each",
+    )
     parser.add_argument(
         "-m",
         dest="module",
@@ -85,8 +108,11 @@ def run(args: argparse.Namespace) -> int:
     rest = args.script[1:] if args.script[:1] == ["--"] else args.script
     if not (rest or args.module):
         args.parser.error("give a SCRIPT, or -m MODULE")
+    if args.events is not None and not args.record:
+        args.parser.error("--events is for --record FILE")
     try:
-        output = Output.checked(args.output, args.force) if args.output else None
+        output = _line_output(args) if args.output else None
+        recorded = _recorded(args, output) if args.record else None
         _switch_on()
         if args.module:
             program = module(args.module[0], args.module[1:])
@@ -95,12 +121,44 @@ def run(args: argparse.Namespace) -> int:
         program.prepare()
         targets = [resolve(typed, program) for typed in args.profile]
         words = ["-m", *args.module] if args.module else rest
-        session = Session(program, output, targets, args.parser.prog, words)
+        session = Session(program, output, targets, args.parser.prog, words, recorded)
         session.start()
     except TensorlensError as error:
         return complain(error)
-    program.execute(session.instrument.compile if targets else plain)
+    with recorded.around_program() if recorded else nullcontext():
+        program.execute(session.instrument.compile if targets else plain)
     return 0
+
+
+def _line_output(args: argparse.Namespace) -> Output:
+    """Return where the figures of lines are to be written.
+
+    Raises:
+        TensorlensError: it could not be written there.
+        UsageError: files with that ending keep recordings.
+    """
+    output = Output.checked(args.output, args.force)
+    if renderer_for(args.output).extension not in _OF_LINES:
+        raise UsageError(f"-o {args.output} would keep a recording: --record {args.output}")
+    return output
+
+
+def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
+    """Return what records the program.
+
+    Raises:
+        TensorlensError: it could not be written where it is wanted.
+        UsageError: the file is that of ``-o`` too, or the number of events is not positive.
+    """
+    from tensorlens.cli.recording import RecordedRun
+
+    target = Output.checked(args.record, args.force)
+    if output is not None and output.path == target.path:
+        raise UsageError(f"-o and --record both name {args.record}: give each a file of its own")
+    limit = 1_000_000 if args.events is None else args.events
+    if limit < 1:
+        raise UsageError(f"--events {limit}: give how many events are kept, 1 or more")
+    return RecordedRun(target, limit, shlex.split(args.parser.prog))
 
 
 def _switch_on() -> None:
@@ -121,9 +179,11 @@ class Session:
         targets: list[Target],
         command: str,
         words: list[str],
+        recorded: RecordedRun | None = None,
     ) -> None:
         self.program = program
         self.output = output
+        self.recorded = recorded
         self.instrument = Instrument(targets, self._decorate)
         self._command = shlex.split(command)
         self._words = words
@@ -138,6 +198,8 @@ class Session:
         profiler.exit_report.install()
         if self.instrument.targets:
             self.instrument.install()
+        if self.recorded is not None:
+            self.recorded.start()
 
     def _decorate(self, function: Any, named: bool) -> Any:
         return profile.profiler.decorate(function, Options(if_called=not named))
@@ -150,6 +212,17 @@ class Session:
         return True
 
     def _at_exit(self, process: str | None) -> None:
+        recorded = self.recorded if process is None else None
+        if recorded is None:
+            self._report_lines(process)
+            return
+        recorded.stop()
+        try:
+            self._report_lines(process)
+        finally:
+            recorded.write()
+
+    def _report_lines(self, process: str | None) -> None:
         profiler = profile.profiler
         if self.output is None:
             profiler.report_at_exit(process)
@@ -193,7 +266,9 @@ class Session:
     def _say_what_is_next(self) -> None:
         self._tell_of_targets()
         if not self._printed:
-            self._tell_of_nothing("")
+            # a recording may be all that was wanted
+            if self.recorded is None or self.instrument.targets:
+                self._tell_of_nothing("")
             return
         name = f"{Path(self.program.name).stem}.json"
         say(f"to keep these figures: {self._again('-o', name)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from tensorlens.records.events import EventLog
 from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.recordings import Origin
-from tensorlens.records.tensors import TensorTable
+from tensorlens.records.tensors import SourceLine, TensorTable
 
 UNKNOWN = -1
 """What a reader gives for a figure that cannot be had."""
@@ -107,6 +108,14 @@ class Framework(Protocol):
         """
         ...
 
+    def follow(self) -> Steps:
+        """Follow a loop's steps from now on.
+
+        Raises:
+            UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        """
+        ...
+
     def failed_request(self, error: BaseException) -> Request | None:
         """Return what was asked for when ``error`` is a failed allocation, else None."""
         ...
@@ -148,6 +157,53 @@ class RecordOptions:
     """Whether operators and autograd's nodes are noted, without which there is no backward."""
     names: bool = True
     """Whether a census at the beginning and the end gives blocks their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What is allocated after a step, in bytes."""
+
+    allocated: Mapping[str, int]
+    """By device; -1 is unknown."""
+    reserved: Mapping[str, int]
+    lines: Mapping[int, tuple[int, int]]
+    """Number of the line that allocated to ``(blocks, bytes)`` that live; the CPU's alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Blocks that steps left behind, in columns."""
+
+    address: array[int]
+    size: array[int]
+    birth: array[int]
+    """Number of the line that allocated it; -1 is unknown."""
+    step: array[int]
+    """The step that made it."""
+
+
+class Steps(Protocol):
+    """Follows the steps of a loop."""
+
+    def begin(self) -> None:
+        """Say that the next step begins."""
+        ...
+
+    def figures(self) -> StepFigures:
+        """Return what is allocated now."""
+        ...
+
+    def left(self, since: int) -> Left | None:
+        """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
+        ...
+
+    def line(self, birth: int) -> SourceLine | None:
+        """Return the line of a number in the figures; None for what is not known."""
+        ...
+
+    def close(self) -> None:
+        """Follow no longer."""
+        ...
 
 
 class Recorder(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensorlens.capture import regions
 from tensorlens.lines.engine import Engine
 
 
@@ -10,10 +11,6 @@ def explain(error: BaseException | None, engine: Engine) -> None:
 
     In the outermost region of a thread alone: one further in may be in code that handles it.
     """
-    if isinstance(error, MemoryError | RuntimeError | ExceptionGroup) or (
-        isinstance(error, Exception) and error.__cause__ is not None
-    ):
+    if error is not None and regions.may_be_out_of_memory(error):
         if not engine.threads.current().stack:
-            from tensorlens.capture.oom import annotate
-
-            annotate(error)
+            regions.explain(error)

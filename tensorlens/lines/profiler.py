@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable, Sequence
 from types import CodeType, TracebackType
 from typing import Any, TextIO
 
+from tensorlens.capture import reserve
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.base import frameworks
 from tensorlens.lines.accounting import Account, Switch
@@ -24,6 +26,9 @@ from tensorlens.lines.functions import (
 from tensorlens.lines.results import build_report
 from tensorlens.lines.wrapping import Region, WrappingMixin
 from tensorlens.records.lines import LineReport
+
+
+_keep_reserve = functools.cache(reserve.hold)
 
 
 class LineProfiler(WrappingMixin):
@@ -66,6 +71,8 @@ class LineProfiler(WrappingMixin):
         self.devices = checked_devices(devices)
         for function in functions:
             self.add_function(function)
+        # for good: code of ours that runs when a profiler is collected could swallow a Ctrl-C
+        _keep_reserve()
 
     def add_function(self, function: Any) -> ProfiledFunction:
         """Account for the lines of ``function`` whenever this profiler is on.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.lines.accounting import Account, Cell, LineStats
@@ -10,6 +12,10 @@ from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.meters import Meters
 from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
+ByLine = Mapping[str, Mapping[tuple[str, int], int]]
+"""Device to ``(file name, line number)`` to bytes handed out in backward."""
+
+_RECORDINGS = "tensorlens.capture.record"
 NEVER_CALLED = "never called"
 COMPILED_INTO = "compiled into a larger graph by torch.compile: its lines were compiled away"
 
@@ -26,15 +32,25 @@ def build_report(
     the reason instead of figures.
     """
     slots = _chosen(meters.counters, devices)
+    backward = _backward()
     sources = [_source(counter) for _, counter in slots]
     seen = {source.name for source in sources}
     sources += [_unused(name) for name in devices or () if name not in seen]
     return LineReport(
-        functions=tuple(_function(function, slots) for function in functions),
+        functions=tuple(_function(function, slots, backward) for function in functions),
         devices=tuple(sources),
         process=process,
         notes=tuple(meters.notes()),
     )
+
+
+def _backward() -> ByLine:
+    """Return what recordings know of backward, importing nothing where there was none."""
+    if _RECORDINGS not in sys.modules:
+        return {}
+    from tensorlens.capture.backward import by_line
+
+    return by_line() or {}
 
 
 def _chosen(
@@ -56,11 +72,13 @@ def _source(counter: Counter) -> DeviceSource:
 
 def _unused(name: str) -> DeviceSource:
     reason = "it was not used while a profiled line ran"
-    fields = LineMemory.__dataclass_fields__
-    return DeviceSource(name, "not used", "", dict.fromkeys(fields, reason))
+    figures = [field for field in LineMemory.__dataclass_fields__ if field != "backward"]
+    return DeviceSource(name, "not used", "", dict.fromkeys(figures, reason))
 
 
-def _function(function: ProfiledFunction, slots: Sequence[tuple[int, Counter]]) -> FunctionLines:
+def _function(
+    function: ProfiledFunction, slots: Sequence[tuple[int, Counter]], backward: ByLine
+) -> FunctionLines:
     account = function.account
     source = dict(enumerate(function.source, function.first_line))
     numbers = sorted({*source, *account.lines})
@@ -81,7 +99,11 @@ def _function(function: ProfiledFunction, slots: Sequence[tuple[int, Counter]]) 
         first_line=function.first_line,
         calls=account.calls,
         lines=tuple(
-            _line(number, source.get(number, ""), account.lines.get(number), slots)
+            _with_backward(
+                _line(number, source.get(number, ""), account.lines.get(number), slots),
+                account.code.co_filename,
+                backward,
+            )
             for number in numbers
         ),
         note=_note(function, account),
@@ -119,6 +141,18 @@ def _line(
         counter.device: _memory(stats.cells[at]) for at, counter in slots if at < len(stats.cells)
     }
     return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
+
+
+def _with_backward(line: Line, filename: str, backward: ByLine) -> Line:
+    """Add what the line took in backward; on a device with a recording that is 0 or more."""
+    recorded = [device for device in line.memory if device in backward]
+    if not recorded:
+        return line
+    memory = dict(line.memory)
+    for device in recorded:
+        nbytes = backward[device].get((filename, line.lineno), 0)
+        memory[device] = replace(memory[device], backward=nbytes)
+    return replace(line, memory=memory)
 
 
 def _memory(cell: Cell) -> LineMemory:

@@ -53,8 +53,10 @@ class Lines:
     def _forward(self, context: int) -> int:
         return -1 if context < 0 else self._contexts[context].forward
 
-    def _line(self, node: int) -> SourceLine:
-        return self._stacks.frames[self._stacks.frame[node]].line
+    def _line(self, node: int) -> SourceLine | None:
+        frame = self._stacks.frames[self._stacks.frame[node]]
+        # a native frame without debug information is no line of anyone's
+        return frame.line if frame.lineno > 0 else None
 
     def _walk(self) -> None:
         stacks = self._stacks

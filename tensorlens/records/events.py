@@ -15,7 +15,8 @@ from tensorlens.records.tensors import SourceLine
 
 START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
 """What happened: a block that was there when the recording began, one handed out, one given back;
-memory that the allocator took from the driver and gave back to it; a request that failed."""
+memory that the allocator took from the driver and gave back to it; a request that failed, whose
+address is, as in torch's traces, how many bytes the driver had free."""
 
 ACTIONS = ("start", "alloc", "free", "segment_alloc", "segment_free", "oom")
 

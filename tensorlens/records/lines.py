@@ -41,6 +41,10 @@ class LineMemory:
     """The largest ``net`` of a single hit (negative where every hit freed)."""
     net_first: int | None
     """The ``net`` of the first hit."""
+    backward: int | None = None
+    """Bytes handed out in backward while the nodes ran that the line made, called lines aside:
+    each byte goes to one line. Of the recording that was on, else of the last one; None where
+    there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,16 @@ class LineReport:
     notes: tuple[str, ...] = ()
     """What a reader must know about the whole report: a fallback in use, a tracer that cut in."""
 
+    @property
+    def has_backward(self) -> bool:
+        """Whether a recording tells what lines took in backward."""
+        return any(
+            memory.backward is not None
+            for function in self.functions
+            for line in function.lines
+            for memory in line.memory.values()
+        )
+
     def __str__(self) -> str:
         from tensorlens.render import text
 
@@ -116,7 +130,14 @@ class LineReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
-        return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
+        data = {"schema": SCHEMA, "version": VERSION, **asdict(self)}
+        for function in data["functions"]:
+            for line in function["lines"]:
+                for memory in line["memory"].values():
+                    # as it was before there were recordings
+                    if memory["backward"] is None:
+                        del memory["backward"]
+        return data
 
     def to_json(self) -> str:
         """Return the report as JSON text; :meth:`from_json` reads it back equal."""

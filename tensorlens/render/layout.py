@@ -88,6 +88,11 @@ class FunctionLayout:
             for value in (entry.memory.net_max, entry.memory.net_first)
         )
 
+    @property
+    def recorded(self) -> bool:
+        """Whether a recording tells what lines took in backward."""
+        return any(entry.memory.backward is not None for entry in self.entries)
+
 
 def layouts(report: LineReport) -> tuple[FunctionLayout, ...]:
     """Return how each function of the report is shown."""
@@ -185,7 +190,8 @@ def _entries(
 def _changed(memory: LineMemory) -> bool:
     """Tell whether the line may have moved the device; unknown figures may hide a move."""
     figures = (memory.net, memory.net_max, memory.net_first, memory.peak, memory.allocated)
-    return None in figures or any(figures[:3]) or memory.peak != memory.allocated
+    moved = None in figures or any(figures[:3]) or memory.peak != memory.allocated
+    return moved or bool(memory.backward)
 
 
 def _is_active(lines: Iterable[LineMemory]) -> bool:

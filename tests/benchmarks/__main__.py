@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from tests.benchmarks import births, census, imports, lines, step
+from tests.benchmarks import births, census, imports, lines, recordings, step
 from tests.benchmarks.side_by_side import show
 
 
@@ -20,6 +20,7 @@ def main() -> None:
     show("2 ms training step, births watched", births.steps(), per=step.STEPS)
     show("100,000 blocks, each", births.lookups(), per=births.BLOCKS)
     census.show_all()
+    recordings.show_all()
     # last: the stand-ins for CUDA that pytorch_memlab needs stay in place
     show("2 ms training step, loop and step profiled, a step each", step.run(), per=step.STEPS)
 

@@ -8,7 +8,15 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorlens.frameworks.base import Counter, Findings, Recorder, RecordOptions, Root, compiler
+from tensorlens.frameworks.base import (
+    Counter,
+    Findings,
+    Recorder,
+    RecordOptions,
+    Root,
+    Steps,
+    compiler,
+)
 from tensorlens.records.failures import KeptGraph, Request
 
 
@@ -130,6 +138,16 @@ class Adapter:
         from tensorlens.frameworks.torch.recorder.devices import start
 
         return start(options)
+
+    def follow(self) -> Steps:
+        """Follow a loop's steps from now on.
+
+        Raises:
+            UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        """
+        from tensorlens.frameworks.torch.steps import TorchSteps
+
+        return TorchSteps()
 
     def failed_request(self, error: BaseException) -> Request | None:
         """Return what was asked for when ``error`` is a failed allocation, else None."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tensorlens.records.loading import Record
 
 COLUMNS = lines.COLUMNS
-"""The columns of a line report."""
+"""The columns of a line report without backward."""
 
 
 class CsvRenderer:
@@ -71,4 +71,4 @@ def _table(record: Record) -> tuple[Sequence[str], Sequence[str], Iterable[tuple
         return tensors.CHANGE_COLUMNS, tensors.CHANGE_TEXT, tensors.change_rows(record)
     if isinstance(record, Recording):
         return recording.COLUMNS, recording.TEXT, recording.rows(record)
-    return lines.COLUMNS, lines.TEXT, lines.rows(record)
+    return lines.columns(record), lines.TEXT, lines.rows(record)

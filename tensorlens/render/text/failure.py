@@ -76,7 +76,9 @@ def _remedies(remedies: Sequence[Remedy], page: Page) -> list[str]:
 
 
 def _device(device: DeviceInventory, page: Page) -> list[str]:
-    hidden = [replace(each, why="MemReporter().report(top=None) lists all") for each in device.hidden]
+    hidden = [
+        replace(each, why="MemReporter().report(top=None) lists all") for each in device.hidden
+    ]
     head = page.wrapped(f"Resident on {page.shown(device.device)}: ", headline(device))
     return [
         "\n".join(head + role_lines(device, page)),

@@ -67,6 +67,13 @@ def _figure(field: str, *, signed: bool = False) -> Callable[[Row, Entry | None,
     return cell
 
 
+def _backward(row: Row, entry: Entry | None, glyphs: Glyphs) -> str:
+    # a device may have had no recording where another had one
+    if entry is None or entry.memory.backward is None:
+        return ""
+    return size(entry.memory.backward)
+
+
 _COLUMNS = (
     _Column("Line", _line, None),
     _Column("Hits", lambda row, _, __: str(row.line.hits or ""), 24),
@@ -78,10 +85,11 @@ _COLUMNS = (
     _Column("Net", _net, None),
     _Column("Net max", _figure("net_max", signed=True), 44),
     _Column("Net first", _figure("net_first", signed=True), 44),
+    _Column("Backward", _backward, 28),
 )
 _OF_THE_LINE = ("Line", "Hits", "Time")
 _OF_REPEATS = ("Net max", "Net first")
-_MOST_WANTED = ("Hits", "Allocated", "Time", "Reserved", "Net max", "Net first")
+_MOST_WANTED = ("Hits", "Backward", "Allocated", "Time", "Reserved", "Net max", "Net first")
 
 
 def line_parts(report: LineReport, page: Page) -> list[str]:
@@ -106,6 +114,7 @@ class _Table:
         self._several = several
         self._figures = any(function.entries for function in functions)
         self._repeated = any(function.repeated for function in functions)
+        self._recorded = any(function.recorded for function in functions)
         self._timed = any(row.line.time_ns for function in functions for row in function.rows)
         rows = [row for function in functions for row in function.body]
         longest = max((width(_source(row, glyphs)) for row in rows), default=0)
@@ -132,6 +141,8 @@ class _Table:
             return self._timed
         if column.title == "Device":
             return self._several
+        if column.title == "Backward":
+            return self._recorded
         return self._figures and (self._repeated or column.title not in _OF_REPEATS)
 
     def _width_of(self, column: _Column, functions: Sequence[FunctionLayout]) -> int:

@@ -214,3 +214,12 @@ def test_a_dropped_peak_has_labels_of_its_own() -> None:
     assert [block.name for block in recording.peak().tensors] == ["c", "b", "c"]
     assert recording.peak().by_role == {"buffer": 2000, "input": 1000}
     assert [block.name for block in recording.at(4).tensors][1:] == ["b", "b"]
+
+
+def test_a_dropped_peak_has_forward_lines_of_its_own() -> None:
+    made, dropped = three_blocks(), EventLog()
+    forward = dropped.stacks.add([user(7), user(8)])
+    node = Context(node="MulBackward0", forward=forward)
+    dropped.append(START, "cpu", 1, 900, 0, context=node)
+    peak = Recording(made.log, Origin(dropped_peaks={"cpu": dropped})).peak()
+    assert [(block.charged.lineno, block.role) for block in peak.tensors] == [(7, "gradient")]

@@ -10,6 +10,7 @@ from tensorlens.errors import FileFormatError
 from tensorlens.records.events import ALLOC, FREE, START, Context, Frame, Mark
 from tensorlens.records.foreign import from_snapshot, from_viewer, read
 from tensorlens.records.loading import load, parse
+from tensorlens.records.tensors import SourceLine
 
 MIB = 1 << 20
 PY = {"filename": "/me/train.py", "line": 7, "name": "step"}
@@ -151,7 +152,7 @@ def test_frames_tell_the_line_the_operator_and_the_node():
     assert log.contexts[log.context[0]] == Context(
         op="aten::empty", outer="aten::add", node="MmBackward0", phase="backward"
     )
-    assert log[0].stack[-2].line == log[0].stack[-2].line
+    assert log[0].stack[-2].line == SourceLine("/me/train.py", 7, "step")
     # without the engine no node runs
     log = from_snapshot(trace(event("alloc", 0, 1, frames=[OP, PY]))).log
     assert log.contexts[log.context[0]] == Context(op="aten::add")

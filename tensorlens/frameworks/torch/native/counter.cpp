@@ -490,13 +490,18 @@ TL_EXPORT void tl_hooks_connected() {
   g_next_node.store(tl_hooks()->next_node);
 }
 
-// Null when there is no memory for it.
-TL_EXPORT Span* tl_record_begin(int64_t limit) {
+// Writes where the recording is; 1 when there is no memory for it.
+TL_EXPORT int tl_record_begin(int64_t limit, Span** begun) {
   try {
-    return begin_span(limit);
+    *begun = begin_span(limit);
+    return 0;
   } catch (const std::bad_alloc&) {
-    return nullptr;
+    return 1;
   }
+}
+
+TL_EXPORT int tl_is_recording() {
+  return g_recording.load(std::memory_order_relaxed);
 }
 
 // 1 when there is no memory for the rows; the recording ends all the same.
@@ -538,8 +543,16 @@ TL_EXPORT const int64_t* tl_record_marks(const Span* span, int64_t* length) {
   return span->rows.marks.data();
 }
 
-TL_EXPORT void tl_record_release(Span* span) {
-  delete span;
+// Ends the recording, unless it was read to its end, and forgets it.
+TL_EXPORT void tl_record_end(Span** begun) {
+  if (*begun != nullptr) {
+    {
+      const Holding holding(g_log.lock);
+      end_span(**begun);
+    }
+    delete *begun;
+    *begun = nullptr;
+  }
 }
 
 // The tables that the rows' numbers stand for. They only grow: what is read stays true.

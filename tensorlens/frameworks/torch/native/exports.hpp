@@ -183,6 +183,7 @@ void take_past(Rows& rows, const Table<Past>& past) {
   Pairing(rows).own(past);
 }
 
+// The second time it does nothing.
 void end_span(Span& span) {
   if (span.generation == g_log.generation() && g_log.end(&span.highest)) {
     g_recording.store(false, std::memory_order_relaxed);

@@ -66,6 +66,32 @@ class Taken:
     """Number of the thread that began the span."""
 
 
+class Span:
+    """A span of the log. One that nobody refers to any more is over, however it came to that."""
+
+    where = 0
+    """Address of the handle, for the native part."""
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        self._library = library
+        # the native part writes it, so that no exception can come between
+        self._slot = ctypes.c_void_p()
+        self.where = ctypes.addressof(self._slot)
+
+    @property
+    def handle(self) -> int | None:
+        """What the native part knows it by; None before and after."""
+        return self._slot.value
+
+    def end(self) -> None:
+        """Forget it; the second time it does nothing."""
+        if self.where:
+            self._library.tl_record_end(self.where)
+
+    def __del__(self) -> None:
+        self.end()
+
+
 class NativeRecorder:
     """Records spans of what the counting allocator hands out; spans may overlap.
 
@@ -78,15 +104,14 @@ class NativeRecorder:
         self._library = allocator.library
         self._declare()
         self._lock = threading.RLock()
-        self._spans = 0
         self._ops: ctypes.PyDLL | None = None
         self.no_ops: str | None = None
         """Why operators and nodes are not known, once it was tried."""
         self._module_call = torch.nn.Module._wrapped_call_impl.__code__
         self._knows_modules: bool | None = None
 
-    def begin(self, limit: int, ops: bool = True) -> int:
-        """Record from now on, and return the handle of this span.
+    def begin(self, limit: int, ops: bool = True) -> Span:
+        """Record from now on; it ends with :meth:`read`, or when the span is forgotten.
 
         Args:
             limit: how many events are kept; the oldest go first.
@@ -96,38 +121,37 @@ class NativeRecorder:
             NativeUnavailable: stacks cannot be had on this Python.
             MemoryError: there is none for the list of what is there already.
         """
+        span = Span(self._library)
         with self._lock:
             self._allocator.watch_births()
             try:
                 self._tell_modules()
                 if ops:
                     self._start_ops()
-                handle = self._library.tl_record_begin(limit)
-                if handle is None:
+                if self._library.tl_record_begin(limit, span.where):
                     raise MemoryError
             except BaseException:
                 self._allocator.watch_births(False)
                 raise
-            self._spans += 1
-            return int(handle)
+            return span
 
-    def read(self, handle: int, end: bool) -> Taken:
-        """Return what the span holds so far; ``end`` closes it, and the handle is gone.
+    def read(self, span: Span, end: bool) -> Taken:
+        """Return what the span holds so far; ``end`` closes it.
 
         Raises:
             MemoryError: there is none for the columns. The span is closed all the same.
         """
         with self._lock:
-            failed = self._library.tl_record_read(handle, int(end))
+            failed = self._library.tl_record_read(span.handle, int(end))
             try:
                 if failed:
                     raise MemoryError
-                rows, dropped, lost, thread = self._look(handle, 0)
-                peak, *_ = self._look(handle, 1)
-                marks = self._marks(handle)
+                rows, dropped, lost, thread = self._look(span, 0)
+                peak, *_ = self._look(span, 1)
+                marks = self._marks(span)
             finally:
                 if end:
-                    self._library.tl_record_release(handle)
+                    span.end()
                     self._close()
             return Taken(rows, dropped, peak, lost, marks, thread)
 
@@ -169,10 +193,10 @@ class NativeRecorder:
             raise LookupError(f"no module {number}")
         return address, (name.value or b"").decode("utf-8", "replace").rpartition(".")[2]
 
-    def _look(self, handle: int, which: int) -> tuple[Columns, int, int, int]:
+    def _look(self, span: Span, which: int) -> tuple[Columns, int, int, int]:
         starts, figures = (_Address * len(_CODES))(), (_Number * 4)()
         self._library.tl_record_look(
-            handle, which, ctypes.addressof(starts), ctypes.addressof(figures)
+            span.handle, which, ctypes.addressof(starts), ctypes.addressof(figures)
         )
         count, dropped, lost, thread = figures
         columns = Columns()
@@ -183,9 +207,9 @@ class NativeRecorder:
             setattr(columns, name, column)
         return columns, dropped, lost, thread
 
-    def _marks(self, handle: int) -> list[tuple[int, int]]:
+    def _marks(self, span: Span) -> list[tuple[int, int]]:
         length = ctypes.c_int64()
-        start = self._library.tl_record_marks(handle, ctypes.byref(length))
+        start = self._library.tl_record_marks(span.handle, ctypes.byref(length))
         marks = array("q")
         if length.value:
             marks.frombytes(_bytes_at(start, 8 * length.value))
@@ -193,9 +217,8 @@ class NativeRecorder:
         return list(zip(numbers, numbers, strict=True))
 
     def _close(self) -> None:
-        self._spans -= 1
         self._allocator.watch_births(False)
-        if self._spans == 0 and self._ops is not None:
+        if self._ops is not None and not self._library.tl_is_recording():
             self._ops.tl_ops_stop()
 
     def _start_ops(self) -> None:
@@ -228,13 +251,13 @@ class NativeRecorder:
     def _reads_modules(self) -> bool:
         probe = _Probe()
         self._library.tl_module_call(id(_Probe.call.__code__))
-        handle = self._library.tl_record_begin(1 << 14)
-        if handle is None:
+        span = Span(self._library)
+        if self._library.tl_record_begin(1, span.where):
             return False
         probe.call()
-        self._library.tl_record_read(handle, 1)
-        rows, *_ = self._look(handle, 0)
-        self._library.tl_record_release(handle)
+        self._library.tl_record_read(span.handle, 1)
+        rows, *_ = self._look(span, 0)
+        span.end()
         self._library.tl_module_call(id(self._module_call))
         met = {
             self.module(module)[0]
@@ -251,10 +274,11 @@ class NativeRecorder:
             "tl_module_call": (None, (_Address,)),
             "tl_hooks": (_Address, ()),
             "tl_hooks_connected": (None, ()),
-            "tl_record_begin": (_Address, (_Number,)),
+            "tl_record_begin": (ctypes.c_int, (_Number, _Address)),
             "tl_record_read": (ctypes.c_int, (_Address, ctypes.c_int)),
             "tl_record_look": (None, (_Address, ctypes.c_int, _Address, _Address)),
-            "tl_record_release": (None, (_Address,)),
+            "tl_record_end": (None, (_Address,)),
+            "tl_is_recording": (ctypes.c_int, ()),
             "tl_record_mark": (None, (_Number,)),
             "tl_record_marks": (_Address, (_Address, _Address)),
             "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.building import NativeUnavailable
@@ -33,6 +34,17 @@ def _native() -> NativeRecorder:
     return _recorder
 
 
+class _Paths:
+    """Names modules. What there are is looked up when the first one is asked for."""
+
+    @functools.cached_property
+    def _path(self) -> Callable[[int, str], str]:
+        return module_paths()
+
+    def __call__(self, address: int, kind: str) -> str:
+        return self._path(address, kind)
+
+
 class HostRecorder:
     """Records what torch's CPU allocator hands out, from its making until it is read to the end.
 
@@ -50,7 +62,7 @@ class HostRecorder:
         unwatch = watch()
         try:
             self._before = self._census()
-            self._handle = self._native.begin(options.limit, options.ops)
+            self._span = self._native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
         finally:
             unwatch()
@@ -62,9 +74,9 @@ class HostRecorder:
 
     def read(self, end: bool) -> tuple[EventLog, Origin]:
         """Return the log so far; ``end`` stops recording."""
-        taken = self._native.read(self._handle, end)
+        taken = self._native.read(self._span, end)
         after = self._census()
-        maker = LogMaker(self._native, module_paths(), taken.thread)
+        maker = LogMaker(self._native, _Paths(), taken.thread)
         log = maker.log(taken.rows, self._started)
         early = self._early(taken.rows, starts(log))
         label(log, taken.rows.owner, self._before, after, early=early)

@@ -1,0 +1,105 @@
+"""``tensorlens run --record FILE``: a whole program recorded, from its import of torch on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tensorlens.capture.arrival import when_imported
+from tensorlens.capture.hooks import explain_oom
+from tensorlens.capture.oom import annotate_unhandled
+from tensorlens.capture.record import record
+from tensorlens.cli.messages import say
+from tensorlens.cli.output import Output
+from tensorlens.errors import TensorlensError
+
+_FRAMEWORK = "torch"
+_CAN_BE_SHOWN = (".tlens", ".tlens.gz", ".pickle", ".pkl")
+
+
+class RecordedRun:
+    """Records a program and writes the recording when the process ends.
+
+    Args:
+        output: where to.
+        limit: how many events are kept.
+        command: how tensorlens was called, for what to type next.
+
+    Raises:
+        UsageError: ``limit`` is not positive.
+    """
+
+    def __init__(self, output: Output, limit: int, command: Sequence[str]) -> None:
+        self._output = output
+        self._command = command
+        self._recording = record(limit=limit)
+        self._begun = False
+        self._refused: str | None = None
+        """Why nothing is recorded."""
+
+    def start(self) -> None:
+        """Begin as soon as torch is there, and explain failed allocations from now on."""
+        explain_oom()
+        when_imported(_FRAMEWORK, self._begin)
+
+    @contextmanager
+    def around_program(self) -> Iterator[None]:
+        """Explain a failed allocation that ends the program, whatever hooks it has put in."""
+        try:
+            yield
+        except BaseException as error:
+            annotate_unhandled(error)
+            raise
+
+    def stop(self) -> None:
+        """Record no more; what is done from here on is not the program's."""
+        if not self._begun:
+            return
+        try:
+            self._recording.stop()
+        except Exception as failure:
+            self._refused = _words(failure)
+
+    def write(self) -> None:
+        """Write the recording and say so, or say why there is none."""
+        output = self._output
+        if not self._begun and self._refused is None:
+            self._refused = f"the program never imported {_FRAMEWORK}"
+        if self._refused is not None:
+            say(f"--record: {self._refused}, so {output.typed} was not written")
+            return
+        try:
+            output.write(self._recording)
+        except Exception as failure:
+            say(f"error: {_words(failure)}")
+            return
+        events = len(self._recording.log)
+        say(f"wrote {output.typed} ({_counted(events)}); {self._next_step()}")
+
+    def _begin(self) -> None:
+        # in the program's own import, which is to go on whatever happens here
+        try:
+            self._recording.start()
+            self._begun = True
+        except Exception as failure:
+            self._refused = _words(failure)
+
+    def _next_step(self) -> str:
+        name = shlex.quote(self._output.typed)
+        ending = self._output.path.name.lower()
+        if ending.endswith(_CAN_BE_SHOWN):
+            return f"next: {shlex.join([*self._command[:-1], 'show'])} {name}"
+        if ending.endswith(".html"):
+            return f"next: open {name} in a browser"
+        return f"next: {'less' if ending.endswith('.txt') else 'head'} {name}"
+
+
+def _words(failure: Exception) -> str:
+    if isinstance(failure, TensorlensError):
+        return str(failure)
+    return f"{type(failure).__name__}: {failure}"
+
+
+def _counted(events: int) -> str:
+    return f"{events:,} event" if events == 1 else f"{events:,} events"

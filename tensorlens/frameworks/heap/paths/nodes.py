@@ -1,0 +1,67 @@
+"""The part of the heap that a search has seen: objects, and who refers to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CellType
+from typing import Any
+
+GLOBAL, CLASS, LOCAL, CONTEXT, HELD, TEMPORARY, UNKNOWN, CUT = range(8)
+"""Where a way begins.
+
+In the globals of a module, a class, a variable of a running function, the context variables, what
+only the profiler was given, a value on an evaluation stack, a holder that cannot be seen, where the
+search stopped.
+"""
+
+NO_MORE = (GLOBAL, CLASS, CONTEXT)
+"""Of these nobody asks who holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where a way begins: its kind, and a name whose meaning depends on the kind."""
+
+    kind: int
+    name: str = ""
+
+
+MOST_HOLDERS = 200
+"""How many holders of one object are known at most."""
+
+PLAIN = (list, dict, set, frozenset, CellType)
+"""What holds other things and is nothing by itself, as tuples do."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """An object on a way; of a tuple only its address and its items are known."""
+
+    address: int
+    object: Any = None
+    items: list[Any] | None = None
+    roots: list[Root] = field(default_factory=list)
+    holders: list[Node] = field(default_factory=list)
+    distance: int = 0
+    references: int = 0
+    """How many references to it have been found."""
+    is_crowded: bool = False
+    """Whether too many objects refer to it to look at all."""
+    asked: bool = False
+    own: bool = False
+    """Whether the profiler refers to it."""
+
+    def add_root(self, root: Root) -> None:
+        """Add where a way begins, once."""
+        if root not in self.roots:
+            self.roots.append(root)
+
+    def add_holder(self, holder: Node) -> None:
+        """Add who refers to it, once, unless there are far too many to tell."""
+        if len(self.holders) < MOST_HOLDERS and not any(known is holder for known in self.holders):
+            self.holders.append(holder)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a tuple or another mere container."""
+        return self.items is not None or any(type(self.object) is plain for plain in PLAIN)

@@ -1,0 +1,261 @@
+"""What holds what in torch where Python's collector does not look: tensors and autograd's nodes.
+
+Vertices are numbers: a row of the scan is its own number, and nodes follow after the rows. All
+that is kept of them is addresses, sizes and texts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import torch
+
+from tensorlens.frameworks.heap.rows import is_subtype
+from tensorlens.frameworks.torch.census.checkpoints import REENTRANT
+from tensorlens.frameworks.torch.census.find import Found
+from tensorlens.frameworks.torch.census.graph import Saved
+from tensorlens.frameworks.torch.census.kinds import Part
+from tensorlens.frameworks.torch.census.modules import class_name, content_of
+from tensorlens.records.leaks import Reference
+
+Storage: TypeAlias = tuple[int, int]
+"""Address and bytes."""
+
+_MOST_DEEP = 3
+_CONTAINERS = (list, tuple, dict)
+
+
+class HoldGraph:
+    """The references that torch's own objects have to each other."""
+
+    def __init__(self, found: Found) -> None:
+        first = len(found.scan)
+        self._of_node = {node: first + at for at, node in enumerate(found.graph.nodes)}
+        self.inner: Counter[int] = Counter()
+        """``id()`` of a tensor to how many of its references are of Python objects in the graph."""
+        self.storage = array("Q", found.scan.storage)
+        self.nbytes = array("q", found.scan.storage_nbytes)
+        for row, (address, nbytes) in found.blocks.items():
+            self.storage[row], self.nbytes[row] = address, nbytes
+        self._rows = len(found.scan)
+        self._below: dict[int, list[int]] = {}
+        self._texts: dict[tuple[int, int], tuple[str, str]] = {}
+        """Kind and text of the references that are not from node to node."""
+        self._types = [class_name(node) for node in found.graph.nodes]
+        self._add_tensors(found)
+        self._add_nodes(found)
+        self._add_saved(found)
+        self._add_contexts(found)
+
+    def vertices_of(self, nodes: Iterable[Any]) -> list[int]:
+        """Return the vertices of nodes; not after :meth:`release`."""
+        return [self._of_node[node] for node in nodes]
+
+    def release(self) -> None:
+        """Let go of the nodes; what has been read of them stays."""
+        self._of_node = {}
+
+    def _add(self, above: int, below: int, kind: str, text: str) -> None:
+        if below >= 0 and above != below and (above, below) not in self._texts:
+            self._below.setdefault(above, []).append(below)
+            self._texts[above, below] = kind, text
+
+    def _add_tensors(self, found: Found) -> None:
+        for owner, row in zip(found.scan.owners, found.scan.gradients, strict=True):
+            self._add(owner, row, "attribute", "grad")
+        for owner, row in found.tangents:
+            self._add(owner, row, "attribute", "tangent")
+        for owner, row in found.copies:
+            self._add(owner, row, "cache", "copy that autocast keeps")
+        for owner, parts in found.parts.items():
+            for row, part in parts:
+                self._add(owner, row, "attribute", _part_text(part))
+        for row, node in found.nonleaf.items():
+            if node in self._of_node:
+                self._add(row, self._of_node[node], "graph", "grad_fn")
+
+    def _add_nodes(self, found: Found) -> None:
+        of_node = self._of_node
+        for node, vertex in of_node.items():
+            try:
+                following = node.next_functions
+            except Exception:
+                # a custom Function whose forward is still running
+                continue
+            below = [of_node[each] for each, _ in following if each is not None]
+            if below:
+                self._below[vertex] = list(dict.fromkeys(below))
+        leaves = list(found.graph.leaves.items())
+        rows = found.scan.rows_of(array("Q", [id(leaf) for _, leaf in leaves]))
+        for (node, _), row in zip(leaves, rows, strict=True):
+            self._add(of_node[node], row, "graph", "AccumulateGrad.variable")
+
+    def _add_saved(self, found: Found) -> None:
+        for pairs in found.saved.values():
+            for saved, row in pairs:
+                text = _saved_text(saved)
+                nodes = saved.region.nodes if saved.region is not None else ()
+                for node in (saved.node, *nodes):
+                    self._add(self._of_node[node], row, "saved", text)
+                if saved.region is not None or saved.packed_by is not None:
+                    self.inner[id(saved.tensor)] += 1
+
+    def _add_contexts(self, found: Found) -> None:
+        """Add what attributes of ``ctx`` hold: plain containers are looked into."""
+        for node, vertex in self._of_node.items():
+            name = self._types[vertex - self._rows]
+            if not is_subtype(type(node), torch._C._FunctionBase) or name == REENTRANT:
+                continue
+            held = [
+                (key, tensor)
+                for key, value in dict.items(content_of(node) or {})
+                if type(key) is str
+                for tensor in _tensors_in(value)
+            ]
+            if held:
+                rows = found.scan.rows_of(array("Q", [id(tensor) for _, tensor in held]))
+                for (key, tensor), row in zip(held, rows, strict=True):
+                    self._add(vertex, row, "attribute", f"{name}.{key} (ctx)")
+                    self.inner[id(tensor)] += 1
+
+    def holds_anything(self, vertex: int) -> bool:
+        """Return whether there is anything below a vertex."""
+        return vertex in self._below
+
+    def below_something(self) -> set[int]:
+        """Return the vertices that another one holds."""
+        return {below for following in self._below.values() for below in following}
+
+    def reach(self, starts: Iterable[int]) -> set[int]:
+        """Return the vertices that are held by ``starts``, these included."""
+        reached = set(starts)
+        waiting = list(reached)
+        while waiting:
+            for below in self._below.get(waiting.pop(), ()):
+                if below not in reached:
+                    reached.add(below)
+                    waiting.append(below)
+        return reached
+
+    def storages(self, vertices: Iterable[int]) -> Iterator[Storage]:
+        """Give the memory of those vertices that have some, as often as they are given."""
+        for vertex in vertices:
+            if vertex < self._rows and self.storage[vertex]:
+                yield self.storage[vertex], self.nbytes[vertex]
+
+    def nearest(self, roots: Sequence[int], most: int) -> dict[int, dict[int, int]]:
+        """Return the ``most`` nearest roots of each vertex, with the vertex before it on the way.
+
+        A root is not its own, but it may be below another.
+        """
+        came: dict[int, dict[int, int]] = {}
+        waiting = deque((root, root) for root in roots)
+        while waiting:
+            vertex, root = waiting.popleft()
+            for below in self._below.get(vertex, ()):
+                known = came.setdefault(below, {})
+                if below != root and root not in known and len(known) < most:
+                    known[root] = vertex
+                    waiting.append((below, root))
+        return came
+
+    def way(self, came: dict[int, dict[int, int]], root: int, vertex: int) -> tuple[Reference, ...]:
+        """Return the references from a root to a vertex; nodes in the middle are left out."""
+        way = [vertex]
+        while way[-1] != root:
+            way.append(came[way[-1]][root])
+        return self.references(way[::-1])
+
+    def references(self, vertices: Sequence[int]) -> tuple[Reference, ...]:
+        """Return the references from each vertex to the next."""
+        found = []
+        for above, below in pairwise(vertices):
+            kind, text = self._texts.get((above, below), ("", ""))
+            if kind:
+                found.append(Reference(kind, text, self._type(below)))
+        return tuple(found)
+
+    def entry(self, root: int) -> tuple[Reference, ...]:
+        """Return the way from a tensor into the graph: ``grad_fn``, or ``grad``, ``grad_fn``."""
+        for way in ((root,), *((root, below) for below in self._below.get(root, ()))):
+            for below in self._below.get(way[-1], ()):
+                if self._texts.get((way[-1], below), ("", ""))[1] == "grad_fn":
+                    return self.references([*way, below])
+        return ()
+
+    def _type(self, vertex: int) -> str:
+        return "Tensor" if vertex < self._rows else self._types[vertex - self._rows]
+
+    def cycles(self, alive: Collection[int]) -> dict[int, tuple[Reference, ...]]:
+        """Return for each vertex that only a cycle in the graph holds the references of that cycle.
+
+        Args:
+            alive: the vertices that Python holds, directly or not.
+        """
+        above: dict[int, list[int]] = {}
+        for vertex, following in self._below.items():
+            if vertex not in alive:
+                for below in following:
+                    if below not in alive:
+                        above.setdefault(below, []).append(vertex)
+        held = self._held_by_cycles(above)
+        known: dict[int, tuple[Reference, ...]] = {}
+        for vertex in held:
+            way: dict[int, None] = {}
+            while vertex not in way and vertex not in known:
+                way[vertex] = None
+                vertex = next(each for each in above[vertex] if each in held)
+            if vertex not in known:
+                back = list(way)
+                loop = back[back.index(vertex) :][::-1]
+                cycle = self._cycle(loop)
+                known.update(dict.fromkeys(loop, cycle))
+                vertex = loop[0]
+            known.update(dict.fromkeys(way, known[vertex]))
+        return known
+
+    def _held_by_cycles(self, above: dict[int, list[int]]) -> set[int]:
+        """Return the vertices with a cycle above them: what is left without those nothing holds."""
+        left = {vertex: len(holders) for vertex, holders in above.items()}
+        vertices = {*above, *(each for holders in above.values() for each in holders)}
+        waiting = [vertex for vertex in vertices if vertex not in left]
+        while waiting:
+            vertex = waiting.pop()
+            vertices.discard(vertex)
+            for below in self._below.get(vertex, ()):
+                if below in left:
+                    left[below] -= 1
+                    if not left[below]:
+                        waiting.append(below)
+        return vertices
+
+    def _cycle(self, loop: list[int]) -> tuple[Reference, ...]:
+        """Return a cycle's references from a tensor to itself."""
+        tensors = [at for at, vertex in enumerate(loop) if vertex < self._rows]
+        turns = [self.references([*loop[at:], *loop[: at + 1]]) for at in tensors or (0,)]
+        # the gradient's own tensor is a worse place to begin than what has the gradient
+        return max(turns, key=lambda turn: turn[0].text == "grad")
+
+
+def _part_text(part: Part) -> str:
+    return part.name or part.note
+
+
+def _saved_text(saved: Saved) -> str:
+    if saved.region is not None:
+        return saved.argument
+    packed = f" (packed by {saved.packed_by})" if saved.packed_by is not None else ""
+    return f"{class_name(saved.node)}.{saved.argument}{packed}"
+
+
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    kind = type(value)
+    if is_subtype(kind, torch.Tensor):
+        yield value
+    elif depth < _MOST_DEEP and any(kind is container for container in _CONTAINERS):
+        for item in list(dict.values(value)) if kind is dict else list(value):
+            yield from _tensors_in(item, depth + 1)

@@ -1,0 +1,250 @@
+"""One look at the heap: who keeps blocks of torch's memory alive, and what hangs below tensors."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.heap import living, select
+from tensorlens.frameworks.torch import cpu
+from tensorlens.frameworks.torch.census.find import Found, Named
+from tensorlens.frameworks.torch.census.graph import node_types
+from tensorlens.frameworks.torch.census.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.named_rows import NamedRows
+from tensorlens.frameworks.torch.census.owners import Owners
+from tensorlens.frameworks.torch.census.take import _undisturbed
+from tensorlens.frameworks.torch.leaks import references
+from tensorlens.frameworks.torch.leaks.arrays import arrays_in, tensor_below
+from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
+from tensorlens.frameworks.torch.leaks.storages import storages_in
+from tensorlens.frameworks.torch.leaks.survivor import Below, Holder, SavedBy, Survivor
+from tensorlens.records.leaks import Reference
+from tensorlens.records.tensors import ROLES
+
+MOST_ROOTS = 5
+"""Of the roots that a block hangs below the nearest are given."""
+
+_TORCHS = (torch.Tensor, torch._C._FunctionBase, torch.UntypedStorage)
+_OWNERS = (torch.nn.Module, torch.optim.Optimizer)
+
+
+def survivors(addresses: Sequence[int]) -> list[Survivor]:
+    """Return who keeps each of the blocks at ``addresses`` alive, in order.
+
+    An address is that of a storage's first byte, on any device.
+    """
+    return Holdings(addresses).survivors
+
+
+class Holdings:
+    """What one look gave; only :attr:`survivors` refers to the program's objects.
+
+    The heap is read once, and nothing of the objects met is run.
+    """
+
+    def __init__(self, addresses: Sequence[int]) -> None:
+        """Look for what keeps the blocks at ``addresses`` alive."""
+        with _undisturbed():
+            look = _Look(addresses)
+            self._graph = look.graph
+            self._roots = [vertex for vertex in look.roots if look.graph.holds_anything(vertex)]
+            self._shown = {address for address, _ in look.graph.storages(look.roots)}
+            self._shown.update(look.arrays, look.storages)
+            self.survivors = _Survivors(look, self._roots).at(addresses)
+            """One for each address, in order."""
+            self._vertex_of = self._numbered(look.roots)
+            look.graph.release()
+            del look
+        wanted = frozenset(addresses)
+        memory = ({address for address, _ in self._graph.storages([each])} for each in self._roots)
+        self._healthy = {
+            root for root, of in zip(self._roots, memory, strict=True) if not of & wanted
+        }
+        self._below_healthy = self._graph.reach(self._healthy)
+
+    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
+        """Return what is kept alive because of ``roots`` alone, beside themselves.
+
+        That is the memory that hangs below them, below no other tensor or node that Python holds,
+        and that is shown by no tensor, array or storage that Python holds.
+
+        Args:
+            roots: among the ``tensors`` and ``holders`` of the survivors.
+            group: tensors that do not count as others: the rest of a leak.
+
+        Raises:
+            KeyError: one of them is none of those.
+        """
+        mine = self._vertices(roots)
+        apart = {*mine, *self._vertices(group)}
+        if apart & self._healthy:
+            others = self._graph.reach(root for root in self._roots if root not in apart)
+        else:
+            rest = (root for root in self._roots if root not in apart)
+            others = self._graph.reach((*self._below_healthy, *rest))
+        sizes = dict(self._graph.storages(self._graph.reach(mine)))
+        apart_from = self._shown.union(address for address, _ in self._graph.storages(others))
+        own = [size for address, size in sizes.items() if address not in apart_from]
+        return Below(sum(own), len(own), self._references(mine, len(own)))
+
+    def _numbered(self, roots: Mapping[int, Any]) -> dict[int, int]:
+        """Return the vertex of the objects that the survivors keep alive, by ``id()``."""
+        kept = {id(tensor) for each in self.survivors for tensor in each.tensors}
+        kept.update(id(holder.item) for each in self.survivors for holder in each.holders)
+        return {id(item): vertex for vertex, item in roots.items() if id(item) in kept}
+
+    def _vertices(self, items: Sequence[Any]) -> list[int]:
+        return [self._vertex_of[id(item)] for item in items]
+
+    def _references(self, roots: list[int], count: int) -> tuple[Reference, ...]:
+        if not count:
+            return ()
+        plural = "" if count == 1 else "s"
+        saved = Reference("saved", f"{count} saved activation{plural}", "Tensor", length=count)
+        entries = map(self._graph.entry, roots)
+        return (*next(filter(None, entries), ()), saved)
+
+
+class _Look:
+    """The heap as it is now: to be dropped at once."""
+
+    def __init__(self, addresses: Sequence[int]) -> None:
+        objects = living()
+        heap = select(objects, (*_TORCHS, *_OWNERS), node_types())
+        tensors, functions, storages, modules, optimizers, nodes = heap
+        # before anything else here refers to them
+        counts = references.of_tensors(tensors, objects)
+        nodes += functions
+        functions.clear()
+        node_counts = references.of_nodes(nodes, objects)
+        of_storages = references.of_storages(storages, objects)
+        held_storages = [each for each, count in zip(storages, of_storages, strict=True) if count]
+        in_heap = list(tensors)
+        owners = Owners(())
+        owners.add_found(modules, optimizers)
+        # Python makes the dict of an instance when it is first asked for
+        objects.extend(filter(None, map(content_of, optimizers)))
+        named = Named(owners.naming.given.addresses, owners.naming.items)
+        self.found = Found(tensors, named, nodes)
+        self.graph = HoldGraph(self.found)
+        rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))
+        self.sizes = _sizes(addresses, self.graph)
+        self.arrays = arrays_in([*self.sizes.items()], objects)
+        self.storages = storages_in(self.sizes, held_storages)
+        inner = self.graph.inner
+        inner.update(id(tensor_below(each)) for arrays in self.arrays.values() for each in arrays)
+        self.roots: dict[int, Any] = {
+            row: tensor
+            for row, tensor, count in zip(rows, in_heap, counts, strict=True)
+            if row >= 0 and count > inner[id(tensor)]
+        }
+        """What Python holds, by vertex."""
+        inside = self.graph.below_something()
+        vertices = self.graph.vertices_of(nodes)
+        for vertex, node, count in zip(vertices, nodes, node_counts, strict=True):
+            if count > (vertex in inside and references.is_kept(node)):
+                self.roots[vertex] = node
+        self.names = NamedRows(self.found, owners, objects)
+        self.found.scan.close()
+
+
+def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
+    """Return the bytes of each block, 0 where nobody knows them."""
+    sizes = dict.fromkeys(addresses, 0)
+    counter = cpu.cpu_counter()
+    if isinstance(counter, cpu.CpuCounter):
+        blocks = counter.allocator.balance(array("Q", sizes)).sizes
+        sizes = {address: max(size, 0) for address, size in zip(sizes, blocks, strict=True)}
+    for address, size in zip(graph.storage, graph.nbytes, strict=True):
+        if address in sizes:
+            sizes[address] = size
+    return sizes
+
+
+class _Survivors:
+    """Puts together what is known of each block."""
+
+    def __init__(self, look: _Look, roots: Sequence[int]) -> None:
+        self._look = look
+        self._came = look.graph.nearest(roots, MOST_ROOTS)
+        self._rows: dict[int, list[int]] = {}
+        for row, address in enumerate(look.graph.storage):
+            if address in look.sizes:
+                self._rows.setdefault(address, []).append(row)
+        self._cycles: Mapping[int, tuple[Reference, ...]] | None = None
+
+    def at(self, addresses: Sequence[int]) -> list[Survivor]:
+        """Return what is known of the blocks at these addresses."""
+        return [self._survivor(address) for address in addresses]
+
+    def _survivor(self, address: int) -> Survivor:
+        look, rows = self._look, self._rows.get(address, [])
+        held = [row for row in rows if row in look.roots]
+        arrays = tuple(look.arrays.get(address, ()))
+        storages = tuple(look.storages.get(address, ()))
+        holders = self._holders(rows)
+        is_seen = any((held, arrays, storages, holders))
+        best = self._best(held or rows)
+        if best is None:
+            return Survivor(address, look.sizes[address], arrays=arrays, storages=storages)
+        scan, names = look.found.scan, look.names
+        made = (look.found.nonleaf.get(row) for row in held)
+        node = next((each for each in made if each is not None), None)
+        shown = max(min(scan.nbytes[row], look.sizes[address]) for row in held or rows)
+        named = self._best([row for row in rows if names.node[row] >= 0])
+        return Survivor(
+            address=address,
+            size=look.sizes[address],
+            tensors=tuple(look.roots[row] for row in held),
+            arrays=arrays,
+            storages=storages,
+            holders=holders,
+            saved=self._saved(rows),
+            cycle=() if is_seen else self._cycle(rows),
+            role=ROLES[min(names.role[row] for row in rows)],
+            name="" if named is None else names.names[names.node[named]],
+            device=scan.devices[scan.device[best]],
+            dtype=scan.dtypes[scan.dtype[best]],
+            shape=scan.shapes[scan.shape[best]],
+            shown=shown,
+            grad_fn=None if node is None else class_name(node),
+        )
+
+    def _best(self, rows: Sequence[int]) -> int | None:
+        scan, role = self._look.found.scan, self._look.names.role
+        return min(
+            rows,
+            key=lambda row: (role[row], scan.nbytes[row] < scan.storage_nbytes[row], row),
+            default=None,
+        )
+
+    def _holders(self, rows: Sequence[int]) -> tuple[Holder, ...]:
+        look, found = self._look, dict[int, Holder]()
+        for row in rows:
+            for root in self._came.get(row, ()):
+                # what shows the block by itself holds it by itself
+                if root not in rows and root not in found and len(found) < MOST_ROOTS:
+                    way = look.graph.way(self._came, root, row)
+                    found[root] = Holder(look.roots[root], way)
+        return tuple(found.values())
+
+    def _saved(self, rows: Sequence[int]) -> tuple[SavedBy, ...]:
+        found = self._look.found
+        pairs = (
+            pair
+            for first in dict.fromkeys(found.scan.first[row] for row in rows)
+            for pair in found.saved.get(first, ())
+        )
+        return tuple(
+            SavedBy(class_name(each.node), each.argument, each.packed_by, each.region is not None)
+            for each, _ in pairs
+        )
+
+    def _cycle(self, rows: Sequence[int]) -> tuple[Reference, ...]:
+        if self._cycles is None:
+            graph = self._look.graph
+            self._cycles = graph.cycles(graph.reach(self._look.roots))
+        return next((self._cycles[row] for row in rows if row in self._cycles), ())

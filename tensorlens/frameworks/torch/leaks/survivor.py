@@ -1,0 +1,78 @@
+"""What is known of a block that survived, and of what hangs below tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.records.leaks import Reference
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holder:
+    """An object that Python holds, and the way from it to a block that Python does not see."""
+
+    item: Any
+    """A tensor, or a node of autograd's."""
+    references: tuple[Reference, ...]
+    """``grad_fn``, ``GeluBackward0.self``; the last one refers to a tensor of the block."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBy:
+    """A node that saved a tensor."""
+
+    node: str
+    argument: str
+    """``self``, ``saved_tensors[2]``, ``checkpoint input[0]``."""
+    packed_by: str | None
+    """The hook whose packed value this is."""
+    is_checkpoint: bool
+    """Whether it is kept to run a region again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Survivor:
+    """A block, and all that is known to keep it alive. It holds the objects it names."""
+
+    address: int
+    size: int
+    """Bytes of the storage; where none is known those of the block, 0 if neither is."""
+    tensors: tuple[Any, ...] = ()
+    """The tensors that Python holds and that show a part of it: itself, views, aliases."""
+    arrays: tuple[Any, ...] = ()
+    """NumPy arrays with memory in it."""
+    storages: tuple[Any, ...] = ()
+    """Storage objects that Python holds."""
+    holders: tuple[Holder, ...] = ()
+    """What else Python holds and the block hangs below, the nearest first: the tensor whose
+    gradient or part it is, the root of a graph that saved it."""
+    saved: tuple[SavedBy, ...] = ()
+    """The nodes that saved it, wherever they hang."""
+    cycle: tuple[Reference, ...] = ()
+    """The cycle through torch that alone keeps it alive: the collector cannot free it."""
+    role: str = "other"
+    name: str = ""
+    device: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    shown: int = 0
+    """Bytes of the largest tensor that shows it; far less than ``size`` for a small view."""
+    grad_fn: str | None = None
+    """The node that made one of ``tensors``."""
+
+    @property
+    def is_held_unseen(self) -> bool:
+        """Whether nothing is known to hold it: something outside of Python does."""
+        return not any((self.tensors, self.arrays, self.storages, self.holders, self.cycle))
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """What hangs below some tensors."""
+
+    bytes: int
+    tensors: int
+    """Storages, each counted once."""
+    references: tuple[Reference, ...]
+    """``grad_fn``, ``12 saved activations``; none where nothing hangs there."""

@@ -1,0 +1,272 @@
+"""One line on what to do about a leak, for the causes that the path and the facts prove."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensorlens.records.leaks import Example, Reference, ReferencePath
+from tensorlens.units import format_bytes
+
+_VARIABLES = ("local", "global", "closure", "frame")
+_OF_GRAPH = ("graph", "saved")
+_ITERATORS = ("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter")
+_SMALL_VIEW = 0.5
+"""The part of its storage below which a view is small."""
+_VARIABLE = re.compile(r"(?:.*\(\): )?(?P<name>[^\W\d][\w.]*)(?: \([^()]*\))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a leak beside its example and its paths."""
+
+    steps: int = 2
+    """How many steps left something behind: what has fewer items is not what grows."""
+    is_in_array: bool = False
+    """A NumPy array holds the memory."""
+    is_cycle: bool = False
+    """Only a cycle through autograd's graph holds it."""
+
+
+def advice(
+    paths: Sequence[ReferencePath], example: Example | None, facts: Facts | None = None
+) -> str | None:
+    """Return what to do so that nothing is left behind; None when that is not sure.
+
+    Args:
+        paths: all ways that hold the example. Each has to be cut, so that there is no advice
+            where one of them is of no known cause.
+        example: the latest of the tensors that are kept.
+        facts: what else is known.
+    """
+    facts = facts or Facts()
+    if facts.is_cycle:
+        return _CYCLE
+    if not paths or any(path.is_cut or not path.references for path in paths):
+        return None
+    several = [path for path in paths if not _is_one_variable(path)]
+    ways = [_Way(path.references, facts) for path in several or paths]
+    found = [_of_way(way, example) for way in ways]
+    texts = dict.fromkeys(text for text in found if text is not None)
+    return "; ".join(texts) if None not in found and len(texts) <= 2 else None
+
+
+def _is_one_variable(path: ReferencePath) -> bool:
+    """Tell whether a way is a variable alone, which has the latest tensor and no other."""
+    return len(path.references) == 1 and path.references[0].kind in _VARIABLES
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    references: Sequence[Reference]
+    facts: Facts
+
+    def place(self, *kinds: str) -> int | None:
+        """Return the place of the first reference of these kinds."""
+        places = (at for at, each in enumerate(self.references) if each.kind in kinds)
+        return next(places, None)
+
+    def grows(self, begin: int = 0, end: int | None = None) -> int | None:
+        """Return the place of the container that grows, among some references.
+
+        Of several that are long enough it is the one whose last item leads on: None where that
+        does not tell.
+        """
+        places = [
+            at
+            for at, each in enumerate(self.references[:end])
+            if at >= begin and self._may_grow(each)
+        ]
+        if len(places) > 1:
+            places = [at for at in places if _is_last(self.references[at])]
+        return places[0] if len(places) == 1 else None
+
+    def _may_grow(self, each: Reference) -> bool:
+        long = each.limit is None and (each.length or 0) >= self.facts.steps
+        return long and each.kind in ("item", "key") and not each.text.startswith("tuple")
+
+
+def _of_way(way: _Way, example: Example | None) -> str | None:
+    if way.place("unknown") is not None:
+        return None
+    for rule in _RULES:
+        text = rule(way)
+        if text is not None:
+            return text
+    text = None if example is None else _graph(way, example) or _small_view(way, example)
+    return text or _container(way)
+
+
+_CYCLE = (
+    "use torch.autograd.grad(..., create_graph=True), or set .grad to None after use: "
+    "backward(create_graph=True) makes a cycle that the collector cannot free"
+)
+
+
+def _exception(way: _Way) -> str | None:
+    if way.place("exception", "traceback") is None:
+        return None
+    return (
+        "drop each exception when it was handled, or keep str(error) alone: its traceback keeps "
+        "the variables of every function it went through"
+    )
+
+
+def _cache(way: _Way) -> str | None:
+    place = way.place("cache")
+    if place is None:
+        return None
+    cache = way.references[place]
+    if cache.limit is not None or "lru_cache" not in cache.text:
+        return None
+    name = cache.text.partition(" (")[0]
+    return f"give the cache of {name}() a maxsize, or call {name}.cache_clear()"
+
+
+def _hook(way: _Way) -> str | None:
+    place = way.place("hook")
+    # a hook that adds to a list is registered once
+    if place is None or way.grows(place + 1) is not None:
+        return None
+    hook = way.references[place]
+    if hook.length is not None and hook.length < way.facts.steps:
+        return None
+    return f"register the {hook.text} once, or call remove() on the handle that registering returns"
+
+
+def _queue(way: _Way) -> str | None:
+    place = way.place("queue")
+    if place is None or way.references[place].limit is not None:
+        return None
+    bound = "queue.Queue(maxsize=...)"
+    what = f"use {bound}" if way.references[place].text == "SimpleQueue" else "give it a maxsize"
+    return f"take out what is put into the queue, or {what}"
+
+
+def _loader(way: _Way) -> str | None:
+    for at, each in enumerate(way.references):
+        if each.type in _ITERATORS and way.grows(0, at + 1) is not None:
+            return "drop each iterator of the DataLoader, or let it run to its end"
+    return None
+
+
+def _suspended(way: _Way) -> str | None:
+    place = way.place("generator", "coroutine", "async generator")
+    if place is None or way.grows(0, place) is None:
+        return None
+    each = way.references[place]
+    name = each.text.partition("()")[0]
+    end = "await it" if each.kind == "coroutine" else "let it run to its end"
+    return f"close() each {each.kind} of {name}(), or {end}: suspended it keeps its variables"
+
+
+def _future(way: _Way) -> str | None:
+    place = way.place("future")
+    if place is None or way.grows(0, place) is None:
+        return None
+    return "drop each future when its result was taken: it keeps the result"
+
+
+def _optimizer(way: _Way) -> str | None:
+    for at, each in enumerate(way.references):
+        is_groups = each.text.endswith(".param_groups (attribute)")
+        if not is_groups and each.kind != "optimizer state":
+            continue
+        if way.grows(0, at) is not None:
+            return "make the optimizer once, before the loop: each one that was made is kept"
+        if is_groups and way.grows() == at + 1:
+            return "call add_param_group() once, not in each step"
+        if not is_groups:
+            return "make the parameters once: the optimizer keeps the state of replaced ones"
+    return None
+
+
+def _default(way: _Way) -> str | None:
+    place = way.place("default")
+    if place is None or way.grows() != place + 1:
+        return None
+    call = way.references[place].text.removesuffix(" (default)").replace("...", "None")
+    return f"write {call} and make the container in the call: a default value is made only once"
+
+
+_RULES: tuple[Callable[[_Way], str | None], ...] = (
+    _exception,
+    _cache,
+    _hook,
+    _queue,
+    _loader,
+    _suspended,
+    _future,
+    _optimizer,
+    _default,
+)
+
+
+def _graph(way: _Way, example: Example) -> str | None:
+    """Return the advice on what has a graph below it, or is in one."""
+    inside = way.place(*_OF_GRAPH)
+    if inside is None and example.grad_fn is None:
+        return None
+    if inside is None and not example.below:
+        return _number(way, example)
+    above = way.references[:inside]
+    if not above:
+        return None
+    if above[-1].text == "grad":
+        return "set .grad to None after use: gradients made with create_graph=True keep a graph"
+    name = _name(above[-1])
+    if len(above) == 1 and above[0].kind in _VARIABLES:
+        return f"detach() {name} after each step: it keeps the graphs of all steps before"
+    if inside is None and _is_number(example):
+        calls = f"{name}.item() or {name}.detach()"
+    elif inside is None:
+        calls = f"{name}.detach(), or compute it under torch.no_grad()"
+    else:
+        calls = f"{name}.detach(), or {name}.item() of a number"
+    return f"keep {calls}: with its grad_fn it keeps the graph of its step"
+
+
+def _number(way: _Way, example: Example) -> str | None:
+    """Return the advice on single numbers whose graph backward has emptied."""
+    if not _is_number(example) or way.grows() is None:
+        return None
+    return f"keep {_name(way.references[-1])}.item(), a number, in place of a tensor"
+
+
+def _small_view(way: _Way, example: Example) -> str | None:
+    if example.nbytes >= _SMALL_VIEW * example.storage_nbytes:
+        return None
+    shown, storage = format_bytes(example.nbytes), format_bytes(example.storage_nbytes)
+    call = ".copy()" if way.facts.is_in_array else ".clone()"
+    if example.grad_fn is not None:
+        call = ".detach().clone()"
+    return f"keep a {call} of the view: of {shown} it keeps the whole storage of {storage}"
+
+
+def _container(way: _Way) -> str | None:
+    place = way.grows()
+    if place is None:
+        return None
+    kind = re.split(r"[\[{]", way.references[place].text, maxsplit=1)[0]
+    name = _name(way.references[place - 1], "") if place else ""
+    bound = "deque(maxlen=...)" if kind in ("list", "deque") else "a limit"
+    return f"clear {name or 'the ' + kind} when it is no longer needed, or bound it: {bound}"
+
+
+def _is_last(item: Reference) -> bool:
+    return item.text.endswith(f"[{(item.length or 0) - 1}]")
+
+
+def _is_number(example: Example) -> bool:
+    return math.prod(example.shape) == 1
+
+
+def _name(reference: Reference, unknown: str = "tensor") -> str:
+    """Return what a reference calls an object: ``loss`` of ``dict['loss']``."""
+    key = re.fullmatch(r".*\['(\w+)'\]", reference.text)
+    if key is not None:
+        return key[1]
+    found = _VARIABLE.fullmatch(reference.text)
+    return found["name"] if found is not None else unknown

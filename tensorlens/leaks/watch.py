@@ -1,0 +1,184 @@
+"""``find_leaks()`` and ``LeakWatch``: what a loop's steps leave behind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import StepFigures, Steps, frameworks
+from tensorlens.leaks.verdict import Watched, verdict
+from tensorlens.records.leaks import LeakReport
+
+_T = TypeVar("_T")
+
+
+class LeakWatch:
+    """Watches a loop that someone else runs; ``step()`` marks the end of each step.
+
+    ::
+
+        with tensorlens.LeakWatch() as watch:
+            for batch in loader:
+                train_step(batch)
+                watch.step()
+        print(watch.report)
+
+    Watching costs next to nothing while a step runs and keeps nothing alive; the verdict is found
+    at the end of the ``with`` block, or by :meth:`result`, where it takes about as long as a few
+    snapshots.
+
+    Args:
+        warmup: how many steps at the beginning do not count: they make the optimizer's state,
+            caches and buffers.
+
+    Raises:
+        UsageError: ``warmup`` is negative.
+    """
+
+    def __init__(self, *, warmup: int = 2) -> None:
+        if warmup < 0:
+            raise UsageError(f"warmup={warmup}: the number of steps that do not count, 0 or more")
+        self._warmup = warmup
+        self._steps: Steps | None = None
+        self._figures: list[StepFigures] = []
+        self._report: LeakReport | None = None
+
+    def start(self) -> LeakWatch:
+        """Begin to watch.
+
+        Raises:
+            UsageError: it watches already, or no framework was imported.
+        """
+        if self._steps is not None:
+            raise UsageError("this watch is on already")
+        found = frameworks()
+        if not found:
+            raise UsageError("nothing to watch: import torch before the watch starts")
+        self._steps = found[0].follow()
+        self._figures = [self._steps.figures()]
+        self._report = None
+        self._steps.begin()
+        return self
+
+    def step(self) -> None:
+        """Say that a step has ended.
+
+        Raises:
+            UsageError: the watch is not on.
+        """
+        steps = self._on("step()")
+        self._figures.append(steps.figures())
+        steps.begin()
+
+    def follow(self, items: Iterable[_T]) -> Iterator[_T]:
+        """Give the items, a step's each: ``for batch in watch.follow(loader)``."""
+        iterator = iter(items)
+        if self._steps is None:
+            self.start()
+        first = True
+        while True:
+            # the loop's own work on an item ends when it asks for the next one
+            if not first:
+                self.step()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            first = False
+            yield item
+            del item
+
+    def stop(self) -> LeakReport:
+        """Watch no longer, and return the verdict."""
+        steps = self._on("stop()")
+        try:
+            self._report = self.result()
+        finally:
+            self._steps = None
+            steps.close()
+        return self._report
+
+    def result(self) -> LeakReport:
+        """Return the verdict on the steps so far; while the watch is on, it goes on.
+
+        Raises:
+            UsageError: the watch is not on.
+        """
+        if self._steps is None and self._report is not None:
+            return self._report
+        steps = self._on("result()")
+        return verdict(Watched(steps, tuple(self._figures), self._warmup))
+
+    @property
+    def report(self) -> LeakReport:
+        """The verdict, when the watch has ended; else that on the steps so far."""
+        return self.result()
+
+    def _on(self, what: str) -> Steps:
+        if self._steps is None:
+            raise UsageError(f"{what} is for a watch that is on: use it in a with block")
+        return self._steps
+
+    def __enter__(self) -> LeakWatch:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._steps is None:
+            return
+        if error is None:
+            self.stop()
+        else:
+            # a loop that failed is not judged: what its frames hold is held by the error
+            steps, self._steps = self._steps, None
+            steps.close()
+
+
+def find_leaks(
+    step: Callable[..., Any], steps: int = 6, warmup: int = 2
+) -> LeakReport:
+    """Call ``step`` some times, and tell what each call leaves behind.
+
+    Args:
+        step: called with the number of the step, or with nothing if it takes nothing.
+        steps: how many calls count.
+        warmup: how many calls come before, which do not count.
+
+    Raises:
+        UsageError: ``step`` cannot be called, or there are too few steps to tell.
+        Exception: whatever ``step`` raises.
+    """
+    if not callable(step):
+        raise UsageError("find_leaks() takes a function that does one step")
+    if steps < 2:
+        raise UsageError(f"steps={steps}: at least 2 are needed to tell growth from a first step")
+    numbered = _takes_a_number(step)
+    with LeakWatch(warmup=warmup) as watch:
+        for number in range(warmup + steps):
+            if numbered:
+                step(number)
+            else:
+                step()
+            watch.step()
+    return watch.report
+
+
+def _takes_a_number(step: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):
+        # builtins and the like do not say
+        return True
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(
+        each.kind is inspect.Parameter.VAR_POSITIONAL
+        or (each.kind in positional and each.default is inspect.Parameter.empty)
+        for each in parameters
+    )

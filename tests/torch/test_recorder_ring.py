@@ -1,0 +1,198 @@
+"""Where there are more events than are kept, what is told of the dropped ones is still exact."""
+
+import random
+from collections import Counter
+from itertools import accumulate
+
+import pytest
+import torch
+
+from tensorlens.capture.record import record
+from tensorlens.records.events import START
+from tests.torch.recorder_checks import counting_allocator, levels
+
+CHUNK = 1 << 12
+"""So many events are dropped at once."""
+
+
+@pytest.fixture(scope="module")
+def allocator():
+    return counting_allocator()
+
+
+class Program:
+    """Allocates and frees one block at a time, and keeps its own books."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.kept = []
+        self.changes = []
+        """Bytes of each event, negative for a free."""
+
+    def run(self, events):
+        for _ in range(events):
+            # grows for a while, then shrinks
+            rising = len(self.changes) // 3000 % 2 == 0
+            if not self.kept or self.random.random() < (0.53 if rising else 0.47):
+                size = self.random.randrange(1, 3000)
+                self.kept.append(torch.empty(size, dtype=torch.uint8))
+                self.changes.append(size)
+            else:
+                place = self.random.randrange(len(self.kept))
+                self.kept[place], self.kept[-1] = self.kept[-1], self.kept[place]
+                self.changes.append(-len(self.kept.pop()))
+
+    def blocks_after(self, events):
+        """Size to how many blocks of it there are."""
+        sizes = Counter()
+        for change in self.changes[:events]:
+            sizes[abs(change)] += 1 if change > 0 else -1
+        return +sizes
+
+
+def fill():
+    """Make all events so far dropped ones."""
+    for _ in range(2 * CHUNK):
+        torch.empty(1)
+
+
+def started(log):
+    """Size to how many blocks of it were there at the start."""
+    return Counter(size for size, kind in zip(log.size, log.kind, strict=True) if kind == START)
+
+
+def there_now():
+    with record(names=False) as recording:
+        pass
+    return started(recording.log)
+
+
+def check(recording, base, program, first=0):
+    """A recording of `program` after `first` events; `base` was there before it."""
+    log, dropped = recording.log, recording.origin.dropped
+    assert started(log) == base + program.blocks_after(first + dropped)
+    events = len(log) - started(log).total()
+    assert events == len(program.changes) - first - dropped
+    total = sum(size * count for size, count in base.items())
+    bytes_after = list(accumulate(program.changes, initial=total))
+    assert levels(log)[-1] == bytes_after[-1]
+    assert recording.peak("cpu").bytes == max(bytes_after[first:])
+    if not dropped:
+        assert recording.origin.dropped_peaks == {}
+        return
+    folded = bytes_after[first : first + dropped + 1]
+    (peak,) = recording.origin.dropped_peaks.values()
+    assert sum(peak.size) == max(folded)
+    assert started(peak) == base + program.blocks_after(first + folded.index(max(folded)))
+
+
+@pytest.mark.parametrize("events", [CHUNK, 2 * CHUNK + 1, 5 * CHUNK + 77])
+@pytest.mark.parametrize("limit", [1, CHUNK, 6000])
+def test_what_is_dropped(allocator, limit, events):
+    base = there_now()
+    program = Program(events)
+    with record(limit=limit, names=False) as recording:
+        program.run(events)
+        now = allocator.allocated()
+    check(recording, base, program)
+    assert levels(recording.log)[-1] == now
+    assert recording.origin.dropped <= max(0, events - limit)
+    # no more than two chunks beyond what is asked for
+    assert events - recording.origin.dropped <= limit + 2 * CHUNK
+
+
+def test_each_of_two_recordings_has_its_own(allocator):
+    base = there_now()
+    program = Program(5)
+    outer, inner = (record(limit=100, names=False) for _ in range(2))
+    outer.start()
+    program.run(9000)
+    inner.start()
+    begun = len(program.changes)
+    program.run(7000)
+    # while it is on, too
+    _ = outer.log
+    check(outer, base, program)
+    program.run(7000)
+    inner.stop()
+    check(inner, base, program, begun)
+    program.run(3000)
+    outer.stop()
+    check(outer, base, program)
+
+
+def test_lines_of_what_came_before(allocator):
+    def make():
+        return torch.empty(54321, dtype=torch.uint8)
+
+    with record(limit=1, names=False) as recording:
+        kept = make()
+        fill()
+    assert recording.origin.dropped
+    (event,) = [event for event in recording.log if event.nbytes == len(kept)]
+    assert event.action == "start"
+    assert event.stack[0].function.endswith("make")
+    assert event.context.op == "aten::empty"
+
+
+def test_names_of_what_is_gone(allocator):
+    layer = torch.nn.Linear(61, 67)
+    decoys = []
+    with record(limit=1) as recording:
+        layer(torch.ones(3, 61)).exp().sum().backward()
+        layer.zero_grad()
+        # blocks of the gradient's size that are alive at the end
+        decoys.extend(torch.empty(67, 61) for _ in range(2))
+        fill()
+    (peak,) = recording.origin.dropped_peaks.values()
+    names = {event.label.name.rpartition("(): ")[2] for event in peak if event.label is not None}
+    assert {"layer.weight", "layer.bias"} <= names
+    assert not any(name.endswith("grad") for name in names)
+
+
+def test_gradients_among_the_dropped_keep_their_names(allocator):
+    layer = torch.nn.Linear(300, 67)
+    with record(limit=1) as recording:
+        for _ in range(2):
+            layer(torch.ones(3, 300)).exp().sum().backward()
+            kept = [torch.empty(1 << 16) for _ in range(20)]  # so the highest instant is here
+            del kept
+            layer.zero_grad()
+        fill()
+    (peak,) = recording.origin.dropped_peaks.values()
+    gradients = {
+        event.label.name.rpartition("(): ")[2]: event.nbytes
+        for event in peak
+        if event.label is not None and event.label.role == "gradient"
+    }
+    assert gradients == {"layer.weight.grad": 4 * 300 * 67, "layer.bias.grad": 4 * 67}
+
+
+def test_marks_are_at_the_rows_that_are_left(allocator):
+    program = Program(3)
+    with record(limit=1, names=False) as recording:
+        recording.mark("early")
+        program.run(3 * CHUNK)
+        recording.mark("late")
+        total = allocator.allocated()
+        program.run(10)
+    (mark,) = recording.marks
+    assert mark.name == "late"
+    assert len(recording.log) - mark.row == 10
+    assert levels(recording.log)[mark.row - 1] == total
+
+
+def test_the_host_is_not_eaten(allocator):
+    psutil = pytest.importorskip("psutil")
+    resident = psutil.Process().memory_info
+    empty = torch.empty
+    with record(limit=20_000, names=False) as recording:
+        for _ in range(40_000):
+            empty(1)
+        before = resident().rss
+        for _ in range(200_000):
+            empty(1)
+        grown = resident().rss - before
+    assert recording.origin.dropped >= 400_000
+    # 12.8 MB of events came
+    assert grown < 2 << 20
