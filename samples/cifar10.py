@@ -54,7 +54,7 @@ def train(net, optimizer, loader, device, reporter):
     for step, (inputs, labels) in enumerate(loader):
         inputs, labels = inputs.to(device), labels.to(device)
         if step == 1:
-            recording = tensorlens.record().start()
+            recording = tensorlens.record(net, optimizer).start()
         optimizer.zero_grad()
         outputs = net(inputs, labels)
         backward(outputs)

@@ -72,8 +72,10 @@ def _traced(request: Request, error: BaseException) -> Request:
 def _frames(error: BaseException) -> Iterator[Frame]:
     """Give the frames of the traceback and those that called it, innermost first."""
     walked = [*traceback.walk_tb(error.__traceback__)]
-    outer = walked[0][0].f_back if walked else None
-    for frame, lineno in (*reversed(walked), *traceback.walk_stack(outer)):
+    callers = walked[0][0].f_back if walked else None
+    # of no frame it would be our own stack
+    outer = () if callers is None else traceback.walk_stack(callers)
+    for frame, lineno in (*reversed(walked), *outer):
         code = frame.f_code
         user = not is_foreign(code.co_filename) and not code.co_filename.startswith(_OURS)
         yield Frame(code.co_filename, lineno or code.co_firstlineno, code.co_qualname, user)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from tensorlens.capture import regions, reserve
+from tensorlens.census.reporter import MemReporter
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Recorder, RecordOptions, frameworks
 from tensorlens.records.events import EventLog
@@ -59,6 +61,8 @@ class LiveRecording(Recording):
             _running.remove(self)
             reserve.release()
             self._take(recorder, end=True)
+            # with it goes a reporter, which notes births as long as it lives
+            self._options = replace(self._options, roots=tuple)
         if _LINE_TABLES in sys.modules:
             from tensorlens.capture.backward import keep
 
@@ -116,12 +120,16 @@ class LiveRecording(Recording):
         return Recording, (self.log, self.origin)
 
 
-def record(*, limit: int = 1_000_000, ops: bool = True, names: bool = True) -> LiveRecording:
+def record(
+    *roots: Any, limit: int = 1_000_000, ops: bool = True, names: bool = True
+) -> LiveRecording:
     """Return a recording of every allocation and free, for ``with`` or ``start()`` and ``stop()``.
 
     Recordings may overlap, and see all threads of the process.
 
     Args:
+        roots: models and optimizers to take names from, as ``MemReporter`` takes them; without
+            them, names begin at variables (``train(): net.fc1.weight``).
         limit: how many events are kept, at 32 bytes each; the oldest go first, and what was
             resident at the highest instant among them stays known.
         ops: note operators and autograd's nodes as well: without them it costs less, and there is
@@ -130,11 +138,12 @@ def record(*, limit: int = 1_000_000, ops: bool = True, names: bool = True) -> L
             takes as long as ``MemReporter.snapshot()``.
 
     Raises:
-        UsageError: ``limit`` is not positive.
+        UsageError: ``limit`` is not positive, or something given holds no tensors.
     """
     if limit < 1:
         raise UsageError(f"limit={limit}: how many events are kept, at least 1")
-    return LiveRecording(RecordOptions(limit, ops, names))
+    named = MemReporter(*roots).roots if roots else tuple
+    return LiveRecording(RecordOptions(limit, ops, names, named))
 
 
 def running() -> list[LiveRecording]:

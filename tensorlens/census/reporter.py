@@ -73,7 +73,7 @@ class MemReporter:
         """Return what is in memory now; nothing is printed and no tensor is kept alive."""
         with self._lock, _unpinned():
             self._watch()
-            self._last = _snapshot([Root(item, name) for item, name in self._living()])
+            self._last = _snapshot(self.roots())
             return self._last
 
     def report(
@@ -176,11 +176,10 @@ class MemReporter:
         except TypeError:
             self._roots.append((lambda: item, name))
 
-    def _living(self) -> Iterator[tuple[Any, str | None]]:
-        for reference, name in self._roots:
-            item = reference()
-            if item is not None:
-                yield item, name
+    def roots(self) -> list[Root]:
+        """Return what names begin with: those of the models and others given that are alive."""
+        found = ((reference(), name) for reference, name in self._roots)
+        return [Root(item, name) for item, name in found if item is not None]
 
     def _watch(self) -> None:
         for framework in frameworks():

@@ -157,6 +157,8 @@ class RecordOptions:
     """Whether operators and autograd's nodes are noted, without which there is no backward."""
     names: bool = True
     """Whether a census at the beginning and the end gives blocks their names."""
+    roots: Callable[[], Sequence[Root]] = tuple
+    """Gives what names begin with, as for :meth:`Framework.census`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ def _small_view(way: _Way, example: Example) -> str | None:
     call = ".copy()" if way.facts.is_in_array else ".clone()"
     if example.grad_fn is not None:
         call = ".detach().clone()"
-    return f"keep a {call} of the view: of {shown} it keeps the whole storage of {storage}"
+    return f"keep a {call} of the view: its {shown} keep a storage of {storage}"
 
 
 def _container(way: _Way) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 CERTAIN, LIKELY, UNCLEAR, NONE = "certain", "likely", "unclear", "none"
 
@@ -88,7 +89,7 @@ def _ends(made: Sequence[Left | None]) -> tuple[int, int]:
 def _interval(made: Sequence[Left | None]) -> int | None:
     """Return every how many steps something is left, where that is regular."""
     places = [place for place, each in enumerate(made) if each is not None]
-    intervals = {after - before for before, after in zip(places, places[1:], strict=False)}
+    intervals = {after - before for before, after in pairwise(places)}
     if len(intervals) != 1:
         return None
     (interval,) = intervals
@@ -102,7 +103,7 @@ def growing(levels: Sequence[int]) -> Judgement | None:
     Args:
         levels: its bytes after each step, after the warm-up.
     """
-    steps = [after - before for before, after in zip(levels, levels[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(levels)]
     if len(steps) < _FEWEST or min(steps) <= 0:
         return None
     mean = sum(steps) / len(steps)

@@ -27,7 +27,6 @@ from tensorlens.lines.results import build_report
 from tensorlens.lines.wrapping import Region, WrappingMixin
 from tensorlens.records.lines import LineReport
 
-
 _keep_reserve = functools.cache(reserve.hold)
 
 

@@ -7,7 +7,6 @@ were watched after the warm-up.
 from __future__ import annotations
 
 import json
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

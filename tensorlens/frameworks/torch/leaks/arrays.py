@@ -47,6 +47,11 @@ def arrays_in(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> dict[int
     return found
 
 
+def shown(arrays: Sequence[Any]) -> int:
+    """Return the bytes of the largest of some arrays."""
+    return max(int(sys.modules["numpy"].ndarray.nbytes.__get__(array)) for array in arrays)
+
+
 def tensor_below(array: Any) -> Any:
     """Return the tensor whose memory an array shows, or None where that is not a Python object."""
     kind = sys.modules["numpy"].ndarray

@@ -17,7 +17,7 @@ from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.take import _undisturbed
 from tensorlens.frameworks.torch.leaks import references
-from tensorlens.frameworks.torch.leaks.arrays import arrays_in, tensor_below
+from tensorlens.frameworks.torch.leaks.arrays import arrays_in, shown, tensor_below
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.frameworks.torch.leaks.storages import storages_in
 from tensorlens.frameworks.torch.leaks.survivor import Below, Holder, SavedBy, Survivor
@@ -187,17 +187,22 @@ class _Survivors:
         storages = tuple(look.storages.get(address, ()))
         holders = self._holders(rows)
         is_seen = any((held, arrays, storages, holders))
+        size = look.sizes[address]
+        bytes_shown = min(shown(arrays), size) if arrays else 0
         best = self._best(held or rows)
         if best is None:
-            return Survivor(address, look.sizes[address], arrays=arrays, storages=storages)
+            return Survivor(address, size, arrays=arrays, storages=storages, shown=bytes_shown)
         scan, names = look.found.scan, look.names
         made = (look.found.nonleaf.get(row) for row in held)
         node = next((each for each in made if each is not None), None)
-        shown = max(min(scan.nbytes[row], look.sizes[address]) for row in held or rows)
+        # an array shows what it shows of a tensor that shows all
+        if held or not arrays:
+            sizes = (min(scan.nbytes[row], size) for row in held or rows)
+            bytes_shown = max(bytes_shown, *sizes)
         named = self._best([row for row in rows if names.node[row] >= 0])
         return Survivor(
             address=address,
-            size=look.sizes[address],
+            size=size,
             tensors=tuple(look.roots[row] for row in held),
             arrays=arrays,
             storages=storages,
@@ -209,7 +214,7 @@ class _Survivors:
             device=scan.devices[scan.device[best]],
             dtype=scan.dtypes[scan.dtype[best]],
             shape=scan.shapes[scan.shape[best]],
-            shown=shown,
+            shown=bytes_shown,
             grad_fn=None if node is None else class_name(node),
         )
 

@@ -57,7 +57,7 @@ class Survivor:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     shown: int = 0
-    """Bytes of the largest tensor that shows it; far less than ``size`` for a small view."""
+    """Bytes of the largest tensor or array that shows it, less than ``size`` for views alone."""
     grad_fn: str | None = None
     """The node that made one of ``tensors``."""
 

@@ -37,9 +37,12 @@ def _native() -> NativeRecorder:
 class _Paths:
     """Names modules. What there are is looked up when the first one is asked for."""
 
+    def __init__(self, roots: Sequence[Root]) -> None:
+        self._roots = roots
+
     @functools.cached_property
     def _path(self) -> Callable[[int, str], str]:
-        return module_paths()
+        return module_paths(self._roots)
 
     def __call__(self, address: int, kind: str) -> str:
         return self._path(address, kind)
@@ -53,9 +56,8 @@ class HostRecorder:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
 
-    def __init__(self, options: RecordOptions, roots: Sequence[Root] = ()) -> None:
+    def __init__(self, options: RecordOptions) -> None:
         self._options = options
-        self._roots = roots
         self._marks: list[tuple[str, int]] = []
         self._native = _native()
         # what torch already allocated is counted in by the first to watch
@@ -76,7 +78,7 @@ class HostRecorder:
         """Return the log so far; ``end`` stops recording."""
         taken = self._native.read(self._span, end)
         after = self._census()
-        maker = LogMaker(self._native, _Paths(), taken.thread)
+        maker = LogMaker(self._native, _Paths(self._options.roots()), taken.thread)
         log = maker.log(taken.rows, self._started)
         early = self._early(taken.rows, starts(log))
         label(log, taken.rows.owner, self._before, after, early=early)
@@ -116,7 +118,7 @@ class HostRecorder:
         return {"cpu": log}
 
     def _census(self) -> Names | None:
-        return Names(take(self._roots).tensors) if self._options.names else None
+        return Names(take(self._options.roots()).tensors) if self._options.names else None
 
     def _add_marks(self, log: EventLog, taken: Taken) -> None:
         rows = dict(taken.marks)

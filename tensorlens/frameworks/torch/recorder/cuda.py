@@ -6,13 +6,13 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from tensorlens.frameworks.base import RecordOptions
+from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.take import take
@@ -56,7 +56,7 @@ class CudaRecorder:
             torch.cuda.memory._record_memory_history(
                 stacks="python", max_entries=self._options.limit, clear_history=True
             )
-        self._unhook = _tell_modules()
+        self._unhook = _tell_modules(self._options.roots())
 
     def mark(self, name: str) -> None:
         """Give this moment a name."""
@@ -75,7 +75,7 @@ class CudaRecorder:
         recording = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
         log = recording.log
         if self._options.names:
-            table = take(()).tensors
+            table = take(self._options.roots()).tensors
             for number, device in enumerate(log.devices):
                 label(log, (), None, Names(table, device, _ROUNDING), number)
         begun = self._started if recording.origin.started is None else recording.origin.started
@@ -110,13 +110,13 @@ def _since(snapshot: dict[str, Any], started: float) -> dict[str, Any]:
     return {**snapshot, "device_traces": traces}
 
 
-def _tell_modules() -> Callable[[], None]:
+def _tell_modules(roots: Sequence[Root]) -> Callable[[], None]:
     """Let torch note which module runs beside each event, until what is returned is called."""
     tell = getattr(torch._C, "_cuda_setMemoryMetadata", None)
     if tell is None or "torch._dynamo" in sys.modules:
         # hooks would be compiled into the program's graphs
         return lambda: None
-    path_of = module_paths()
+    path_of = module_paths(roots)
     running = _Running()
 
     def say() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap import anchors, hold, living, select
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.owners import Owners, without_function
@@ -108,18 +109,18 @@ def unfreed(log: EventLog) -> list[int]:
     return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and pair < 0]
 
 
-def module_paths() -> Callable[[int, str], str]:
+def module_paths(roots: Sequence[Root] = ()) -> Callable[[int, str], str]:
     """Return what gives the path of a module that lives now, by its address and type's name.
 
     Of one that is gone, and with it the model that knew its path, it is the type's name.
     """
     objects = living()
     (modules,) = select(objects, (torch.nn.Module,))[:1]
-    owners = Owners(())
+    owners = Owners(roots)
     owners.add_found(modules, ())
     names = owners.naming.names
-    roots = array("Q", (id(module) for module, _ in owners.nameless))
-    held = hold(objects, roots, anchors(), names)
+    nameless = array("Q", (id(module) for module, _ in owners.nameless))
+    held = hold(objects, nameless, anchors(), names)
     for (_, node), found in zip(owners.nameless, held, strict=True):
         if found >= 0:
             owners.settle(node, found)
