@@ -299,6 +299,16 @@ class TestArrays:
         # two of fifty floats
         assert (found.tensors, found.size, found.shown) == ((), 200, 8)
 
+    def test_arrays_beside_the_tensor_that_they_show(self):
+        first = torch.zeros(50).numpy()
+        kept = [first, first[3:], first[4:], first.base]
+        found = survivor(address(kept[3]))
+        assert [each is kept[3] for each in found.tensors] == [True]
+        assert {id(each) for each in found.arrays} == {*map(id, kept[:3])}
+        del found
+        kept.pop()
+        assert survivor(first.__array_interface__["data"][0]).tensors == ()
+
     def test_arrays_of_other_memory(self):
         kept = [np.zeros(5), np.zeros(9)[2:]]
         tensor = torch.zeros(5)

@@ -190,9 +190,9 @@ def test_the_host_is_not_eaten(allocator):
         for _ in range(40_000):
             empty(1)
         before = resident().rss
-        for _ in range(200_000):
+        for _ in range(300_000):
             empty(1)
         grown = resident().rss - before
-    assert recording.origin.dropped >= 400_000
-    # 12.8 MB of events came
-    assert grown < 2 << 20
+    assert recording.origin.dropped >= 600_000
+    # events of 19.2 MB came; what else the process did is in the figure, too
+    assert grown < 6 << 20

@@ -18,6 +18,7 @@ _CPU = (
     *("DefaultCPUAllocator", "not enough memory", "can't allocate memory"),
     *("Cannot allocate memory", "unable to mmap", "std::bad_alloc"),
 )
+_ENFORCED = "[enforce fail at alloc_cpu.cpp"
 _LIBRARIES = re.compile(
     r"(?:CUDA|HIP)\b.*\bout of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
 )
@@ -42,7 +43,7 @@ def failed_request(error: BaseException) -> Request | None:
     if isinstance(error, MemoryError):
         return Request("cpu", _nbytes_of_array(error), line or "no memory for a Python object")
     if isinstance(error, RuntimeError):
-        if any(words in text for words in _CPU):
+        if any(words in text for words in _CPU) or _is_cut(text):
             nbytes, exact = _asked(text)
             return Request("cpu", nbytes, line, exact)
         if _LIBRARIES.search(text):
@@ -57,6 +58,11 @@ def _asked(text: str) -> tuple[int | None, bool]:
         return int(match[1]), True
     words = _SIZE.search(text)
     return (parse_bytes(words[1]), False) if words else (None, True)
+
+
+def _is_cut(text: str) -> bool:
+    """Tell whether there was not even room for the words: they end early."""
+    return len(text) > len("[enforce") and _ENFORCED.startswith(text)
 
 
 def _is_accelerator(error: BaseException, text: str) -> bool:

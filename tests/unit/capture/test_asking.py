@@ -74,7 +74,9 @@ def recorded(nbytes, device="cpu"):
     forward = log.stacks.push(forward, CALL, "net.fc")
     stack = log.stacks.push(log.stacks.push(-1, Frame("/me/train.py", 9, "step")), ENGINE)
     log.append(OOM, device, 0, 5, 0, -1)
-    log.append(OOM, device, 0, nbytes, 1, stack, Context(op="aten::mm", node="Mm0", forward=forward))
+    log.append(
+        OOM, device, 0, nbytes, 1, stack, Context(op="aten::mm", node="Mm0", forward=forward)
+    )
     log.append(ALLOC, device, 64, 5, 2, -1)
     return Recording(log)
 

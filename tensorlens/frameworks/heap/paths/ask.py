@@ -8,14 +8,10 @@ addresses and copies of their items.
 from __future__ import annotations
 
 import gc
-import itertools
-import sys
 from collections.abc import Iterator
-from itertools import chain, compress, count, repeat, starmap, tee
-from operator import and_, is_, is_not
+from itertools import chain, compress, repeat, starmap, tee
+from operator import is_, is_not, itemgetter
 from typing import Any, NamedTuple
-
-_TEE = vars(itertools)["_tee_dataobject"]
 
 
 class Answer(NamedTuple):
@@ -34,36 +30,36 @@ def ask(objects: list[Any], hops: int = 0) -> Answer:
 
     What the collector does not track or was told to freeze is not found.
     """
-    arguments, spent = tee(iter([tuple(objects)]))
-    source: Iterator[Any] = chain.from_iterable(starmap(gc.get_referrers, arguments))
+    # tells the tuples that a question is put with from others: since 3.13 they are found too
+    mark = object()
+    source: Iterator[Any] = chain.from_iterable(starmap(gc.get_referrers, [(mark, *objects)]))
     for _ in range(hops):
-        arguments, passed = tee(map(tuple, [_tuples(source)]))
-        source = chain.from_iterable(starmap(gc.get_referrers, arguments))
-        spent = chain(spent, passed)
-    del arguments
-    first, types, second, third = tee(source, 4)
+        # taken from the list, an iterator is gone before the collector could find it
+        tuples = map([chain([mark], _tuples(source))].pop, (0,))
+        source = chain.from_iterable(starmap(gc.get_referrers, map(tuple, tuples)))
+    first, types, second = tee(source, 3)
+    again, third = tee(_tuples(second))
+    # a tuple that is being made has empty places, which only the collector expects
+    items, ends = tee(map(gc.get_referents, third))
     # nothing but the list may refer to them: at their ends they still hold what they passed on
     streams: list[Iterator[Any]] = [
         compress(first, map(is_not, map(type, types), repeat(tuple))),
-        map(id, _tuples(second)),
-        map(list, _tuples(third)),
-        map(id, spent),
+        map(id, again),
+        items,
+        map(is_not, map(itemgetter(-1), ends), repeat(mark)),
     ]
-    del source, spent, first, types, second, third
-    if hops:
-        del passed
-    holders, addresses, items, own = map(list, map(streams.pop, (0, 0, 0, 0)))
-    # since 3.13 the collector also finds the tuples that a question is put with
-    for place in reversed([*compress(count(), map(own.__contains__, addresses))]):
-        del addresses[place], items[place]
-    # what the iterators above had passed on; by now nobody else refers to it
-    passing = map(is_, map(type, holders), repeat(_TEE))
-    unused = map((2).__ge__, map(sys.getrefcount, holders))
-    for place in reversed([*compress(count(), map(and_, passing, unused))]):
-        del holders[place]
-    return Answer(holders, addresses, items)
+    del source, first, types, second, third, again, items, ends
+    holders, addresses, contents, others = map(list, map(streams.pop, (0, 0, 0, 0)))
+    return Answer(
+        holders, [*compress(addresses, others)], [*map(_reversed, compress(contents, others))]
+    )
 
 
 def _tuples(found: Iterator[Any]) -> Iterator[Any]:
     first, second = tee(found)
     return compress(first, map(is_, map(type, second), repeat(tuple)))
+
+
+def _reversed(items: list[Any]) -> list[Any]:
+    # the collector begins with the last
+    return items[::-1]

@@ -81,12 +81,12 @@ def _choose(target: Node, most: int) -> list[ReferencePath]:
     # every holder's shortest way comes before any holder's second
     ranked.sort(key=lambda each: (each[1][0], each[0], each[1]))
     chosen: list[ReferencePath] = []
-    met: set[tuple[int, int] | str] = set()
+    met: set[tuple[str | int, int] | str] = set()
     for _, (doubt, _), way in ranked:
         if doubt > 1 and chosen:
             break
         path, beginning = write(way)
-        keys: set[tuple[int, int] | str] = {(beginning, way.last), str(path)}
+        keys: set[tuple[str | int, int] | str] = {(beginning, way.last), str(path)}
         if met.isdisjoint(keys):
             chosen.append(path)
         met |= keys

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
+from tensorlens.frameworks.heap.describe import class_name
 from tensorlens.frameworks.heap.paths.ask import Answer, ask
 from tensorlens.frameworks.heap.paths.nodes import (
     CLASS,
@@ -58,6 +59,8 @@ class Search:
         self._question = question
         self._depth = depth
         self._asked = 0
+        # alive as long as its references count
+        self._given = targets
         self._skip = {*skip, id(targets)}
         self.nodes: dict[int, Node] = {}
         self.targets = [self._node(target) for target in targets]
@@ -84,11 +87,17 @@ class Search:
         node = self.nodes.get(id(found))
         if node is None:
             node = self.nodes[id(found)] = Node(id(found), found)
-            node.roots += self.places.roots.get(id(found), ())
+            known = self.places.roots.get(id(found), ())
             if type(found) is contextvars.Context:
                 node.add_root(Root(CONTEXT))
+            elif is_atomic(found):
+                pass
             elif is_subtype(type(found), type):
-                node.add_root(Root(CLASS))
+                node.add_root(Root(CLASS, class_name(found)))
+            else:
+                # what a variable calls them says less
+                is_module = any(root.kind == GLOBAL for root in known)
+                node.roots += [root for root in known if root.kind == GLOBAL or not is_module]
         return node
 
     def _tuple(self, address: int, items: list[Any]) -> Node:
@@ -111,8 +120,11 @@ class Search:
 
     def _can_ask(self, node: Node) -> bool:
         is_root = any(root.kind in NO_MORE for root in node.roots)
-        is_root |= any(type(node.object) is atomic for atomic in _ATOMIC)
-        return not is_root and node.distance < self._depth and node.address not in self._skip
+        return (
+            not (is_root or is_atomic(node.object))
+            and node.distance < self._depth
+            and node.address not in self._skip
+        )
 
     def _ask(self, frontier: list[Node]) -> None:
         objects = [node.object for node in frontier]
@@ -173,14 +185,15 @@ class Search:
         for child in hits:
             if type(holder) is FunctionType and holder.__globals__ is child.object:
                 child.add_root(Root(GLOBAL, namespace_name(child.object)))
+            elif type(child.object) is dict and is_subtype(type(holder), type):
+                child.add_root(Root(CLASS, class_name(holder)))
             else:
                 self._link(self._node(holder), child)
 
     def _link(self, holder: Node, child: Node) -> None:
-        if holder is not child:
-            if not holder.distance and not any(holder is target for target in self.targets):
-                holder.distance = child.distance + 1
-            child.add_holder(holder)
+        if not holder.distance and not any(holder is target for target in self.targets):
+            holder.distance = child.distance + 1
+        child.add_holder(holder)
 
     def _begin_given(self) -> None:
         """Let ways begin at what only the profiler holds: it was given that to watch."""
@@ -207,7 +220,9 @@ class Search:
         known = _reached(self.nodes.values())
         for node in self.nodes.values():
             is_target = node.address in self._counts
-            if (node.address in known and not is_target) or node.address in self._skip:
+            if node.address in known and not is_target:
+                continue
+            if node.address in self._skip or is_atomic(node.object):
                 continue
             if not node.asked:
                 node.add_root(Root(CUT))
@@ -233,6 +248,11 @@ class Search:
         if count is None:
             count = sys.getrefcount(node.object) - _HELD
         return count - node.references - self.places.variables[node.address]
+
+
+def is_atomic(found: Any) -> bool:
+    """Tell whether an object is a mere value, that many refer to."""
+    return any(type(found) is atomic for atomic in _ATOMIC)
 
 
 def _children(nodes: Collection[Node]) -> dict[int, list[Node]]:

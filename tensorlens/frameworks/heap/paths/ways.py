@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tensorlens.frameworks.heap.paths.nodes import CUT, HELD, TEMPORARY, UNKNOWN, Node, Root
+from tensorlens.frameworks.heap.paths.nodes import (
+    CUT,
+    HELD,
+    NO_MORE,
+    TEMPORARY,
+    UNKNOWN,
+    Node,
+    Root,
+)
 
 _LAST = {HELD: 1, TEMPORARY: 1, UNKNOWN: 1, CUT: 2}
 
@@ -46,7 +54,10 @@ def _ways_through(holder: Node, target: Node) -> Iterator[Way]:
             for root in node.roots:
                 yield Way(root, way)
             for further in node.holders:
-                if further is not target and further.address not in ways_down:
+                if any(root.kind in NO_MORE for root in further.roots):
+                    # two variables of one module are two ways
+                    yield from (Way(root, (further, *way)) for root in further.roots)
+                elif further is not target and further.address not in ways_down:
                     ways_down[further.address] = (further, *way)
                     above.append(further)
         level = above

@@ -23,8 +23,8 @@ from tensorlens.records.leaks import Reference, ReferencePath
 from tensorlens.records.names import key_text
 
 
-def write(way: Way) -> tuple[ReferencePath, int]:
-    """Return a way as text, and the address of what it begins with."""
+def write(way: Way) -> tuple[ReferencePath, str | int]:
+    """Return a way as text, and what it begins with: a name, or a function or cell's address."""
     writer = _Writer(way.nodes)
     writer.begin(way.root)
     writer.go_on()
@@ -49,7 +49,7 @@ def write_cycle(circle: tuple[Node, ...], down: tuple[Node, ...]) -> ReferencePa
 class _Writer:
     nodes: tuple[Node, ...]
     references: list[Reference] = field(default_factory=list)
-    beginning: int = 0
+    beginning: str | int = 0
     place: int = 0
     is_bare: bool = True
     """Whether nothing but names and functions came so far, which say no more than the next."""
@@ -57,11 +57,10 @@ class _Writer:
     def begin(self, root: Root) -> None:
         """Write what a way begins with."""
         first = self.nodes[0]
-        self.beginning = first.address
         if root.kind == GLOBAL:
             self._take(_global(root.name, self.nodes))
         elif root.kind == CLASS:
-            self._take(_of_class(self.nodes))
+            self._take(_of_class(root.name, self.nodes))
         elif root.kind == LOCAL:
             self._take(Step(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
         elif root.kind == TEMPORARY:
@@ -71,6 +70,10 @@ class _Writer:
             self.is_bare = False
         elif root.kind == CONTEXT:
             self.is_bare = False
+        name = self.references[0].text if self.references else ""
+        # a closure may refer to the same cell
+        is_cell = root.kind == LOCAL and _is_cell(first)
+        self.beginning = first.address if is_cell else f"{name} {first.address}"
 
     def go_on(self) -> None:
         """Write the rest."""
@@ -114,10 +117,9 @@ def _global(module: str, nodes: tuple[Node, ...]) -> Step:
     return Step(Reference("global", f"{module}.{name} (global)".removeprefix(".")), 1)
 
 
-def _of_class(nodes: tuple[Node, ...]) -> Step:
-    name = describe.class_name(nodes[0].object)
-    if len(nodes) < 3 or not look.is_of(nodes[1], dict):
+def _of_class(name: str, nodes: tuple[Node, ...]) -> Step:
+    if len(nodes) < 2 or not look.is_of(nodes[0], dict):
         return Step(Reference("class", f"{name} (class)"), min(1, len(nodes) - 1))
-    key = look.key_of(nodes[1], nodes[2])
+    key = look.key_of(nodes[0], nodes[1])
     attribute = key if type(key) is str else "?"
-    return Step(Reference("class attribute", f"{name}.{attribute} (class attribute)"), 2)
+    return Step(Reference("class attribute", f"{name}.{attribute} (class attribute)"))

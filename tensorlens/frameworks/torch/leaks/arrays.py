@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tensorlens.frameworks.heap import select
@@ -52,13 +52,19 @@ def shown(arrays: Sequence[Any]) -> int:
     return max(int(sys.modules["numpy"].ndarray.nbytes.__get__(array)) for array in arrays)
 
 
-def tensor_below(array: Any) -> Any:
-    """Return the tensor whose memory an array shows, or None where that is not a Python object."""
+def bases_of(arrays: Iterable[Any]) -> list[Any]:
+    """Return what the memory of arrays comes from, once for each reference to it.
+
+    An array that shows a part of another one refers to that, and not to the other's base.
+    """
     kind = sys.modules["numpy"].ndarray
-    base = array
-    while is_subtype(type(base), kind):
-        base = kind.base.__get__(base)
-    return base
+    owners: dict[int, Any] = {}
+    for array in arrays:
+        base = kind.base.__get__(array)
+        while is_subtype(type(base), kind):
+            array, base = base, kind.base.__get__(base)
+        owners[id(array)] = base
+    return [*owners.values()]
 
 
 def _arrays(kind: type, objects: list[Any]) -> Iterator[Any]:
@@ -68,13 +74,22 @@ def _arrays(kind: type, objects: list[Any]) -> Iterator[Any]:
         holders = [each for each in objects[start : start + _AT_ONCE] if type(each) is not MODULES]
         arrays, others = select(gc.get_referents(*holders), (kind,), _UNTRACKED)
         del holders
-        while inside := [each for each in others if not _is_in_heap(each)]:
+        known: dict[int, Any] = {}
+        while inside := [each for each in _each_once(others, known) if not _is_in_heap(each)]:
             inner, others = select(gc.get_referents(*inside), (kind,), _UNTRACKED)
             arrays += inner
         for array in arrays:
             if id(array) not in seen:
                 seen.add(id(array))
                 yield array
+
+
+def _each_once(containers: Sequence[Any], known: dict[int, Any]) -> Iterator[Any]:
+    """Give those that were not given before: tuples may share tuples many times over."""
+    for each in containers:
+        if id(each) not in known:
+            known[id(each)] = each
+            yield each
 
 
 def _is_in_heap(container: Any) -> bool:

@@ -24,6 +24,8 @@ from tensorlens.records.leaks import Reference
 
 Storage: TypeAlias = tuple[int, int]
 """Address and bytes."""
+Way: TypeAlias = "tuple[Way | None, tuple[int, int]]"
+"""The references on a way that have a text, the last one with those before it."""
 
 _MOST_DEEP = 3
 _CONTAINERS = (list, tuple, dict)
@@ -147,28 +149,30 @@ class HoldGraph:
             if vertex < self._rows and self.storage[vertex]:
                 yield self.storage[vertex], self.nbytes[vertex]
 
-    def nearest(self, roots: Sequence[int], most: int) -> dict[int, dict[int, int]]:
-        """Return the ``most`` nearest roots of each vertex, with the vertex before it on the way.
+    def nearest(self, roots: Sequence[int], most: int) -> dict[int, dict[int, Way | None]]:
+        """Return the ways from the ``most`` nearest roots of each vertex, by root, nearest first.
 
         A root is not its own, but it may be below another.
         """
-        came: dict[int, dict[int, int]] = {}
-        waiting = deque((root, root) for root in roots)
+        came: dict[int, dict[int, Way | None]] = {}
+        waiting: deque[tuple[int, int, Way | None]] = deque((root, root, None) for root in roots)
         while waiting:
-            vertex, root = waiting.popleft()
+            vertex, root, way = waiting.popleft()
             for below in self._below.get(vertex, ()):
                 known = came.setdefault(below, {})
                 if below != root and root not in known and len(known) < most:
-                    known[root] = vertex
-                    waiting.append((below, root))
+                    edge = vertex, below
+                    known[root] = following = (way, edge) if edge in self._texts else way
+                    waiting.append((below, root, following))
         return came
 
-    def way(self, came: dict[int, dict[int, int]], root: int, vertex: int) -> tuple[Reference, ...]:
-        """Return the references from a root to a vertex; nodes in the middle are left out."""
-        way = [vertex]
-        while way[-1] != root:
-            way.append(came[way[-1]][root])
-        return self.references(way[::-1])
+    def read(self, way: Way | None) -> tuple[Reference, ...]:
+        """Return the references of a way."""
+        edges = []
+        while way is not None:
+            way, edge = way
+            edges.append(edge)
+        return tuple(reference for edge in reversed(edges) for reference in self.references(edge))
 
     def references(self, vertices: Sequence[int]) -> tuple[Reference, ...]:
         """Return the references from each vertex to the next."""

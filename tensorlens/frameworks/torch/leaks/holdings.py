@@ -17,7 +17,7 @@ from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.take import _undisturbed
 from tensorlens.frameworks.torch.leaks import references
-from tensorlens.frameworks.torch.leaks.arrays import arrays_in, shown, tensor_below
+from tensorlens.frameworks.torch.leaks.arrays import arrays_in, bases_of, shown
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.frameworks.torch.leaks.storages import storages_in
 from tensorlens.frameworks.torch.leaks.survivor import Below, Holder, SavedBy, Survivor
@@ -135,7 +135,8 @@ class _Look:
         self.arrays = arrays_in([*self.sizes.items()], objects)
         self.storages = storages_in(self.sizes, held_storages)
         inner = self.graph.inner
-        inner.update(id(tensor_below(each)) for arrays in self.arrays.values() for each in arrays)
+        for arrays in self.arrays.values():
+            inner.update(map(id, bases_of(arrays)))
         self.roots: dict[int, Any] = {
             row: tensor
             for row, tensor, count in zip(rows, in_heap, counts, strict=True)
@@ -229,11 +230,10 @@ class _Survivors:
     def _holders(self, rows: Sequence[int]) -> tuple[Holder, ...]:
         look, found = self._look, dict[int, Holder]()
         for row in rows:
-            for root in self._came.get(row, ()):
+            for root, way in self._came.get(row, {}).items():
                 # what shows the block by itself holds it by itself
                 if root not in rows and root not in found and len(found) < MOST_ROOTS:
-                    way = look.graph.way(self._came, root, row)
-                    found[root] = Holder(look.roots[root], way)
+                    found[root] = Holder(look.roots[root], look.graph.read(way))
         return tuple(found.values())
 
     def _saved(self, rows: Sequence[int]) -> tuple[SavedBy, ...]:

@@ -34,12 +34,12 @@ def of_tensors(tensors: list[Any], objects: list[Any]) -> array[int]:
 
 
 def of_nodes(nodes: list[Any], objects: list[Any]) -> array[int]:
-    """Return the same for nodes, but with torch's own reference: see :func:`is_kept`."""
+    """Return the same for nodes, torch's own reference counted in: see :func:`is_kept`."""
     return _counts(nodes, objects)
 
 
 def of_storages(storages: list[Any], objects: list[Any]) -> array[int]:
-    """Return the same for storages."""
+    """Return the same for storages, as for tensors."""
     counts = _counts(storages, objects)
     use_count = getattr(torch._C, "_storage_Use_Count", None)
     for index, storage in enumerate(storages):
@@ -51,7 +51,7 @@ def of_storages(storages: list[Any], objects: list[Any]) -> array[int]:
 def is_kept(node: Any) -> bool:
     """Return whether torch holds the Python object of a node for as long as it needs the node.
 
-    It always did for a custom function's, which has the content, and does for all since 2.10.
+    It always did for a custom function's, which has the content, and does for all in torch 2.13.
     """
     return issubclass(type(node), torch._C._FunctionBase) or _keeps_nodes()
 
@@ -70,8 +70,8 @@ def _counts(items: list[Any], objects: list[Any]) -> array[int]:
 def _is_held_by_torch() -> Callable[[Any], bool]:
     """Return what tells whether torch holds the Python object of a tensor.
 
-    torch does so while it refers to the tensor itself (2.10 and later); older ones did only when
-    Python had let go of it, and noted that at the beginning of the object.
+    torch 2.13 does so while it refers to the tensor itself; older ones do only when Python has let
+    go of it, and note that at the beginning of the object.
     """
     use_count = getattr(_base, "_use_count", None)
     if use_count is None or not _is_held_when_shared(use_count):
@@ -84,7 +84,8 @@ def _is_held_by_torch() -> Callable[[Any], bool]:
 def _is_held_when_shared(use_count: Callable[[Any], int]) -> bool:
     with torch.inference_mode(False), torch.enable_grad():
         alone, shared = (torch.zeros(1, requires_grad=True) for _ in range(2))
-        kept: Sequence[Any] = (shared * 2,)
+        # saves nothing, so that no hook of the program's is asked
+        kept: Sequence[Any] = (shared.neg(),)
     counts = sys.getrefcount(shared) - sys.getrefcount(alone)
     return len(kept) == counts == 1 and use_count(shared) > use_count(alone) == 1
 
@@ -92,7 +93,7 @@ def _is_held_when_shared(use_count: Callable[[Any], int]) -> bool:
 @functools.cache
 def _keeps_nodes() -> bool:
     with torch.inference_mode(False), torch.enable_grad():
-        made = torch.zeros(1, requires_grad=True) * 2
+        made = torch.zeros(1, requires_grad=True).neg()
     node = made.grad_fn
     before = sys.getrefcount(node)
     del made

@@ -71,9 +71,12 @@ class Span:
 
     where = 0
     """Address of the handle, for the native part."""
+    watches = False
+    """Whether births are watched for it."""
 
-    def __init__(self, library: ctypes.PyDLL) -> None:
-        self._library = library
+    def __init__(self, allocator: NativeAllocator) -> None:
+        self._allocator = allocator
+        self._library = allocator.library
         # the native part writes it, so that no exception can come between
         self._slot = ctypes.c_void_p()
         self.where = ctypes.addressof(self._slot)
@@ -87,6 +90,9 @@ class Span:
         """Forget it; the second time it does nothing."""
         if self.where:
             self._library.tl_record_end(self.where)
+        if self.watches:
+            self.watches = False
+            self._allocator.watch_births(False)
 
     def __del__(self) -> None:
         self.end()
@@ -121,19 +127,16 @@ class NativeRecorder:
             NativeUnavailable: stacks cannot be had on this Python.
             MemoryError: there is none for the list of what is there already.
         """
-        span = Span(self._library)
+        span = Span(self._allocator)
         with self._lock:
             self._allocator.watch_births()
-            try:
-                self._tell_modules()
-                if ops:
-                    self._start_ops()
-                if self._library.tl_record_begin(limit, span.where):
-                    raise MemoryError
-            except BaseException:
-                self._allocator.watch_births(False)
-                raise
-            return span
+            span.watches = True
+            self._tell_modules()
+            if ops:
+                self._start_ops()
+            if self._library.tl_record_begin(limit, span.where):
+                raise MemoryError
+        return span
 
     def read(self, span: Span, end: bool) -> Taken:
         """Return what the span holds so far; ``end`` closes it.
@@ -152,7 +155,7 @@ class NativeRecorder:
             finally:
                 if end:
                     span.end()
-                    self._close()
+                    self._stop_ops()
             return Taken(rows, dropped, peak, lost, marks, thread)
 
     def mark(self, number: int) -> None:
@@ -216,8 +219,7 @@ class NativeRecorder:
         numbers = iter(marks)
         return list(zip(numbers, numbers, strict=True))
 
-    def _close(self) -> None:
-        self._allocator.watch_births(False)
+    def _stop_ops(self) -> None:
         if self._ops is not None and not self._library.tl_is_recording():
             self._ops.tl_ops_stop()
 
@@ -251,7 +253,7 @@ class NativeRecorder:
     def _reads_modules(self) -> bool:
         probe = _Probe()
         self._library.tl_module_call(id(_Probe.call.__code__))
-        span = Span(self._library)
+        span = Span(self._allocator)
         if self._library.tl_record_begin(1, span.where):
             return False
         probe.call()

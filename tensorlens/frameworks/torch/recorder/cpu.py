@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import linecache
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from tensorlens.frameworks.base import RecordOptions, Root
+from tensorlens.frameworks.base import RecordOptions
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.take import take
@@ -37,12 +37,12 @@ def _native() -> NativeRecorder:
 class _Paths:
     """Names modules. What there are is looked up when the first one is asked for."""
 
-    def __init__(self, roots: Sequence[Root]) -> None:
-        self._roots = roots
+    def __init__(self, options: RecordOptions) -> None:
+        self._options = options
 
     @functools.cached_property
     def _path(self) -> Callable[[int, str], str]:
-        return module_paths(self._roots)
+        return module_paths(self._options.roots())
 
     def __call__(self, address: int, kind: str) -> str:
         return self._path(address, kind)
@@ -78,7 +78,7 @@ class HostRecorder:
         """Return the log so far; ``end`` stops recording."""
         taken = self._native.read(self._span, end)
         after = self._census()
-        maker = LogMaker(self._native, _Paths(self._options.roots()), taken.thread)
+        maker = LogMaker(self._native, _Paths(self._options), taken.thread)
         log = maker.log(taken.rows, self._started)
         early = self._early(taken.rows, starts(log))
         label(log, taken.rows.owner, self._before, after, early=early)
