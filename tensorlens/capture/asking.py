@@ -53,7 +53,7 @@ def _recorded(request: Request, log: EventLog) -> Request | None:
         exact=True,
         line=lines.charged(stack, context, phase),
         module=lines.module(stack, context, phase),
-        op=None if context < 0 else log.contexts[context].op,
+        op=None if context < 0 else log.contexts[context].outer or log.contexts[context].op,
         phase=phase,
     )
 

@@ -28,7 +28,7 @@ class Request:
     module: str | None = None
     """Path of the module that ran; known where it was recorded."""
     op: str | None = None
-    """The operator that asked; known where it was recorded."""
+    """The outermost operator that asked; known where it was recorded."""
     phase: str | None = None
     """One of :data:`tensorlens.records.events.PHASES`."""
 

@@ -1,6 +1,5 @@
 """``tensorlens run --record``: what is recorded, when it begins and ends, what is refused."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -173,7 +172,7 @@ def test_forked_workers_leave_the_file_alone(folder):
     done = tensorlens(folder, "run", "--record", "run.tlens", "train.py")
     assert done.returncode == 0
     assert len(last_words(done)) == 1
-    assert sorted(os.listdir(folder)) == ["run.tlens", "step.py", "train.py"]
+    assert sorted(path.name for path in folder.iterdir()) == ["run.tlens", "step.py", "train.py"]
 
 
 def test_the_number_of_events_reaches_the_recorder(folder, monkeypatch):

@@ -34,6 +34,8 @@ def ask(objects: list[Any], hops: int = 0) -> Answer:
     mark = object()
     source: Iterator[Any] = chain.from_iterable(starmap(gc.get_referrers, [(mark, *objects)]))
     for _ in range(hops):
+        # of its own: the tuple is in the making while the question before is answered
+        mark = object()
         # taken from the list, an iterator is gone before the collector could find it
         tuples = map([chain([mark], _tuples(source))].pop, (0,))
         source = chain.from_iterable(starmap(gc.get_referrers, map(tuple, tuples)))

@@ -533,6 +533,14 @@ TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns,
   figures[3] = span->thread;
 }
 
+// Has `namer` called on the main thread when backward begins from now on, see wishes.hpp. The
+// caller keeps it alive for good.
+TL_EXPORT void tl_name_at_backward(PyObject* namer) {
+  g_modules_named.store(0, std::memory_order_relaxed);
+  g_passes.store(0, std::memory_order_relaxed);
+  g_namer.store(namer, std::memory_order_relaxed);
+}
+
 TL_EXPORT void tl_record_mark(int64_t number) {
   record_mark(number);
 }

@@ -5,7 +5,7 @@
 
 #include "log.hpp"
 #include "nodes.hpp"
-#include "stacks.hpp"
+#include "wishes.hpp"
 
 #include <unordered_map>
 #include <vector>
@@ -267,6 +267,8 @@ void record_failure(int64_t size) {
 // What torch says of operators and nodes, by way of the part that is linked against it.
 
 constexpr char kEngine[] = "autograd::engine::evaluate_function: ";
+// the gradient of the loss itself, which backward() makes before anything else
+constexpr char kFirstGradient[] = "aten::ones_like";
 
 void op_begins(const char* name, int64_t next_node, uint64_t thread) {
   if (!g_recording.load(std::memory_order_relaxed)) {
@@ -285,6 +287,9 @@ void op_begins(const char* name, int64_t next_node, uint64_t thread) {
       : place > 0 ? now.op[place - 1].engine : -1;
   if (op.engine < 0) {
     now.last = kNoNode;
+    if (place == 0 && std::strcmp(name, kFirstGradient) == 0) {
+      backward_begins();
+    }
   }
   op.frame = innermost_frame();
   if (place > 0 && now.op[place - 1].frame == op.frame && now.op[place - 1].at.stack != kNoStack) {
@@ -326,6 +331,7 @@ void node_begins(const char* name, int64_t number, uint64_t forward_thread) {
   if (place >= Running::kDeep) {
     return;
   }
+  backward_runs();
   Running::Node& node = now.node[place];
   node.name = g_op_names.number(name);
   node.frame = innermost_frame();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,6 +159,15 @@ class NativeRecorder:
                     self._stop_ops()
             return Taken(rows, dropped, peak, lost, marks, thread)
 
+    def name_at_backward(self, namer: Callable[[], None]) -> None:
+        """Have ``namer`` called on the main thread when backward begins.
+
+        All that the forward pass kept is alive then. It is called at the first passes, then ever
+        more seldom, and whenever more modules were met. There can be only one, kept for good.
+        """
+        self._namer = namer
+        self._library.tl_name_at_backward(id(namer))
+
     def mark(self, number: int) -> None:
         """Note in the log that a moment with this number is now."""
         self._library.tl_record_mark(number)
@@ -281,6 +291,7 @@ class NativeRecorder:
             "tl_record_look": (None, (_Address, ctypes.c_int, _Address, _Address)),
             "tl_record_end": (None, (_Address,)),
             "tl_is_recording": (ctypes.c_int, ()),
+            "tl_name_at_backward": (None, (_Address,)),
             "tl_record_mark": (None, (_Number,)),
             "tl_record_marks": (_Address, (_Address, _Address)),
             "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),

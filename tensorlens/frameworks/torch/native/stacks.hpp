@@ -45,6 +45,7 @@ class Modules {
       constexpr int kNameOfType = 24;
       entry->second = static_cast<int32_t>(met_.size());
       met_.push_back(Met{module, type, read.get<const char*>(type + kNameOfType)});
+      count_.store(static_cast<int64_t>(met_.size()), std::memory_order_relaxed);
     }
     return entry->second;
   }
@@ -53,11 +54,16 @@ class Modules {
     return met_;
   }
 
+  int64_t count() const {
+    return count_.load(std::memory_order_relaxed);
+  }
+
   SpinLock lock;
 
  private:
   std::unordered_map<uintptr_t, int32_t> numbers_;
   std::deque<Met> met_;
+  std::atomic<int64_t> count_{0};
 };
 
 Modules& g_modules = *new Modules;

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from tensorlens.frameworks.base import RecordOptions
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.census.watching import watch
 from tensorlens.frameworks.torch.native.recorder import Columns, NativeRecorder, Taken
-from tensorlens.frameworks.torch.recorder.labels import Names, label, module_paths, starts
+from tensorlens.frameworks.torch.recorder.labels import Names, label, starts, unfreed
 from tensorlens.frameworks.torch.recorder.logs import LogMaker, sources_of
+from tensorlens.frameworks.torch.recorder.naming import Naming
 from tensorlens.records.events import ALLOC, EventLog, Mark
 from tensorlens.records.recordings import Origin
 
@@ -34,20 +33,6 @@ def _native() -> NativeRecorder:
     return _recorder
 
 
-class _Paths:
-    """Names modules. What there are is looked up when the first one is asked for."""
-
-    def __init__(self, options: RecordOptions) -> None:
-        self._options = options
-
-    @functools.cached_property
-    def _path(self) -> Callable[[int, str], str]:
-        return module_paths(self._options.roots())
-
-    def __call__(self, address: int, kind: str) -> str:
-        return self._path(address, kind)
-
-
 class HostRecorder:
     """Records what torch's CPU allocator hands out, from its making until it is read to the end.
 
@@ -58,31 +43,42 @@ class HostRecorder:
 
     def __init__(self, options: RecordOptions) -> None:
         self._options = options
-        self._marks: list[tuple[str, int]] = []
+        self._marks: list[tuple[str | None, int]] = []
+        """Name and time of each; those that only the naming needs have no name."""
         self._native = _native()
         # what torch already allocated is counted in by the first to watch
         unwatch = watch()
         try:
-            self._before = self._census()
+            self._naming = Naming(options, self._native, lambda: self._mark(None))
             self._span = self._native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
+            self._naming.begin()
         finally:
             unwatch()
 
     def mark(self, name: str) -> None:
         """Give this moment a name."""
+        self._mark(name)
+
+    def _mark(self, name: str | None) -> int:
+        number = len(self._marks)
         self._marks.append((name, time.monotonic_ns() - self._started))
-        self._native.mark(self._key(len(self._marks) - 1))
+        self._native.mark(self._key(number))
+        return number
 
     def read(self, end: bool) -> tuple[EventLog, Origin]:
         """Return the log so far; ``end`` stops recording."""
+        if end:
+            self._naming.end()
         taken = self._native.read(self._span, end)
-        after = self._census()
-        maker = LogMaker(self._native, _Paths(self._options), taken.thread)
+        after = self._naming.after()
+        maker = LogMaker(self._native, self._naming.paths(), taken.thread)
         log = maker.log(taken.rows, self._started)
-        early = self._early(taken.rows, starts(log))
-        label(log, taken.rows.owner, self._before, after, early=early)
-        self._add_marks(log, taken)
+        places = dict(taken.marks)
+        between = self._naming.between(log, lambda number: places.get(self._key(number)))
+        found = self._at_the_ends(self._early(taken.rows, starts(log)), after, unfreed(log))
+        label(log, taken.rows.owner, [*found[:1], *between, *found[1:]])
+        self._add_marks(log, places)
         log.sources = sources_of(log, linecache.getlines)
         return log, Origin(
             source={"cpu": cpu.CpuCounter.source},
@@ -91,6 +87,14 @@ class HostRecorder:
             dropped_peaks=self._dropped_peaks(maker, taken, after),
             notes=tuple(self._notes(taken)),
         )
+
+    def _at_the_ends(
+        self, early: list[int], after: Names | None, late: list[int]
+    ) -> list[tuple[Names, list[int]]]:
+        """Return the censuses at the beginning and the end with the rows of what was there."""
+        if self._naming.before is None or after is None:
+            return []
+        return [(self._naming.before, early), (after, late)]
 
     def _early(self, rows: Columns, first: int) -> list[int]:
         """Return those of the first rows that were there when the recording began."""
@@ -114,17 +118,13 @@ class HostRecorder:
             if block in alive
         ]
         early = self._early(dropped, len(log))
-        label(log, dropped.owner, self._before, after, early=early, late=late)
+        label(log, dropped.owner, self._at_the_ends(early, after, late))
         return {"cpu": log}
 
-    def _census(self) -> Names | None:
-        return Names(take(self._options.roots()).tensors) if self._options.names else None
-
-    def _add_marks(self, log: EventLog, taken: Taken) -> None:
-        rows = dict(taken.marks)
+    def _add_marks(self, log: EventLog, places: Mapping[int, int]) -> None:
         for number, (name, moment) in enumerate(self._marks):
-            row = rows.get(self._key(number))
-            if row is not None:
+            row = places.get(self._key(number))
+            if row is not None and name is not None:
                 log.marks.append(Mark(name, row, moment))
 
     def _key(self, number: int) -> int:

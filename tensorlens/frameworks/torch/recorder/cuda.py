@@ -16,7 +16,7 @@ from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.take import take
-from tensorlens.frameworks.torch.recorder.labels import Names, label, module_paths
+from tensorlens.frameworks.torch.recorder.labels import Names, label, module_paths, unfreed
 from tensorlens.records.events import EventLog, Mark
 from tensorlens.records.foreign.snapshots import from_snapshot
 from tensorlens.records.recordings import Origin
@@ -77,7 +77,7 @@ class CudaRecorder:
         if self._options.names:
             table = take(self._options.roots()).tensors
             for number, device in enumerate(log.devices):
-                label(log, (), None, Names(table, device, _ROUNDING), number)
+                label(log, (), [(Names(table, device, _ROUNDING), unfreed(log))], number)
         begun = self._started if recording.origin.started is None else recording.origin.started
         for name, moment in self._marks:
             when = round((moment - begun) * 1e9)
@@ -123,7 +123,8 @@ def _tell_modules(roots: Sequence[Root]) -> Callable[[], None]:
         tell(f"tensorlens phase=forward module={running.paths[-1]}" if running.paths else "")
 
     def enter(module: Any, arguments: Any) -> None:
-        running.paths.append(path_of(id(module), class_name(module)).replace(" ", ""))
+        kind = class_name(module)
+        running.paths.append((path_of(id(module), kind) or kind).replace(" ", ""))
         say()
 
     def leave(module: Any, arguments: Any, output: Any) -> None:

@@ -18,6 +18,10 @@ from tensorlens.records.tensors import ROLES, TensorTable
 _OTHER = ROLES.index("other")
 
 
+ModulePath = Callable[[int, str], str | None]
+"""Gives the path of a module by its address and its type's name; None where it is not known."""
+
+
 class Names:
     """What is at which address of a device, by one census.
 
@@ -54,24 +58,17 @@ class Names:
 def label(
     log: EventLog,
     owner: Sequence[int],
-    before: Names | None,
-    after: Names | None,
+    found: Iterable[tuple[Names, Iterable[int]]],
     device: int = 0,
-    early: Iterable[int] | None = None,
-    late: Iterable[int] | None = None,
 ) -> None:
-    """Name a device's blocks: those alive at either end by a census, gradients by their parameter.
-
-    A name at the end comes before one at the beginning, unless it says less.
+    """Name a device's blocks: what censuses saw, and gradients by their parameter.
 
     Args:
         log: whose blocks.
         owner: for each row that of what it is the gradient of, or -1; none where unknown.
-        before: the census at the beginning.
-        after: the census at the end.
+        found: each census with the rows of the blocks that were there then. A later name comes
+            before an earlier one, unless it says less.
         device: number of the device.
-        early: the rows that were there at the beginning, by default all of :data:`START`.
-        late: the rows that were there at the end, by default those that were not freed.
     """
     numbers: dict[Label, int] = {}
 
@@ -81,17 +78,13 @@ def label(
             log.labels.append(name)
         log.label[row] = number
 
-    if before is not None:
-        for row in range(starts(log)) if early is None else early:
-            found = before.at(log.address[row], log.size[row])
-            if found is not None:
-                give(row, found)
-    if after is not None:
-        for row in unfreed(log) if late is None else late:
-            found = after.at(log.address[row], log.size[row]) if log.device[row] == device else None
-            known = log.label[row] >= 0
-            if found is not None and not (known and found.role == ROLES[_OTHER]):
-                give(row, found)
+    for names, rows in found:
+        for row in rows:
+            if log.device[row] == device:
+                name = names.at(log.address[row], log.size[row])
+                known = log.label[row] >= 0
+                if name is not None and not (known and name.role == ROLES[_OTHER]):
+                    give(row, name)
     for row, of in enumerate(owner):
         if of >= 0 and log.label[of] >= 0 and log.label[row] < 0:
             parameter = log.labels[log.label[of]]
@@ -109,11 +102,14 @@ def unfreed(log: EventLog) -> list[int]:
     return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and pair < 0]
 
 
-def module_paths(roots: Sequence[Root] = ()) -> Callable[[int, str], str]:
-    """Return what gives the path of a module that lives now, by its address and type's name.
+def there(log: EventLog, begin: int, end: int) -> list[int]:
+    """Return the rows of what was there all the time between two places in the log."""
+    rows = zip(log.kind[:begin], log.pair[:begin], strict=True)
+    return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and not 0 <= pair < end]
 
-    Of one that is gone, and with it the model that knew its path, it is the type's name.
-    """
+
+def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
+    """Return what gives the path of a module that lives now, by its address and type's name."""
     objects = living()
     (modules,) = select(objects, (torch.nn.Module,))[:1]
     owners = Owners(roots)
@@ -127,10 +123,10 @@ def module_paths(roots: Sequence[Root] = ()) -> Callable[[int, str], str]:
     types = {id(module): class_name(module) for module in modules}
     paths = owners.modules.paths
 
-    def path(address: int, kind: str) -> str:
+    def path(address: int, kind: str) -> str | None:
         node = paths.get(address)
         if node is None or types.get(address) != kind:
-            return kind
+            return None
         return without_function(names[node]) or kind
 
     return path
