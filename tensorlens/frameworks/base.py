@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tensorlens.frameworks.survivors import Holdings
 from tensorlens.records.events import EventLog
 from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
@@ -201,6 +202,10 @@ class Steps(Protocol):
 
     def line(self, birth: int) -> SourceLine | None:
         """Return the line of a number in the figures; None for what is not known."""
+        ...
+
+    def holdings(self, addresses: Sequence[int]) -> Holdings:
+        """Look once for what keeps the blocks at these addresses alive."""
         ...
 
     def close(self) -> None:

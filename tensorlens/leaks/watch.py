@@ -141,9 +141,7 @@ class LeakWatch:
             steps.close()
 
 
-def find_leaks(
-    step: Callable[..., Any], steps: int = 6, warmup: int = 2
-) -> LeakReport:
+def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> LeakReport:
     """Call ``step`` some times, and tell what each call leaves behind.
 
     Args:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from tensorlens.frameworks.base import Left, StepFigures
+from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import device_counter, used_devices
 from tensorlens.frameworks.torch.census.watching import watch
@@ -78,6 +80,12 @@ class TorchSteps:
         if birth not in self._lines and self._allocator is not None:
             self._lines[birth] = SourceLine(*self._allocator.birth_line(birth))
         return self._lines.get(birth)
+
+    def holdings(self, addresses: Sequence[int]) -> Holdings:
+        """Look once for what keeps the blocks at these addresses alive."""
+        from tensorlens.frameworks.torch.leaks import holdings
+
+        return holdings.Holdings(addresses)
 
     def close(self) -> None:
         """Follow no longer."""

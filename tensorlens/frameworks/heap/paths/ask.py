@@ -43,25 +43,21 @@ def ask(objects: list[Any], hops: int = 0) -> Answer:
     again, third = tee(_tuples(second))
     # a tuple that is being made has empty places, which only the collector expects
     items, ends = tee(map(gc.get_referents, third))
+    kept, kept_too = tee(map(is_not, map(itemgetter(-1), ends), repeat(mark)))
     # nothing but the list may refer to them: at their ends they still hold what they passed on
     streams: list[Iterator[Any]] = [
         compress(first, map(is_not, map(type, types), repeat(tuple))),
-        map(id, again),
-        items,
-        map(is_not, map(itemgetter(-1), ends), repeat(mark)),
+        compress(map(id, again), kept),
+        compress(items, kept_too),
     ]
-    del source, first, types, second, third, again, items, ends
-    holders, addresses, contents, others = map(list, map(streams.pop, (0, 0, 0, 0)))
-    return Answer(
-        holders, [*compress(addresses, others)], [*map(_reversed, compress(contents, others))]
-    )
+    del source, first, types, second, third, again, items, ends, kept, kept_too
+    holders, addresses, contents = map(list, map(streams.pop, (0, 0, 0)))
+    for each in contents:
+        # the collector begins with the last
+        each.reverse()
+    return Answer(holders, addresses, contents)
 
 
 def _tuples(found: Iterator[Any]) -> Iterator[Any]:
     first, second = tee(found)
     return compress(first, map(is_, map(type, second), repeat(tuple)))
-
-
-def _reversed(items: list[Any]) -> list[Any]:
-    # the collector begins with the last
-    return items[::-1]

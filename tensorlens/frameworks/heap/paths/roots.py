@@ -5,17 +5,13 @@ Nothing is held: variables are known by the addresses of what they refer to.
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 import threading
 from collections import Counter
 from pathlib import Path
-from types import (
-    AsyncGeneratorType,
-    CoroutineType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-)
+from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
 from tensorlens.frameworks.heap.frames import function_name, locals_of, note
@@ -24,7 +20,8 @@ from tensorlens.frameworks.heap.paths.stacks import stacked
 from tensorlens.frameworks.heap.rows import MODULES, is_subtype, vars_of_module
 
 _PACKAGE = "tensorlens"
-_OWN = str(Path(__file__).parents[3]) + "/"
+_OWN = str(Path(__file__).parents[3]) + os.sep
+_LIBRARIES = ("<frozen", *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 _MODULE_OF_TYPE = type.__dict__["__module__"].__get__
 _NEWLOCALS = 0x02
 
@@ -47,6 +44,7 @@ class Places:
         self.stacked: Counter[int] = Counter()
         """How often an address is, or may be, on an evaluation stack."""
         self.temporaries: dict[int, Root] = {}
+        self._in_libraries: dict[int, Root] = {}
         self.reads_variables = not note()
         for name, module in dict.copy(sys.modules).items():
             if type(name) is str and is_subtype(type(module), MODULES):
@@ -62,6 +60,8 @@ class Places:
         finally:
             # this function's own frame is among them: a cycle
             frames.clear()
+        for address, root in self._in_libraries.items():
+            self.roots.setdefault(address, [root])
 
     def _add_globals(self, address: int, name: str) -> None:
         if is_own_name(name):
@@ -82,7 +82,12 @@ class Places:
                 place = address or content
                 self.variables[place] += 1
                 if not is_own and not name.startswith("."):
-                    self._add_root(place, Root(LOCAL, label + name))
+                    root = Root(LOCAL, label + name)
+                    if code.co_filename.startswith(_LIBRARIES):
+                        # many of them pass on the same; one is enough, the user's are better
+                        self._in_libraries.setdefault(place, root)
+                    else:
+                        self._add_root(place, root)
         # its own values are on their way, and none of them is a target's only holder
         for address in () if is_own else stacked(frame, is_callers):
             self.stacked[address] += 1

@@ -119,12 +119,9 @@ class Search:
         return sorted(found.values(), key=lambda node: node.distance)[: max(left, 0)]
 
     def _can_ask(self, node: Node) -> bool:
-        is_root = any(root.kind in NO_MORE for root in node.roots)
-        return (
-            not (is_root or is_atomic(node.object))
-            and node.distance < self._depth
-            and node.address not in self._skip
-        )
+        if node.distance >= self._depth or node.address in self._skip or is_atomic(node.object):
+            return False
+        return not any(root.kind in NO_MORE for root in node.roots)
 
     def _ask(self, frontier: list[Node]) -> None:
         objects = [node.object for node in frontier]
@@ -222,7 +219,7 @@ class Search:
             is_target = node.address in self._counts
             if node.address in known and not is_target:
                 continue
-            if node.address in self._skip or is_atomic(node.object):
+            if node.address in self._skip or (node.items is None and is_atomic(node.object)):
                 continue
             if not node.asked:
                 node.add_root(Root(CUT))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.heap import living, select
+from tensorlens.frameworks.survivors import Below, Holder, SavedBy, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.find import Found, Named
 from tensorlens.frameworks.torch.census.graph import node_types
@@ -20,7 +21,6 @@ from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.arrays import arrays_in, bases_of, shown
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.frameworks.torch.leaks.storages import storages_in
-from tensorlens.frameworks.torch.leaks.survivor import Below, Holder, SavedBy, Survivor
 from tensorlens.records.leaks import Reference
 from tensorlens.records.tensors import ROLES
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tensorlens.records.leaks import Reference
 
@@ -76,3 +77,17 @@ class Below:
     """Storages, each counted once."""
     references: tuple[Reference, ...]
     """``grad_fn``, ``12 saved activations``; none where nothing hangs there."""
+
+
+class Holdings(Protocol):
+    """What one look at the heap gave; only the survivors refer to the program's objects."""
+
+    survivors: list[Survivor]
+    """One for each address asked for, in order."""
+
+    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
+        """Return what is kept alive because of ``roots`` alone, beside themselves.
+
+        ``group`` are tensors that do not count as others: the rest of a leak.
+        """
+        ...
