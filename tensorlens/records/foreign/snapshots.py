@@ -10,6 +10,7 @@ from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from tensorlens import collector
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import items, mapping, maybe, text
 from tensorlens.records.events import START, EventLog, Mark
@@ -42,7 +43,8 @@ def read(content: bytes) -> Recording:
     Raises:
         FileFormatError: it is no such pickle, is damaged, or tries to run code.
     """
-    return from_snapshot(unpickle(content), budget=len(content))
+    with collector.paused():
+        return from_snapshot(unpickle(content), budget=len(content))
 
 
 def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = None) -> Recording:

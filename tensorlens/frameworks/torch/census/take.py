@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from tensorlens import collector
 from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
@@ -34,7 +35,7 @@ def take(roots: Sequence[Root]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     counter = cpu.cpu_counter()
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
-    with _undisturbed():
+    with undisturbed():
         objects = living()
         tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, node_types())
         owners = Owners(roots)
@@ -54,23 +55,17 @@ def take(roots: Sequence[Root]) -> Findings:
 
 def adopt_all(allocator: NativeAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
-    with _undisturbed():
+    with undisturbed():
         tensors, functions, _, _, nodes = select(living(), _KINDS, node_types())
         nothing = Named(array("Q"), ())
         cpu.adopt_tensors(allocator, Found(tensors, nothing, (*functions, *nodes)).tensors)
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Run no code of the user's: no mode, no override of a subclass, no finalizer."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with torch._C.DisableTorchFunction(), _disable_current_modes():
-            yield
-    finally:
-        if collects:
-            gc.enable()
+    with collector.paused(), torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
 
 
 def _notes(found: Found) -> list[str]:

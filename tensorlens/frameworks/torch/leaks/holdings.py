@@ -16,7 +16,7 @@ from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
-from tensorlens.frameworks.torch.census.take import _undisturbed
+from tensorlens.frameworks.torch.census.take import undisturbed
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.arrays import arrays_in, bases_of, shown
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
@@ -47,7 +47,7 @@ class Holdings:
 
     def __init__(self, addresses: Sequence[int]) -> None:
         """Look for what keeps the blocks at ``addresses`` alive."""
-        with _undisturbed():
+        with undisturbed():
             look = _Look(addresses)
             self._graph = look.graph
             self._roots = [vertex for vertex in look.roots if look.graph.holds_anything(vertex)]
