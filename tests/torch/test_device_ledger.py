@@ -446,6 +446,7 @@ def test_a_mig_slice_is_found_by_its_own_uuid(nvml):
         ("GPU:0\nprocess          1 uses        3.000 MB GPU memory", "container"),
         ("amdsmi module not found, please install amdsmi", "please install amdsmi"),
     ],
+    ids=["own process", "container", "no listing"],
 )
 def test_rocm_asks_torchs_own_listing(listing, context):
     torch_ = cuda([segment(BASE, (FREE, 2 * MIB))], hip="6.4")

@@ -224,7 +224,8 @@ class TestBadInput:
             ),
             ("train", "cannot profile the text 'train': give the function itself"),
         ],
-        ids=str,
+        # without addresses, so that each process that runs tests has the same names
+        ids=lambda value: getattr(value, "__name__", str(value)),
     )
     @pytest.mark.parametrize(
         "use",
