@@ -18,6 +18,9 @@ _HOME = {
     "clear_global_line_profiler": "tensorlens.lines.profile",
     "LineProfiler": "tensorlens.lines.profiler",
     "LineReport": "tensorlens.records.lines",
+    "LeakReport": "tensorlens.records.leaks",
+    "LeakWatch": "tensorlens.leaks.watch",
+    "find_leaks": "tensorlens.leaks.watch",
     "MemReporter": "tensorlens.census.reporter",
     "Snapshot": "tensorlens.records.snapshots",
     "Difference": "tensorlens.records.differences",
@@ -32,6 +35,8 @@ _HOME = {
 
 __all__ = [
     "Difference",
+    "LeakReport",
+    "LeakWatch",
     "LineProfiler",
     "LineReport",
     "MemReporter",
@@ -40,6 +45,7 @@ __all__ = [
     "TensorlensError",
     "clear_global_line_profiler",
     "explain_oom",
+    "find_leaks",
     "load",
     "profile",
     "profile_every",
@@ -52,6 +58,7 @@ if TYPE_CHECKING:
     from tensorlens.capture.record import record
     from tensorlens.census.reporter import MemReporter
     from tensorlens.errors import TensorlensError
+    from tensorlens.leaks.watch import LeakWatch, find_leaks
     from tensorlens.lines.profile import (
         clear_global_line_profiler,
         profile,
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
     )
     from tensorlens.lines.profiler import LineProfiler
     from tensorlens.records.differences import Difference
+    from tensorlens.records.leaks import LeakReport
     from tensorlens.records.lines import LineReport
     from tensorlens.records.loading import load
     from tensorlens.records.recordings import Recording

@@ -21,6 +21,8 @@ from tensorlens.census.reporter import MemReporter
 from tensorlens.frameworks.base import frameworks
 from tensorlens.records.failures import KeptGraph, OutOfMemory, Request
 from tensorlens.records.recordings import Recording
+from tensorlens.records.snapshots import Snapshot
+from tensorlens.records.tensors import TensorTable
 
 _BEGINNING = "tensorlens: out of memory"
 _MOST = 3
@@ -28,6 +30,7 @@ _PART = 100
 """After ``_MOST`` explanations one is due when so many times as long as the last took has passed:
 a program that catches the error and tries again is not to be slowed."""
 _NARROWEST = 40
+_NOTHING = Snapshot(TensorTable(), {})
 
 
 class _State(threading.local):
@@ -68,23 +71,23 @@ def annotate(error: BaseException, recording: Recording | None = None) -> None:
         recording: what recorded the region, ended or not.
     """
     if not isinstance(error, KeyboardInterrupt | SystemExit):
-        for each in _chain(error, contexts=False):
-            if _budget.allows():
-                _explain(each, recording)
+        _explain_all(error, recording, contexts=False)
 
 
 def annotate_unhandled(error: BaseException) -> None:
     """Add an explanation to each failed allocation that the traceback of ``error`` will show."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         with reserve.given_up():
-            for each in _chain(error, contexts=True):
-                _explain(each, None)
+            _explain_all(error, None, contexts=True)
 
 
-def explain(error: BaseException, recording: Recording | None = None) -> OutOfMemory | None:
+def explain(
+    error: BaseException, recording: Recording | None = None, *, handled: bool = False
+) -> OutOfMemory | None:
     """Return what is known of a failed allocation; None if ``error`` is none.
 
-    Call it while the error is being handled: what is resident is read now.
+    Call it while the error is being handled: what is resident is read now. ``handled`` tells that
+    the program did handle it, and may have freed what was resident.
     """
     request = _request(error)
     if request is None:
@@ -94,29 +97,53 @@ def explain(error: BaseException, recording: Recording | None = None) -> OutOfMe
     before = kept_before(snapshot.tensors, error)
     snapshot = plain_names(snapshot)
     found = remedies(request, snapshot, _graphs(), before)
-    return OutOfMemory(request, snapshot, found, remarks(request, snapshot))
+    return OutOfMemory(request, snapshot, found, remarks(request, snapshot), handled)
 
 
-def _explain(error: BaseException, recording: Recording | None) -> None:
-    if not isinstance(error, MemoryError | RuntimeError) or _state.busy or _has_note(error):
-        return
+def _explain_all(error: BaseException, recording: Recording | None, *, contexts: bool) -> None:
+    """Explain an error and those it was raised from; what is resident now is told once."""
+    told = False
+    for each in _chain(error, contexts=contexts):
+        # one on its way to nobody is explained always
+        if contexts or _budget.allows():
+            told |= _explain(each, recording, handled=each is not error, briefly=told)
+
+
+def _explain(
+    error: BaseException, recording: Recording | None, *, handled: bool, briefly: bool
+) -> bool:
+    """Add a note where one is due, ``briefly`` of the request alone; tell whether there is one."""
+    if not isinstance(error, MemoryError | RuntimeError) or _state.busy:
+        return False
+    if _has_note(error):
+        return True
     _state.busy = True
     begun = time.monotonic()
     try:
         request = _request(error)
         if request is not None:
-            error.add_note("\n" + _text(error, request, recording))
+            error.add_note("\n" + _text(error, request, recording, handled, briefly))
             _budget.spent(begun)
+            return True
     except Exception as failure:
         if is_from_a_handler(failure):
             raise
     finally:
         _state.busy = False
+    return False
 
 
-def _text(error: BaseException, request: Request, recording: Recording | None) -> str:
+def _text(
+    error: BaseException,
+    request: Request,
+    recording: Recording | None,
+    handled: bool,
+    briefly: bool,
+) -> str:
     try:
-        found = explain(error, recording)
+        if briefly:
+            return _rendered(OutOfMemory(located(request, error, recording), _NOTHING))
+        found = explain(error, recording, handled=handled)
         return _rendered(found) if found else ""
     except MemoryError:
         reason = "too little is left to look at what is resident"

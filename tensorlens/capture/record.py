@@ -23,9 +23,10 @@ _running: list[LiveRecording] = []
 
 
 class LiveRecording(Recording):
-    """A recording that is on from :meth:`start` to :meth:`stop`, or inside of ``with``.
+    """A recording that is on from :meth:`start` to :meth:`stop`, or inside of ``with``; once.
 
-    What it answers while it is on is of the events so far.
+    What it answers while it is on is of the events so far. For another span of time make another:
+    it costs little, and recordings overlap and nest.
     """
 
     def __init__(self, options: RecordOptions) -> None:
@@ -35,7 +36,7 @@ class LiveRecording(Recording):
         self._started = False
 
     def start(self) -> LiveRecording:
-        """Begin to record.
+        """Begin to record, once: each recording is of one span of time.
 
         Raises:
             UsageError: it was started before, or nothing can be recorded here.
@@ -120,6 +121,12 @@ class LiveRecording(Recording):
         return Recording, (self.log, self.origin)
 
 
+class _Roots(MemReporter):
+    """The models and optimizers that a recording takes names from."""
+
+    _called = "record()"
+
+
 def record(
     *roots: Any, limit: int = 1_000_000, ops: bool = True, names: bool = True
 ) -> LiveRecording:
@@ -142,7 +149,7 @@ def record(
     """
     if limit < 1:
         raise UsageError(f"limit={limit}: how many events are kept, at least 1")
-    named = MemReporter(*roots).roots if roots else tuple
+    named = _Roots(*roots).roots if roots else tuple
     return LiveRecording(RecordOptions(limit, ops, names, named))
 
 

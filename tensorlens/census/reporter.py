@@ -42,6 +42,9 @@ class MemReporter:
         UsageError: something that holds no tensors was given.
     """
 
+    _called = "MemReporter"
+    """What a person gave the roots to, for errors."""
+
     def __init__(self, *roots: Any, model: Any = None, optimizer: Any = None, **named: Any) -> None:
         self._roots: list[tuple[Callable[[], Any], str | None]] = []
         self._last: Snapshot | None = None
@@ -139,7 +142,7 @@ class MemReporter:
             return self.snapshot() - earlier
 
     def _take(self, item: Any, name: str | None) -> None:
-        _check(item)
+        _check(item, self._called)
         if type(item) in (list, tuple, dict) and name is None:
             self._take_all(item)
             return
@@ -163,7 +166,7 @@ class MemReporter:
                     waiting += reversed(_entries(item))
             elif item is not None:
                 try:
-                    _check(item)
+                    _check(item, self._called)
                     self._keep(item, name)
                 except UsageError as error:
                     refusal = refusal or error
@@ -213,14 +216,13 @@ def _snapshot(roots: list[Root]) -> Snapshot:
     return Snapshot(findings.tensors, findings.ledger, notes=findings.notes)
 
 
-def _check(item: Any) -> None:
+def _check(item: Any, taker: str) -> None:
     if issubclass(type(item), type):
         name = item.__name__
-        raise UsageError(f"MemReporter takes {name}() in place of the class {name}")
+        raise UsageError(f"{taker} takes {name}() in place of the class {name}")
     if item is None or type(item) in _PLAIN:
         raise UsageError(
-            "MemReporter takes models, optimizers and what holds tensors, "
-            f"not {type(item).__name__}"
+            f"{taker} takes models, optimizers and what holds tensors, not {type(item).__name__}"
         )
 
 

@@ -10,6 +10,7 @@ from tensorlens.cli.output import Output
 from tensorlens.cli.viewing import called
 from tensorlens.errors import FileFormatError, TensorlensError
 from tensorlens.records.loading import load
+from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 
 def add_parser(subparsers: Any) -> None:
@@ -27,8 +28,8 @@ def add_parser(subparsers: Any) -> None:
         "--output",
         metavar="OUT",
         required=True,
-        help="where to: .json, .html, .csv or .txt; recordings also .tlens, .tlens.gz, .pickle"
-        " (pytorch.org/memory_viz), .perfetto.json, .trace.json, .speedscope.json or .folded",
+        help=f"where to: {either(OF_ALL)}; recordings also {either(OF_RECORDINGS)}"
+        " (.pickle is for pytorch.org/memory_viz)",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite OUT if it exists")
     parser.set_defaults(func=run)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.records.loading import Record
 from tensorlens.records.snapshots import View
-from tensorlens.render import renderer_for, save
+from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for, save
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,17 @@ class Output:
         save(record, self.path, overwrite=self.overwrite, view=view)
 
 
-def add_options(parser: argparse.ArgumentParser, content: str) -> None:
-    """Add ``-o`` and ``-f`` to a verb."""
+def add_options(parser: argparse.ArgumentParser, content: str, *, recordings: bool = False) -> None:
+    """Add ``-o`` and ``-f`` to a verb; ``recordings`` tells whether it may write any."""
+    again = "can be shown again"
+    formats = f".json ({again}), {either(OF_ALL[1:])}"
+    if recordings:
+        formats += f"; of recordings .json is a summary, .tlens {again}, and there are"
+        formats += f" {either(OF_RECORDINGS)}"
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help=f"write {content} to FILE instead of printing; its ending names the format:"
-        " .json (can be shown again), .html, .csv or .txt",
+        help=f"write {content} to FILE instead of printing; its ending names the format: {formats}",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite a file that exists")

@@ -22,9 +22,9 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.lines.exits import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.records.lines import LineReport
-from tensorlens.render import renderer_for
+from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for
 
-_OF_LINES = ("json", "html", "csv", "txt")
+_SHOWN_ONCE = [each for each in OF_RECORDINGS if each not in ("tlens", "tlens.gz", "pickle")]
 
 if TYPE_CHECKING:
     from tensorlens.cli.recording import RecordedRun
@@ -78,8 +78,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--record",
         metavar="FILE",
-        help="record every allocation and free, and write that to FILE: .tlens, .tlens.gz"
-        " (can be shown again), .html, .csv or .txt",
+        help="record every allocation and free, and write that to FILE: .tlens, .tlens.gz,"
+        f" .pickle (can be shown again), {either((*_SHOWN_ONCE, *OF_ALL))}",
     )
     parser.add_argument(
         "--events",
@@ -138,7 +138,7 @@ def _line_output(args: argparse.Namespace) -> Output:
         UsageError: files with that ending keep recordings.
     """
     output = Output.checked(args.output, args.force)
-    if renderer_for(args.output).extension not in _OF_LINES:
+    if renderer_for(args.output).extension not in OF_ALL:
         raise UsageError(f"-o {args.output} would keep a recording: --record {args.output}")
     return output
 

@@ -18,10 +18,15 @@ def add_parser(subparsers: Any) -> None:
         "show",
         help="print a saved report again, or convert it",
         description="Print what tensorlens saved as .json or .tlens, or convert it with -o:"
-        " line reports, snapshots, differences, recordings.",
+        " line reports, snapshots, differences, recordings, leak reports. A memory snapshot that"
+        " torch pickled is read as a recording, without running code in it.",
     )
-    parser.add_argument("file", metavar="FILE", help="a .json or .tlens file that tensorlens wrote")
-    add_options(parser, "the report")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a .json or .tlens that tensorlens wrote, or a .pickle of torch's memory history",
+    )
+    add_options(parser, "the report", recordings=True)
     add_view_options(parser)
     add_instant_option(parser)
     parser.set_defaults(func=run)

@@ -19,6 +19,7 @@ _CALLED = {
     "Snapshot": "snapshot",
     "Difference": "difference",
     "Recording": "recording",
+    "LeakReport": "leak report",
 }
 
 

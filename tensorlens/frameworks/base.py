@@ -117,6 +117,14 @@ class Framework(Protocol):
         """
         ...
 
+    def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
+        """Call ``act`` after each step of the program's first optimizer; return what ends that."""
+        ...
+
+    def pinned(self) -> int:
+        """Return the bytes of page-locked memory handed out; :data:`UNKNOWN` where none can be."""
+        ...
+
     def failed_request(self, error: BaseException) -> Request | None:
         """Return what was asked for when ``error`` is a failed allocation, else None."""
         ...

@@ -61,11 +61,30 @@ class Survivor:
     """Bytes of the largest tensor or array that shows it, less than ``size`` for views alone."""
     grad_fn: str | None = None
     """The node that made one of ``tensors``."""
+    capsules: tuple[Any, ...] = ()
+    """DLPack capsules with it that nobody has taken."""
 
     @property
     def is_held_unseen(self) -> bool:
         """Whether nothing is known to hold it: something outside of Python does."""
-        return not any((self.tensors, self.arrays, self.storages, self.holders, self.cycle))
+        seen = self.tensors, self.arrays, self.capsules, self.storages, self.holders, self.cycle
+        return not any(seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """A tensor or a node that blocks hang below."""
+
+    address: int
+    """Of its storage; 0 where it has none."""
+    name: str
+    role: str
+    device: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    storage_nbytes: int
+    grad_fn: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +103,10 @@ class Holdings(Protocol):
 
     survivors: list[Survivor]
     """One for each address asked for, in order."""
+
+    def root(self, item: Any) -> Hung:
+        """Return what is known of one of the survivors' holders."""
+        ...
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
         """Return what is kept alive because of ``roots`` alone, beside themselves.

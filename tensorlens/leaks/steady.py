@@ -13,6 +13,25 @@ _FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Which steps were watched."""
+
+    count: int
+    """All of them, the warm-up included."""
+    warmup: int
+
+    @property
+    def judged(self) -> range:
+        """The steps that are judged: after the warm-up, without the last, which may be in use."""
+        return range(self.warmup, self.count - 1)
+
+    @property
+    def all(self) -> range:
+        """All steps but the last."""
+        return range(self.count - 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """What is left of one step."""
 
@@ -29,30 +48,37 @@ class Judgement:
     tensors_per_step: float
     bytes_per_step: float
     reason: str
+    steps: int = 0
+    """How many steps left something behind."""
+    rate: float = 1.0
+    """In which part of the steps something is left."""
 
 
-def judge(left: Mapping[int, Left], steps: Sequence[int]) -> Judgement:
+def judge(left: Mapping[int, Left], span: Span) -> Judgement:
     """Tell whether every step leaves something behind.
 
     What the latest steps made may still be in use, a batch ahead or the last result, so it is what
     is left of the earliest steps that tells: a list that is cleared now and then, or a buffer of
-    the last few steps, has nothing of them.
+    the last few steps, has nothing of them. The steps of the warm-up are asked only whether they
+    are part of a regular pattern: one step in two, or in three.
 
     Args:
         left: number of a step to what is left of it; nothing for steps that left nothing.
-        steps: the steps to judge, in order: after the warm-up, without the last one.
+        span: the steps that were watched.
     """
+    steps = span.judged
     made = [left.get(step) for step in steps]
     found = [each for each in made if each is not None]
-    count = len(steps)
+    count, held = len(steps), len(found)
     if not found or not count:
         return Judgement(NONE, 0.0, 0.0, "nothing is left of the earlier steps")
-    tensors = sum(each.tensors for each in found) / count
-    nbytes = sum(each.nbytes for each in found) / count
-    first, last = _ends(made)
-    held = len(found)
     if held == count:
-        return _of_every_step(found, tensors, nbytes)
+        return _of_every_step(found)
+    regular = _regular(left, span)
+    if regular is not None:
+        return regular
+    places = [place for place, each in enumerate(made) if each is not None]
+    first, last = places[0], places[-1]
     if held == 1:
         return Judgement(NONE, 0.0, 0.0, f"only step {steps[first]} left something behind")
     if last - first + 1 == held and first > 0:
@@ -60,41 +86,46 @@ def judge(left: Mapping[int, Left], steps: Sequence[int]) -> Judgement:
         return Judgement(NONE, 0.0, 0.0, text)
     if last - first + 1 == held:
         return Judgement(NONE, 0.0, 0.0, f"nothing is left of the steps after step {steps[last]}")
-    regular = _interval(made)
-    if regular is not None and held >= _FEWEST:
-        text = f"one step in {regular} leaves the same behind, {held} times in {count} steps"
-        return Judgement(LIKELY, tensors, nbytes, text)
+    tensors = sum(each.tensors for each in found) / count
+    nbytes = sum(each.nbytes for each in found) / count
     text = f"{held} of {count} steps left something behind: more steps would tell"
-    return Judgement(UNCLEAR, tensors, nbytes, text)
+    return Judgement(UNCLEAR, tensors, nbytes, text, held, held / count)
 
 
-def _of_every_step(found: Sequence[Left], tensors: float, nbytes: float) -> Judgement:
+def _of_every_step(found: Sequence[Left]) -> Judgement:
     count = len(found)
+    tensors = sum(each.tensors for each in found) / count
+    nbytes = sum(each.nbytes for each in found) / count
     same = len({each.tensors for each in found}) == 1
     if count < _FEWEST:
         text = f"each of only {count} steps left something behind: more steps would make it sure"
-        return Judgement(LIKELY if count > 1 else UNCLEAR, tensors, nbytes, text)
+        return Judgement(LIKELY if count > 1 else UNCLEAR, tensors, nbytes, text, count)
     if same:
         text = f"each of {count} steps left the same number behind, the earliest too"
     else:
         text = f"each of {count} steps left something behind, the earliest too"
-    return Judgement(CERTAIN, tensors, nbytes, text)
+    return Judgement(CERTAIN, tensors, nbytes, text, count)
 
 
-def _ends(made: Sequence[Left | None]) -> tuple[int, int]:
-    places = [place for place, each in enumerate(made) if each is not None]
-    return places[0], places[-1]
-
-
-def _interval(made: Sequence[Left | None]) -> int | None:
-    """Return every how many steps something is left, where that is regular."""
-    places = [place for place, each in enumerate(made) if each is not None]
+def _regular(left: Mapping[int, Left], span: Span) -> Judgement | None:
+    """Return the judgement on what is left every so many steps, the warm-up's included."""
+    # the last step confirms a pattern, but what it made may be in use
+    places = [step for step in range(span.count) if step in left]
+    earlier = [step for step in places if step in span.all]
     intervals = {after - before for before, after in pairwise(places)}
-    if len(intervals) != 1:
+    if len(intervals) != 1 or len(places) < _FEWEST or len(earlier) < _FEWEST - 1:
         return None
     (interval,) = intervals
-    whole = places[0] < interval and len(made) - places[-1] <= interval
-    return interval if whole and interval > 1 else None
+    whole = places[0] < interval and span.count - places[-1] <= interval
+    if interval < 2 or not whole:
+        return None
+    held = len(earlier)
+    tensors = sum(left[step].tensors for step in earlier) / held / interval
+    nbytes = sum(left[step].nbytes for step in earlier) / held / interval
+    text = (
+        f"one step in {interval} left something behind, {len(places)} times in {span.count} steps"
+    )
+    return Judgement(LIKELY, tensors, nbytes, text, held, 1 / interval)
 
 
 def growing(levels: Sequence[int]) -> Judgement | None:
@@ -109,5 +140,17 @@ def growing(levels: Sequence[int]) -> Judgement | None:
     mean = sum(steps) / len(steps)
     if len(set(steps)) == 1:
         text = f"it was {steps[0]} bytes larger after each of {len(steps)} steps"
-        return Judgement(CERTAIN, 0.0, mean, text)
-    return Judgement(CERTAIN, 0.0, mean, f"it was larger after each of {len(steps)} steps")
+        return Judgement(CERTAIN, 0.0, mean, text, len(steps))
+    text = f"it was larger after each of {len(steps)} steps"
+    return Judgement(CERTAIN, 0.0, mean, text, len(steps))
+
+
+def is_renewed(levels: Sequence[int], expected: int) -> bool:
+    """Tell whether what a line has made does not grow: as much is freed as is made.
+
+    Args:
+        levels: how many of its blocks live before the first step that is judged, and after each.
+        expected: how many of the steps left something behind.
+    """
+    grown = sum(after > before for before, after in pairwise(levels))
+    return 2 * grown < expected

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import StepFigures, Steps, frameworks
-from tensorlens.leaks.verdict import Watched, verdict
+from tensorlens.leaks.found import Watched
+from tensorlens.leaks.host import HostSampler
+from tensorlens.leaks.verdict import verdict
 from tensorlens.records.leaks import LeakReport
 
 _T = TypeVar("_T")
@@ -45,6 +47,7 @@ class LeakWatch:
         self._steps: Steps | None = None
         self._figures: list[StepFigures] = []
         self._report: LeakReport | None = None
+        self._host = HostSampler()
 
     def start(self) -> LeakWatch:
         """Begin to watch.
@@ -59,6 +62,7 @@ class LeakWatch:
             raise UsageError("nothing to watch: import torch before the watch starts")
         self._steps = found[0].follow()
         self._figures = [self._steps.figures()]
+        self._host = HostSampler(found[0].pinned)
         self._report = None
         self._steps.begin()
         return self
@@ -70,7 +74,9 @@ class LeakWatch:
             UsageError: the watch is not on.
         """
         steps = self._on("step()")
-        self._figures.append(steps.figures())
+        figures = steps.figures()
+        self._figures.append(figures)
+        self._host.step_ended(len(self._figures) - 1, figures.allocated.get("cpu", 0))
         steps.begin()
 
     def follow(self, items: Iterable[_T]) -> Iterator[_T]:
@@ -110,7 +116,9 @@ class LeakWatch:
         if self._steps is None and self._report is not None:
             return self._report
         steps = self._on("result()")
-        return verdict(Watched(steps, tuple(self._figures), self._warmup))
+        tensors = steps.figures().allocated.get("cpu", 0)
+        host = self._host.samples(len(self._figures) - 1, tensors)
+        return verdict(Watched(steps, tuple(self._figures), self._warmup, host))
 
     @property
     def report(self) -> LeakReport:

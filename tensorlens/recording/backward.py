@@ -1,9 +1,10 @@
-"""What each forward line cost again in backward."""
+"""What each forward line, and each module, cost again in backward."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tensorlens.recording.devices import chosen
 from tensorlens.recording.instants import roles_of
@@ -13,6 +14,8 @@ from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.moments import BackwardCost
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
+
+_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(slots=True)
@@ -71,6 +74,24 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
     )
 
 
+def backward_modules(recording: Recording, device: str | None = None) -> dict[str | None, int]:
+    """Return what was handed out in backward by the module whose forward it goes back to.
+
+    The largest come first; None gathers what belongs to no module. The bytes of all are those of
+    :func:`backward`.
+
+    Raises:
+        UsageError: the recording knows no such device.
+    """
+    number = None if device is None else recording.log.devices.index(chosen(recording, device))
+    of = study(recording)
+    sums: dict[str | None, int] = {}
+    for row, allocates in _rows(of, number):
+        if allocates:
+            _count(sums, of.module[of.place(row)], of.log.size[row])
+    return _sorted(sums)
+
+
 def _rows(of: Study, device: int | None) -> Iterator[tuple[int, bool]]:
     """Give the allocations made in backward, again when they are freed, in order."""
     log, phase = of.log, of.phase
@@ -99,9 +120,9 @@ def _gradient(roles: Roles, row: int) -> str | None:
     return None if name is None or roles.role(row) != "gradient" else name
 
 
-def _count(sums: dict[str, int], key: str, nbytes: int) -> None:
+def _count(sums: dict[_K, int], key: _K, nbytes: int) -> None:
     sums[key] = sums.get(key, 0) + nbytes
 
 
-def _sorted(sums: dict[str, int]) -> dict[str, int]:
+def _sorted(sums: dict[_K, int]) -> dict[_K, int]:
     return dict(sorted(sums.items(), key=lambda each: -each[1]))

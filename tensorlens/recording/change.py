@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tensorlens.errors import UsageError
-from tensorlens.recording.devices import chosen, device_peak, dropped_peak
+from tensorlens.recording.devices import chosen, device_peak
 from tensorlens.recording.instants import roles_of
+from tensorlens.recording.places import row_at
 from tensorlens.recording.study import Place, study
 from tensorlens.recording.walk import residents
 from tensorlens.records.events import ALLOC
@@ -26,8 +26,8 @@ def growth(
         UsageError: there is no such mark or event.
     """
     log = recording.log
-    first = -1 if start is None else _row(recording, start, last=False)
-    final = len(log) - 1 if end is None else _row(recording, end, last=True)
+    first = -1 if start is None else row_at(log, start, last=False)
+    final = len(log) - 1 if end is None else row_at(log, end)
     before, after = residents(log, None, first), residents(log, None, final)
     stayed = set(before).intersection(after)
     roles, of = roles_of(recording), study(recording)
@@ -45,7 +45,7 @@ def growth(
 
 
 def churn(recording: Recording, device: str | None = None) -> Churn:
-    """Return how many bytes a device handed out during the recording.
+    """Return how many bytes a device handed out, and its peak, by the events that were kept.
 
     Raises:
         UsageError: the recording knows no such device, or none at all.
@@ -67,20 +67,6 @@ def churn(recording: Recording, device: str | None = None) -> Churn:
         device=device,
         handed_out=sum(places.values()),
         allocations=allocations,
-        peak=max(device_peak(recording, device)[0], dropped_peak(recording, device)),
+        peak=device_peak(recording, device)[0],
         by_line=dict(sorted(by_line.items(), key=lambda each: -each[1])),
     )
-
-
-def _row(recording: Recording, instant: str | int, *, last: bool) -> int:
-    log = recording.log
-    if isinstance(instant, int):
-        if not -1 <= instant < len(log):
-            raise UsageError(f"there is no event {instant}: the recording has {len(log)}")
-        return instant
-    rows = [mark.row - 1 for mark in log.marks if mark.name == instant]
-    if not rows:
-        names = ", ".join(dict.fromkeys(mark.name for mark in log.marks))
-        known = f"it has {names}" if names else "it has none"
-        raise UsageError(f"the recording has no mark {instant!r}: {known}")
-    return rows[-1] if last else rows[0]

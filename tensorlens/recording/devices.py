@@ -30,6 +30,14 @@ def dropped_peak(recording: Recording, device: str) -> int:
     return 0 if dropped is None else sum(dropped.size)
 
 
+def beginning(recording: Recording) -> int:
+    """Return when the first event was that was kept: 0, the recording's own, if all were."""
+    log = recording.log
+    if not recording.origin.dropped:
+        return 0
+    return log.time[log.starts] if log.starts < len(log) else max(log.time, default=0)
+
+
 def chosen(recording: Recording, device: str | None) -> str:
     """Return the device asked for; None asks for the one with the highest peak.
 

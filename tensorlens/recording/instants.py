@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar, overload
 
 from tensorlens.errors import UsageError
-from tensorlens.recording.devices import chosen, device_peak, dropped_peak
+from tensorlens.recording.devices import beginning, chosen, device_peak, dropped_peak
 from tensorlens.recording.roles import Roles
 from tensorlens.recording.segments import held_at, reserved_at
 from tensorlens.recording.study import Place, Study, study
 from tensorlens.recording.walk import residents
-from tensorlens.records.events import FREE, START
+from tensorlens.records.events import FREE
 from tensorlens.records.moments import Moment, Peak, Resident
 from tensorlens.records.recordings import Recording
 
@@ -76,7 +76,7 @@ class Residents(Sequence[Resident]):
             module=of.module[place],
             op=of.context(place).op,
             phase=of.phase[place],
-            age_ns=None if log.kind[row] == START else self._until(row) - log.time[row],
+            age_ns=None if log.was_before(row) else self._until(row) - log.time[row],
             stack=place[0],
             dtype=None if label is None else label.dtype,
             shape=None if label is None else label.shape,
@@ -98,7 +98,7 @@ def roles_of(recording: Recording) -> Roles:
 def peak(recording: Recording, device: str | None = None) -> Peak:
     """Return the first highest instant of a device, None: the device with the highest peak.
 
-    Where more was resident before the first event that was kept, it is that, with the row -1.
+    Where more was resident among the events that were dropped, it is that, with the row -1.
 
     Raises:
         UsageError: the recording knows no such device, or none at all.
@@ -107,7 +107,9 @@ def peak(recording: Recording, device: str | None = None) -> Peak:
     highest, row = device_peak(recording, device)
     if dropped_peak(recording, device) > highest:
         log = recording.log.adopted(recording.origin.dropped_peaks[device])
-        return _moment(recording, Roles(Study(log)), device, range(len(log)), -1)
+        # its newest block is what made it the highest instant
+        now = max(log.time)
+        return _moment(recording, Roles(Study(log)), device, range(len(log)), -1, now)
     return moment(recording, row, device)
 
 
@@ -121,7 +123,8 @@ def moment(recording: Recording, row: int, device: str | None = None) -> Moment:
     if not -1 <= row < len(log):
         raise UsageError(f"there is no event {row}: the recording has {len(log)}, from 0 on")
     found = residents(log, log.devices.index(device), row)
-    return _moment(recording, roles_of(recording), device, found, row)
+    now = log.time[row] if row >= log.starts else beginning(recording)
+    return _moment(recording, roles_of(recording), device, found, row, now)
 
 
 def blocks(recording: Recording, rows: Sequence[int]) -> Sequence[Resident]:
@@ -138,7 +141,7 @@ def blocks(recording: Recording, rows: Sequence[int]) -> Sequence[Resident]:
 
 
 def _moment(
-    recording: Recording, roles: Roles, device: str, rows: Sequence[int], row: int
+    recording: Recording, roles: Roles, device: str, rows: Sequence[int], row: int, now: int
 ) -> Moment:
     of, log = roles.study, roles.study.log
     sizes = log.size
@@ -149,7 +152,7 @@ def _moment(
         place, role, size = of.place(each), roles.role(each), sizes[each]
         places[place] = places.get(place, 0) + size
         by_role[role] = by_role.get(role, 0) + size
-    now = log.time[row] if row >= 0 else 0
+    dropped = log is not recording.log
     return Moment(
         device=device,
         bytes=sum(places.values()),
@@ -162,8 +165,9 @@ def _moment(
         by_stack=_sums(places, lambda place: place[0]),
         by_phase=_sums(places, of.phase.__getitem__),
         held=held_at(log, device, rows),
-        reserved=reserved_at(log, device, row) if log is recording.log else None,
+        reserved=None if dropped else reserved_at(log, device, row),
         counted=recording.origin.counted.get(device),
+        dropped=dropped,
     )
 
 

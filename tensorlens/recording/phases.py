@@ -10,8 +10,10 @@ _LANDMARKS = {
     ("torch/nn/modules/module.py", "_call_impl"): "forward",
     ("torch/optim/optimizer.py", "wrapper"): "optimizer",
     ("torch/autograd/graph.py", "_engine_run_backward"): "backward",
+    ("torch/autograd/__init__.py", "_make_grads"): "backward",
 }
-"""Where torch 2.4 to 2.13 runs modules, a step of an optimizer and the autograd engine."""
+"""Where torch 2.4 to 2.13 runs modules, a step of an optimizer and the autograd engine, and makes
+the gradients that it begins with."""
 
 
 def landmark(frame: Frame) -> str | None:

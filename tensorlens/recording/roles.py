@@ -30,8 +30,8 @@ class Roles:
     block that forward keeps is an activation, one that backward keeps a gradient (an activation
     where the operator made an autograd node: it was computed again), one that an optimizer keeps
     is the optimizer's, any other is ``other``. What was given back while the same operator or
-    node ran, or by the end of the same optimizer step, is :data:`TEMPORARY`. A block from before
-    the recording of which nothing is known is ``other``.
+    node ran, or by the end of the same optimizer step, is :data:`TEMPORARY`, unless its allocation
+    was dropped. A block from before the recording of which nothing is known is ``other``.
 
     Names of the dead are those of the living: a block like those a census named (same stack,
     context and size, thus the same line, operator and module in another step) takes their role
@@ -79,7 +79,7 @@ class Roles:
 
     def _fallback(self, row: int) -> str:
         log, place = self.study.log, self.study.place(row)
-        if log.kind[row] != START:
+        if not log.was_before(row):
             return self._made[place]
         line = self.study.charged[place]
         return BEFORE if line is None else f"{BEFORE}, at {_short(line)}"

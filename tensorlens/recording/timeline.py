@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from tensorlens.errors import UsageError
-from tensorlens.recording.devices import chosen, device_levels, device_peak
+from tensorlens.recording.devices import beginning, chosen, device_levels, device_peak
 from tensorlens.recording.instants import roles_of
 from tensorlens.recording.roles import role_codes
 from tensorlens.recording.segments import reserved_levels
 from tensorlens.recording.study import study
-from tensorlens.recording.walk import starts
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
 from tensorlens.records.moments import Timeline
 from tensorlens.records.recordings import Recording
@@ -23,7 +22,8 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
 
     Where there are more events, they are cut into equally many at a time; of each part the
     lowest and the highest instant stay. The start, the last event and the first highest instant
-    are always among the points. What was dropped before the first event is not.
+    are always among the points. What was dropped is not: the start is when the first event was
+    that was kept.
 
     Raises:
         UsageError: the recording knows no such device, or none at all; ``points`` is below 1.
@@ -34,13 +34,13 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
     number, levels = log.devices.index(device), device_levels(recording, device)
     own = _events(log, number)
     rows = [-1, *_thinned(own, levels, points)]
-    start = starts(log)
+    start, begun = log.starts, beginning(recording)
     at = [max(row, start - 1) for row in rows]
     totals = [levels[row] if row >= 0 else 0 for row in at]
     reserved = reserved_levels(log, device)
     return Timeline(
         device=device,
-        times=[log.time[row] if row >= 0 else 0 for row in rows],
+        times=[log.time[row] if row >= 0 else begun for row in rows],
         rows=rows,
         totals=totals,
         by_role=_by_role(recording, number, at),
@@ -52,7 +52,7 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
 
 def _events(log: EventLog, device: int) -> Sequence[int]:
     """Return the allocations and frees of a device after the start."""
-    start = starts(log)
+    start = log.starts
     return array(
         "i",
         (

@@ -5,12 +5,7 @@ from __future__ import annotations
 from array import array
 from itertools import accumulate, islice
 
-from tensorlens.records.events import FREE, START, EventLog
-
-
-def starts(log: EventLog) -> int:
-    """Return how many rows say what was there before the first event: one instant, number -1."""
-    return next((row for row, kind in enumerate(log.kind) if kind != START), len(log.kind))
+from tensorlens.records.events import FREE, EventLog
 
 
 def levels(log: EventLog, device: int) -> array[int]:
@@ -44,12 +39,12 @@ def highest(log: EventLog, after: array[int]) -> tuple[int, int]:
     if top == 0:
         return 0, -1
     row = after.index(top)
-    return top, -1 if row < starts(log) else row
+    return top, -1 if row < log.starts else row
 
 
 def residents(log: EventLog, device: int | None, row: int) -> list[int]:
     """Return the allocations of a device, or of all, that were not freed by the end of ``row``."""
-    last = max(row, starts(log) - 1)
+    last = max(row, log.starts - 1)
     rows = zip(log.kind, log.pair, log.device, strict=True)
     if device is None or (len(log.devices) == 1 and device == 0):
         return [

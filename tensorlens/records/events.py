@@ -14,7 +14,7 @@ from typing import overload
 from tensorlens.records.tensors import SourceLine
 
 START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
-"""What happened: a block that was there when the recording began, one handed out, one given back;
+"""What happened: a block that was there before the first event, one handed out, one given back;
 memory that the allocator took from the driver and gave back to it; a request that failed, whose
 address is, as in torch's traces, how many bytes the driver had free."""
 
@@ -208,9 +208,11 @@ class Stacks:
 class EventLog(Sequence[Event]):
     """Events in columns, and what they refer to by number; behaves as a sequence of events.
 
-    Rows are in the order in which things happened; the first ones are :data:`START` rows. A row
-    of the column ``held`` says how much of its memory the allocator set aside for a block where
-    that is more than ``size`` (a remainder too small to split off).
+    Rows are in the order in which things happened; the first ones are :data:`START` rows. The
+    time of such a row is 0 where the block was there before the recording. Above 0 it was made
+    during the recording, by an event that was dropped, which stack and context are of. A row of
+    the column ``held`` says how much of its memory the allocator set aside for a block where that
+    is more than ``size`` (a remainder too small to split off).
     """
 
     COLUMNS: Mapping[str, str] = {
@@ -246,6 +248,8 @@ class EventLog(Sequence[Event]):
         self.held: dict[int, int] = {}
         """Row of an allocation to the bytes set aside for it, where they are more than ``size``."""
         self.marks: list[Mark] = []
+        self.dropped_marks: list[str] = []
+        """Names of the marks before which all events were dropped."""
         self.segments: list[Segment] = []
         """What the allocator held at the end, where that is known."""
         self.segments_known = False
@@ -297,6 +301,15 @@ class EventLog(Sequence[Event]):
         self.label.append(-1)
         self.pair.append(pair)
         return row
+
+    @property
+    def starts(self) -> int:
+        """How many rows say what was there before the first event."""
+        return next((row for row, kind in enumerate(self.kind) if kind != START), len(self.kind))
+
+    def was_before(self, row: int) -> bool:
+        """Tell whether an allocation's block was there before the recording."""
+        return self.kind[row] == START and self.time[row] <= 0
 
     def name(self, row: int, label: Label) -> None:
         """Say what the block of an allocation is."""

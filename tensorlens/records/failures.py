@@ -61,11 +61,13 @@ class OutOfMemory:
 
     request: Request
     snapshot: Snapshot
-    """What was in memory while the error was on its way."""
+    """What was in memory while the error was on its way, or after it was handled."""
     remedies: tuple[Remedy, ...] = ()
     """What one could free."""
     remarks: tuple[str, ...] = ()
     """What else bears on it: a limit of the process, how much is cached and in which pieces."""
+    handled: bool = False
+    """Whether the program handled the error: what was in memory then may have been freed since."""
 
     def __str__(self) -> str:
         from tensorlens.render import text

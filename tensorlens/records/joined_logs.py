@@ -45,6 +45,7 @@ def joined(parts: Sequence[Part]) -> EventLog:
     for number, part in enumerate(parts):
         whole.held.update({places[number][row]: size for row, size in part.log.held.items()})
         whole.marks += [_moved(mark, part, places[number]) for mark in part.log.marks]
+        whole.dropped_marks += part.log.dropped_marks
     whole.marks.sort(key=lambda mark: mark.row)
     return whole
 
@@ -89,7 +90,9 @@ def _taken_over(whole: EventLog, part: Part) -> dict[str, Sequence[int]]:
         "device": [devices[number] for number in log.device],
         "address": log.address,
         "size": log.size,
-        "time": [time + part.delay_ns for time in log.time],
+        "time": [
+            0 if log.was_before(row) else time + part.delay_ns for row, time in enumerate(log.time)
+        ],
         "stack": [nodes[number] for number in log.stack],
         "context": [contexts[number] for number in log.context],
         "label": [-1 if number < 0 else first_label + number for number in log.label],

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tensorlens.errors import FileFormatError
+from tensorlens.records.checking import check_schema
+from tensorlens.records.restoring import restored
 from tensorlens.records.tensors import SourceLine
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA = "tensorlens.leaks"
 VERSION = 1
@@ -33,6 +39,8 @@ class Reference:
     """How many items a container has."""
     limit: int | None = None
     """How many it can have: a deque's or a cache's ``maxlen``; None without a limit."""
+    spare: int | None = None
+    """How many places at one end of a list or dict all hold the same, as in ``[None] * 100``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class ReferencePath:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One of the tensors that are kept, the latest."""
+    """One of the tensors that are kept, the latest, or the one that all of them hang below."""
 
     name: str
     dtype: str
@@ -71,7 +79,11 @@ class Leak:
     """Tensors of one line that every step leaves behind."""
 
     born: SourceLine | None
+    """The line that made them. Of what hangs below one tensor that is replaced in each step, a sum
+    that goes on or a hidden state, it is the line that makes that tensor: there it has to be
+    detached. Where the tensor itself is older, it is the line that made most of the bytes."""
     tensors_per_step: float
+    """Those that something refers to, or where only a graph keeps them, those that it keeps."""
     bytes_per_step: float
     """With what hangs below them."""
     path: str
@@ -86,6 +98,8 @@ class Leak:
     reason: str
     advice: str | None = None
     """What to do about it; None when that is not sure."""
+    source: str = ""
+    """The text of ``born``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +135,13 @@ class LeakReport:
     def __bool__(self) -> bool:
         return bool(self.leaks)
 
+    def __repr__(self) -> str:
+        if not self.leaks:
+            return f"<LeakReport: {self.verdict}>"
+        first = self.leaks[0]
+        held = f", held by {first.path}" if first.path else ""
+        return f"<LeakReport: {self.verdict}; made at {first.born or 'an unknown line'}{held}>"
+
     def __str__(self) -> str:
         from tensorlens.render import text
 
@@ -139,5 +160,48 @@ class LeakReport:
         return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
 
     def to_json(self) -> str:
-        """Return the report as JSON text."""
+        """Return the report as JSON text; :meth:`from_json` reads it back equal."""
         return json.dumps(self.to_dict(), indent=1)
+
+    def to_csv(self) -> str:
+        """Return CSV text: one row per leak, sizes in bytes."""
+        from tensorlens.render import table
+
+        return table.CsvRenderer().render(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame: one row per leak, sizes in bytes.
+
+        Raises:
+            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
+        """
+        from tensorlens.render import table
+
+        return table.to_pandas(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> LeakReport:
+        """Return the report that :meth:`to_dict` gave.
+
+        Raises:
+            FileFormatError: it is something else, newer than this tensorlens, or damaged.
+        """
+        check_schema(data, SCHEMA, VERSION, "leak report")
+        given = {key: value for key, value in data.items() if key not in ("schema", "version")}
+        try:
+            return restored(cls, given)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise FileFormatError(f"damaged leak report: {error}") from None
+
+    @classmethod
+    def from_json(cls, content: str) -> LeakReport:
+        """Return the report that :meth:`to_json` wrote.
+
+        Raises:
+            FileFormatError: the text is not such a report.
+        """
+        try:
+            data = json.loads(content)
+        except (ValueError, RecursionError):
+            raise FileFormatError("not a tensorlens leak report: it is not JSON") from None
+        return cls.from_dict(data)

@@ -8,17 +8,26 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tensorlens.errors import FileFormatError, TensorlensError
-from tensorlens.records import differences, lines, recordings, snapshots, tlens
+from tensorlens.records import differences, leaks, lines, recordings, snapshots, tlens
 
 Record: TypeAlias = (
-    lines.LineReport | snapshots.Snapshot | differences.Difference | recordings.Recording
+    lines.LineReport
+    | snapshots.Snapshot
+    | differences.Difference
+    | recordings.Recording
+    | leaks.LeakReport
 )
 """Everything that can be shown, saved and loaded."""
 
-_KINDS: dict[object, type[lines.LineReport | snapshots.Snapshot | differences.Difference]] = {
+_InJson: TypeAlias = (
+    lines.LineReport | snapshots.Snapshot | differences.Difference | leaks.LeakReport
+)
+
+_KINDS: dict[object, type[_InJson]] = {
     lines.SCHEMA: lines.LineReport,
     snapshots.SCHEMA: snapshots.Snapshot,
     differences.SCHEMA: differences.Difference,
+    leaks.SCHEMA: leaks.LeakReport,
 }
 
 
@@ -81,6 +90,10 @@ def parse(content: str) -> Record:
     except (ValueError, RecursionError):
         raise FileFormatError("not a tensorlens report: it is not JSON") from None
     schema = data.get("schema") if isinstance(data, dict) else None
+    if schema == recordings.SUMMARY_SCHEMA:
+        raise FileFormatError(
+            "a summary of a recording, without its events: keep the .tlens to show it again"
+        )
     kind = _KINDS.get(schema) if isinstance(schema, str) else None
     if kind is not None:
         return kind.from_dict(data)

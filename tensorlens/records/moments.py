@@ -34,7 +34,7 @@ class Resident:
     phase: str
     """One of :data:`tensorlens.records.events.PHASES`."""
     age_ns: int | None
-    """How long it had been there; None where it was there before the recording."""
+    """How long it had been there; None where that was before the recording."""
     stack: int
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
@@ -47,7 +47,7 @@ class Moment:
     device: str
     bytes: int
     row: int
-    """The event after which it was so; -1 for what was there at the start."""
+    """The event after which it was so; -1 for what was there before the first event."""
     time_ns: int
     tensors: Sequence[Resident]
     """Largest first."""
@@ -63,6 +63,8 @@ class Moment:
     """What it held from the driver at that instant; None where that is not known."""
     counted: int | None = None
     """The peak that the allocator counted by itself over the same time, where it did."""
+    dropped: bool = False
+    """Whether its event was dropped: its blocks are in a log of their own."""
 
 
 Peak = Moment
@@ -99,7 +101,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """How much was handed out for what was resident."""
+    """How much was handed out for what was resident, both by the events that were kept."""
 
     device: str
     handed_out: int

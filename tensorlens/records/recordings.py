@@ -27,6 +27,8 @@ _T = TypeVar("_T")
 
 SCHEMA = "tensorlens.recording"
 VERSION = 1
+SUMMARY_SCHEMA = "tensorlens.recording_summary"
+"""Of what ``.json`` keeps of a recording: its answers without its events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +101,18 @@ class Recording:
         now = self.still()
         return now.once(("peak", device), lambda: recording.peak(now, device))
 
-    def at(self, row: int, device: str | None = None) -> Moment:
-        """Return what was resident after the event with the number ``row``.
+    def at(self, instant: int | str, device: str | None = None) -> Moment:
+        """Return what was resident after the event of a number, or at the last mark of a name.
 
         -1 is the start: what was there already. All of that was there at any event.
 
         Raises:
-            UsageError: there is no such event, or no such device.
+            UsageError: there is no such event or mark, or no such device.
         """
         from tensorlens import recording
 
         now = self.still()
+        row = recording.row_at(now.log, instant)
         return now.once(("moment", row, device), lambda: recording.moment(now, row, device))
 
     def blocks(self, rows: Sequence[int]) -> Sequence[Resident]:
@@ -146,6 +149,22 @@ class Recording:
 
         now = self.still()
         return now.once(("backward", device), lambda: recording.backward(now, device))
+
+    @property
+    def backward_by_module(self) -> Mapping[str | None, int]:
+        """Bytes handed out in backward by module, largest first; None: of no module."""
+        return self.backward_modules()
+
+    def backward_modules(self, device: str | None = None) -> Mapping[str | None, int]:
+        """Return the bytes handed out in backward on a device by module; None: on all devices.
+
+        They add up to those of :meth:`backward`.
+        """
+        from tensorlens import recording
+
+        now = self.still()
+        question = "backward modules", device
+        return now.once(question, lambda: recording.backward_modules(now, device))
 
     def growth(
         self, start: str | int | None = None, end: str | int | None = None

@@ -7,6 +7,7 @@ record. Importing this package is cheap; each renderer is imported when it is as
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +34,11 @@ _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 _FOR_PEOPLE = ("html", "txt")
 
+OF_ALL = ("json", "html", "csv", "txt")
+"""The endings that every kind of record can be written with."""
+OF_RECORDINGS = tuple(ending for ending in _RENDERERS if ending not in OF_ALL)
+"""Those for recordings alone."""
+
 
 class Renderer(Protocol):
     """Turns a report into one file's content; a pure function of the record."""
@@ -43,6 +49,12 @@ class Renderer(Protocol):
 
     def render(self, record: Record) -> str | bytes:
         """Return the content of the file; text is to be written as UTF-8, newlines as they are."""
+
+
+def either(endings: Sequence[str]) -> str:
+    """Return endings as a person reads them: ``.json, .html, .csv or .txt``."""
+    *first, last = (f".{each}" for each in endings)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = None) -> Renderer:

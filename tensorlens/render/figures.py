@@ -17,6 +17,11 @@ def size(count: int | None, *, signed: bool = False) -> str:
     return UNKNOWN if count is None else format_bytes(count, signed=signed)
 
 
+def exact_size(count: int) -> str:
+    """Return bytes as text with their exact number: ``"532.45 MiB (558,317,568 B)"``."""
+    return f"{size(count)} ({count:,} B)" if count >= 1024 else size(count)
+
+
 def duration(time_ns: int) -> str:
     """Return nanoseconds as text: ``"912 ns"``, ``"1.20 ms"``, ``"75.31 s"``."""
     if time_ns < 1000:

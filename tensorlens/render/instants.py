@@ -16,7 +16,7 @@ from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
 from tensorlens.records.tensors import BLOCK_ROLES, SourceLine
 from tensorlens.render.balance import place
-from tensorlens.render.figures import duration, size
+from tensorlens.render.figures import duration, exact_size
 from tensorlens.render.inventory import Hidden, counted
 from tensorlens.render.source import printable
 
@@ -65,9 +65,9 @@ class Instant:
 
     @property
     def headline(self) -> str:
-        """What a person reads first: ``peak 3.03 GiB in 89 tensors, after 1.20 ms ...``."""
+        """What a person reads first: ``peak 2.00 KiB (2,048 B) in 2 blocks, after 1.20 ms``."""
         blocks = counted(len(self.moment.tensors), "block")
-        what = f"{size(self.moment.bytes)} in {blocks}, {self.when}"
+        what = f"{exact_size(self.moment.bytes)} in {blocks}, {self.when}"
         return f"peak {what}" if self.is_peak else what
 
 
@@ -114,16 +114,17 @@ def row_of(recording: Recording, at: str) -> int:
 
 def when(recording: Recording, moment: Moment) -> str:
     """Return in words at which moment it was so."""
+    after = f"after {duration(moment.time_ns)}"
+    if moment.dropped:
+        parts = [after if moment.time_ns else "", "before the first event that was kept"]
+        return ", ".join(filter(None, parts))
     if moment.row < 0:
-        dropped = recording.origin.dropped_peaks.get(moment.device)
-        if dropped is not None and sum(dropped.size) == moment.bytes:
-            return "before the first event that was kept"
-        return "at the start"
+        return start_called(recording)
     kind = recording.log.kind[moment.row]
     timed = kind != START and has_times(recording.log)
-    parts = [f"after {duration(moment.time_ns)}" if timed else "", f"event {moment.row:,}"]
+    parts = [after if timed else "", f"event {moment.row:,}"]
     if kind == START:
-        parts.insert(0, "at the start")
+        parts.insert(0, start_called(recording))
     elif kind == ALLOC:
         (block,) = recording.blocks((moment.row,))
         if block.phase != "other":
@@ -132,6 +133,11 @@ def when(recording: Recording, moment: Moment) -> str:
     if mark is not None:
         parts.append(f"after {called(recording.marks, mark)}")
     return ", ".join(filter(None, parts))
+
+
+def start_called(recording: Recording) -> str:
+    """Return in words which moment the one before the first event of the log is."""
+    return "at the first event that was kept" if recording.origin.dropped else "at the start"
 
 
 def mark_before(marks: Sequence[Mark], row: int) -> Mark | None:
@@ -174,7 +180,7 @@ def line_place(line: SourceLine | None) -> str:
 
 def has_times(log: EventLog) -> bool:
     """Tell whether the events have times at all; those of an old file may have none."""
-    return bool(len(log)) and log.time[len(log) - 1] > log.time[0]
+    return bool(len(log)) and log.time[len(log) - 1] > 0
 
 
 def source_of(log: EventLog, line: SourceLine | None) -> str:

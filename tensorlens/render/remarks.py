@@ -6,7 +6,7 @@ from tensorlens.records.events import OOM
 from tensorlens.records.moments import Churn, Fragmentation, Moment
 from tensorlens.records.recordings import Recording
 from tensorlens.render.balance import place
-from tensorlens.render.figures import duration, size
+from tensorlens.render.figures import duration, exact_size, size
 from tensorlens.render.instants import Instant, has_times
 from tensorlens.render.inventory import counted
 from tensorlens.render.source import printable
@@ -20,7 +20,7 @@ def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
         found.append(_fragmentation(fragmentation))
     churn = recording.churn(instant.device)
     if churn.allocations:
-        found.append(_churn(churn))
+        found.append(_churn(recording, churn))
     found += _failures(recording, instant.device)
     return tuple(found)
 
@@ -35,16 +35,35 @@ def device_sources(recording: Recording) -> tuple[tuple[str, str], ...]:
 
 
 def extent(recording: Recording) -> str:
-    """Return how many events there are over how long, and how many there is no more of."""
+    """Return how many events there are over how long, and how many there is no more of.
+
+    What was there before the first one is no event. The time is that from the recording's
+    beginning to its last event, unless events were dropped: then that of those kept comes first.
+    """
     log, dropped = recording.log, recording.origin.dropped
-    text = counted(len(log), "event") if len(log) else "no events"
-    if has_times(log):
-        text += f" over {duration(log.time[len(log) - 1] - log.time[0])}"
+    happened = len(log) - log.starts
+    text = counted(happened, "event") if happened else "no events"
+    if happened and has_times(log):
+        end = log.time[len(log) - 1]
+        kept = end - log.time[log.starts]
+        text += f" over the last {duration(kept)} of" if dropped else " over"
+        text += f" {duration(end)}"
     if dropped:
         text += f"; {counted(dropped, 'earlier one')} dropped"
     if log.marks:
         text += f"; {counted(len(log.marks), 'mark')}"
     return text
+
+
+def backward_title(recording: Recording) -> str:
+    """Return what the table of the backward pass is of."""
+    found = ["allocated in backward", "by the forward line that it goes back to"]
+    return ", ".join(filter(None, [*found, _of_events_kept(recording)]))
+
+
+def _of_events_kept(recording: Recording) -> str:
+    """Return what to say of figures that are sums of events; empty where none was dropped."""
+    return "of the events that were kept" if recording.origin.dropped else ""
 
 
 def _allocator(instant: Instant) -> list[str]:
@@ -53,19 +72,19 @@ def _allocator(instant: Instant) -> list[str]:
     if moment.held is not None:
         found.append(_held(moment))
     if moment.reserved is not None:
-        found.append(f"reserved {size(moment.reserved)} at that instant")
+        found.append(f"reserved {exact_size(moment.reserved)} at that instant")
     else:
         found.append("reserved n/a: the recording knows no segments of the allocator")
     if instant.is_peak and moment.counted is not None:
         same = moment.counted == moment.bytes
-        by_itself = "the same peak" if same else f"a peak of {size(moment.counted)}"
+        by_itself = "the same peak" if same else f"a peak of {exact_size(moment.counted)}"
         found.append(f"the allocator counted {by_itself} by itself")
     return ["; ".join(found)]
 
 
 def _held(moment: Moment) -> str:
     assert moment.held is not None
-    text = f"allocated {size(moment.held)} as the allocator counts"
+    text = f"allocated {exact_size(moment.held)} as the allocator counts"
     remainders = moment.held - moment.bytes
     if not remainders:
         return text
@@ -81,10 +100,12 @@ def _fragmentation(found: Fragmentation) -> str:
     )
 
 
-def _churn(churn: Churn) -> str:
+def _churn(recording: Recording, churn: Churn) -> str:
+    what = " ".join(filter(None, ["churn", _of_events_kept(recording)]))
+    peak = "their peak" if recording.origin.dropped else "the peak"
     text = (
-        f"churn: {size(churn.handed_out)} handed out in"
-        f" {counted(churn.allocations, 'allocation')}, {churn.ratio:,.1f} times the peak"
+        f"{what}: {size(churn.handed_out)} handed out in"
+        f" {counted(churn.allocations, 'allocation')}, {churn.ratio:,.1f} times {peak}"
     )
     known = [(nbytes, line) for line, nbytes in churn.by_line.items() if line is not None]
     if not known:

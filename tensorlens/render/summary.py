@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from tensorlens.records.moments import Moment, Resident
-from tensorlens.records.recordings import Recording
+from tensorlens.records.recordings import SUMMARY_SCHEMA, Recording
 from tensorlens.records.tensors import SourceLine
 
-SCHEMA = "tensorlens.recording_summary"
 VERSION = 1
 
 TENSORS = 1000
@@ -22,13 +21,14 @@ def summary(recording: Recording) -> dict[str, Any]:
 
     ``devices`` has for each device ``peak`` (``bytes``, ``row``, ``time_ns``, ``held``,
     ``reserved``, ``counted``, sums ``by_role``, ``by_phase``, ``by_line``, ``by_module``, and
-    ``tensors``, the largest first), ``backward``, ``churn``, ``fragmentation`` and ``timeline``.
+    ``tensors``, the largest first), ``backward``, ``backward_by_module``, ``churn``,
+    ``fragmentation`` and ``timeline``.
     A line is a dict of ``filename``, ``lineno`` and ``function``, or None where none is known.
     What is not known is None.
     """
     origin = recording.origin
     return {
-        "schema": SCHEMA,
+        "schema": SUMMARY_SCHEMA,
         "version": VERSION,
         "provenance": origin.provenance,
         "process": origin.process,
@@ -60,6 +60,7 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
             }
             for cost in recording.backward(device)
         ],
+        "backward_by_module": _by_module(recording.backward_modules(device)),
         "churn": {
             "handed_out": churn.handed_out,
             "allocations": churn.allocations,
@@ -89,9 +90,7 @@ def _moment(moment: Moment) -> dict[str, Any]:
         "by_role": dict(moment.by_role),
         "by_phase": dict(moment.by_phase),
         "by_line": _by_line(moment.by_line),
-        "by_module": [
-            {"module": module, "nbytes": nbytes} for module, nbytes in moment.by_module.items()
-        ],
+        "by_module": _by_module(moment.by_module),
         "tensors": listed,
         "rest": {
             "count": len(moment.tensors) - len(listed),
@@ -109,6 +108,10 @@ def _block(block: Resident) -> dict[str, Any]:
 
 def _by_line(sizes: Mapping[SourceLine | None, int]) -> list[dict[str, Any]]:
     return [{"line": _line(line), "nbytes": nbytes} for line, nbytes in sizes.items()]
+
+
+def _by_module(sizes: Mapping[str | None, int]) -> list[dict[str, Any]]:
+    return [{"module": module, "nbytes": nbytes} for module, nbytes in sizes.items()]
 
 
 def _line(line: SourceLine | None) -> dict[str, Any] | None:

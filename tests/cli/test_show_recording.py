@@ -58,11 +58,14 @@ def test_another_instant(saved, monkeypatch, capsys):
     monkeypatch.chdir(saved.parent)
     assert main(["show", "run.tlens", "--at", "backward", "--top", "1"]) == 0
     out = capsys.readouterr().out
-    assert 'cpu  168.00 KiB in 4 blocks, after 2.00 ms, event 3, in forward, after "forward"' in out
+    when = 'after 2.00 ms, event 3, in forward, after "forward"'
+    assert f"cpu  168.00 KiB (172,032 B) in 4 blocks, {when}" in out
     # the input and the two activations: 20 + 40 + 8 KiB
     assert "  … 3 more blocks, 68.00 KiB (top=None or --top all shows them)\n" in out
     assert main(["show", "run.tlens", "--at", "7", "-o", "at.html"]) == 0
-    assert "250.00 KiB in 4 blocks, after 6.00 ms, event 7" in Path("at.html").read_text("utf-8")
+    assert "250.00 KiB (256,000 B) in 4 blocks, after 6.00 ms, event 7" in Path(
+        "at.html"
+    ).read_text("utf-8")
 
 
 def test_roles_and_devices(saved, monkeypatch, capsys):
@@ -71,6 +74,18 @@ def test_roles_and_devices(saved, monkeypatch, capsys):
     assert "aten::sqrt at train.py:5  temporary  30.00 KiB" in capsys.readouterr().out
     assert main(["show", "run.tlens", "--device", "cuda"]) == 0
     assert capsys.readouterr().out.endswith("\nNot shown: cpu (peak 268.00 KiB)\n")
+
+
+def test_a_summary_is_no_recording(saved, monkeypatch, capsys):
+    monkeypatch.chdir(saved.parent)
+    assert main(["show", "run.tlens", "-o", "run.json"]) == 0
+    capsys.readouterr()
+    assert main(["show", "run.json"]) == 1
+    assert capsys.readouterr() == (
+        "",
+        "tensorlens: error: run.json: a summary of a recording, without its events:"
+        " keep the .tlens to show it again\n",
+    )
 
 
 @pytest.mark.parametrize("output", [[], ["-o", "out.html"]])

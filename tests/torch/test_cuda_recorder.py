@@ -5,8 +5,9 @@ import time
 import pytest
 import torch
 
+from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import RecordOptions
-from tensorlens.frameworks.torch.recorder import cuda
+from tensorlens.frameworks.torch.recorder import cuda, devices
 
 MIB = 1 << 20
 
@@ -153,3 +154,58 @@ def test_a_mark_is_placed_by_its_time(monkeypatch, options):
     log, _ = recorder.read(True)
     rows = [event.row for event in log if event.action == "alloc"]
     assert [mark.row for mark in log.marks] == [rows[1]]
+
+
+def test_of_overlapping_recordings_the_last_ends_the_history(monkeypatch, options):
+    history = History(monkeypatch)
+    first, second = cuda.CudaRecorder(options), cuda.CudaRecorder(options)
+    first.read(True)
+    assert history.recording
+    second.read(True)
+    assert not history.recording
+    # once on, once off
+    assert [enabled for enabled, _ in history.calls] == ["all", None]
+
+
+def test_what_the_program_turned_off_goes_on_for_the_next_recording(monkeypatch, options):
+    history = History(monkeypatch)
+    first = cuda.CudaRecorder(options)
+    history.recording = False
+    second = cuda.CudaRecorder(options)
+    assert [told.get("clear_history") for _, told in history.calls] == [True, False]
+    first.read(True)
+    second.read(True)
+    assert not history.recording
+
+
+def test_the_host_that_cannot_be_recorded_leaves_no_history_on(monkeypatch, options):
+    def refuse(options):
+        raise UsageError("no")
+
+    history = History(monkeypatch)
+    monkeypatch.setattr(cuda, "is_possible", lambda: True)
+    monkeypatch.setattr(devices, "HostRecorder", refuse)
+    with pytest.raises(UsageError):
+        devices.start(options)
+    assert history.calls == []
+
+
+def test_cuda_that_cannot_be_recorded_ends_the_recording_of_the_host(monkeypatch, options):
+    ended = []
+
+    class Host:
+        def __init__(self, options):
+            pass
+
+        def read(self, end):
+            ended.append(end)
+
+    def refuse(options):
+        raise MemoryError
+
+    monkeypatch.setattr(cuda, "is_possible", lambda: True)
+    monkeypatch.setattr(cuda, "CudaRecorder", refuse)
+    monkeypatch.setattr(devices, "HostRecorder", Host)
+    with pytest.raises(MemoryError):
+        devices.start(options)
+    assert ended == [True]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import (
+    UNKNOWN,
     Counter,
     Findings,
     Recorder,
@@ -148,6 +149,21 @@ class Adapter:
         from tensorlens.frameworks.torch.steps import TorchSteps
 
         return TorchSteps()
+
+    def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
+        """Call ``act`` after each step of the program's first optimizer; return what ends that."""
+        from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
+
+        return OptimizerSteps(act).close
+
+    def pinned(self) -> int:
+        """Return the bytes of page-locked memory handed out, CUDA being in use; else UNKNOWN."""
+        from torch import cuda
+
+        figures = getattr(cuda, "host_memory_stats", None)
+        if figures is None or not cuda.is_initialized():
+            return UNKNOWN
+        return int(figures().get("active_bytes.current", UNKNOWN))
 
     def failed_request(self, error: BaseException) -> Request | None:
         """Return what was asked for when ``error`` is a failed allocation, else None."""

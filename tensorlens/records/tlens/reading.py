@@ -121,6 +121,7 @@ class _Reader:
             "contexts": self._into(self._log.contexts, tables.context_from_dict),
             "labels": self._into(self._log.labels, tables.label_from_dict),
             "marks": self._into(self._log.marks, tables.mark_from_list),
+            "dropped_marks": self._into(self._log.dropped_marks, text),
             "segments": self._into(self._log.segments, tables.segment_from_dict),
             "sources": lambda data: self._log.sources.update(tables.sources_from_dict(data)),
             "events": lambda data: add_rows(self._log, data),

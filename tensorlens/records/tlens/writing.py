@@ -37,6 +37,7 @@ def _lines(recording: Recording) -> Iterator[bytes]:
     yield from _parts("contexts", log.contexts, tables.context_to_dict)
     yield from _parts("labels", log.labels, tables.label_to_dict)
     yield from _parts("marks", log.marks, tables.mark_to_list)
+    yield from _parts("dropped_marks", log.dropped_marks, str)
     yield from _parts("segments", log.segments, tables.segment_to_dict)
     for file, source in log.sources.items():
         yield _line(sources={file: source})

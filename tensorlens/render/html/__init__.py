@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorlens.records.differences import Difference
+from tensorlens.records.leaks import LeakReport
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.html.difference import difference_fragment
+from tensorlens.render.html.leaks import leak_fragment
 from tensorlens.render.html.lines import line_fragment
 from tensorlens.render.html.recording import recording_fragment, recording_page
 from tensorlens.render.html.snapshot import snapshot_fragment
@@ -46,6 +48,8 @@ class HtmlRenderer:
             title, after = "tensors in memory", treemap(record, self.view)
         elif isinstance(record, Difference):
             title = "what changed in memory"
+        elif isinstance(record, LeakReport):
+            title = "what stays behind"
         if isinstance(record, Recording):
             body = recording_page(record, self.view)
         else:
@@ -65,4 +69,6 @@ def fragment(record: Record, view: View | None = None) -> str:
         return difference_fragment(record, view)
     if isinstance(record, Recording):
         return recording_fragment(record, view)
+    if isinstance(record, LeakReport):
+        return leak_fragment(record)
     return line_fragment(record)

@@ -69,7 +69,7 @@ def counts(log: EventLog, timeline: Timeline, made: Sequence[int]) -> list[int]:
 
 def _last_rows(log: EventLog, timeline: Timeline) -> list[int]:
     """Return the last event that counts at each point: at the start, all that was there before."""
-    before = next((row for row, kind in enumerate(log.kind) if kind != START), len(log)) - 1
+    before = log.starts - 1
     return [max(row, before) for row in timeline.rows]
 
 

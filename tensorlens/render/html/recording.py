@@ -26,7 +26,7 @@ from tensorlens.render.instants import (
     left_out,
     source_of,
 )
-from tensorlens.render.remarks import device_remarks, device_sources, extent
+from tensorlens.render.remarks import backward_title, device_remarks, device_sources, extent
 from tensorlens.render.source import printable
 
 _POINTS_OF_A_FRAGMENT = 300
@@ -92,6 +92,7 @@ def _rendered(
             recording=recording,
             header=device_sources(recording),
             extent=extent(recording),
+            backward_title=backward_title(recording),
             devices=devices,
             others=left_out(recording, view),
             span=span,
@@ -119,6 +120,8 @@ def _device(recording: Recording, instant: Instant, points: int | None, limit: i
     shown = timeline.peak
     if not instant.is_peak:
         timeline, shown = _with_point(timeline, instant.moment)
+    elif instant.moment.dropped:
+        shown = -1
     made = allocations(recording.log, device)
     drawn_as = picture(recording, timeline, made) if len(timeline.rows) else None
     costs = recording.backward(device)

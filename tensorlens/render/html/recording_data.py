@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensorlens.records.moments import Resident, Timeline
+from tensorlens.records.moments import Moment, Resident, Timeline
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.balance import place
-from tensorlens.render.html.chosen import chosen_blocks, counts
+from tensorlens.render.html.chosen import AT_THE_PEAK, chosen_blocks, counts
 from tensorlens.render.html.timeline import WIDTH, Picture
+from tensorlens.render.instants import start_called
 from tensorlens.render.source import printable
 
 _TEXTS: dict[str, Callable[[Resident], str]] = {
@@ -40,16 +41,20 @@ def device_data(
         timeline: the points that can be shown.
         picture: how they are drawn.
         made: the rows of the device's allocations.
-        shown: the point that is shown first.
+        shown: the point that is shown first; -1 is the highest instant, which was dropped.
     """
     log = recording.log
-    kept = recording.peak(timeline.device).bytes == timeline.totals[timeline.peak]
-    rows = chosen_blocks(log, timeline, made, {timeline.peak, shown})
+    peak = recording.peak(timeline.device)
+    rows = chosen_blocks(log, timeline, made, {timeline.peak, max(shown, 0)})
+    called = "At the highest instant that was kept" if peak.dropped else "At the peak"
     return {
         "device": printable(timeline.device),
         "peak": timeline.peak,
-        "peakCalled": "At the peak" if kept else "At the highest instant that was kept",
+        "peakCalled": called,
+        "dropped": _dropped(peak) if peak.dropped else None,
         "shown": shown,
+        "starts": log.starts,
+        "startCalled": start_called(recording),
         "width": WIDTH,
         "x": list(picture.xs),
         "byTime": picture.by_time,
@@ -58,17 +63,34 @@ def device_data(
         "total": list(timeline.totals),
         "count": counts(log, timeline, made),
         "reserved": list(timeline.reserved) if timeline.reserved else None,
-        "blocks": _blocks(recording, rows),
+        "blocks": {
+            "row": rows,
+            "free": [log.pair[row] for row in rows],
+            **_blocks(recording.blocks(rows), [log.time[row] for row in rows]),
+        },
     }
 
 
-def _blocks(recording: Recording, rows: Sequence[int]) -> dict[str, Any]:
-    log = recording.log
+def _dropped(peak: Moment) -> dict[str, Any]:
+    """Return a highest instant that is no point of the timeline, with blocks of its own."""
+    blocks = peak.tensors[:AT_THE_PEAK]
+    made = [peak.time_ns - (block.age_ns or 0) for block in blocks]
+    return {
+        "time": peak.time_ns,
+        "total": peak.bytes,
+        "count": len(peak.tensors),
+        "blocks": _blocks(blocks, made),
+    }
+
+
+def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
+    """Return blocks in columns, with the times when they were made."""
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
     places: dict[SourceLine | None, int] = {}
-    aged = []
-    for block in recording.blocks(rows):
+    sizes, aged = [], []
+    for block in blocks:
+        sizes.append(block.nbytes)
         aged.append(block.age_ns is not None)
         for name, text in _TEXTS.items():
             columns[name].append(texts.setdefault(printable(text(block)), len(texts)))
@@ -78,11 +100,9 @@ def _blocks(recording: Recording, rows: Sequence[int]) -> dict[str, Any]:
                 places[where] = texts.setdefault(place(where) if where else "", len(texts))
             columns[name].append(places[where])
     return {
-        "row": list(rows),
-        "free": [log.pair[row] for row in rows],
-        "size": [log.size[row] for row in rows],
+        "size": sizes,
         # null for those that were there before the recording
-        "time": [log.time[row] if known else None for row, known in zip(rows, aged, strict=True)],
+        "time": [time if known else None for time, known in zip(made, aged, strict=True)],
         **columns,
         "texts": list(texts),
     }

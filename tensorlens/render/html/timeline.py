@@ -12,6 +12,7 @@ from tensorlens.records.recordings import Recording
 from tensorlens.render.figures import duration, size
 from tensorlens.render.html.colours import PHASE_COLOURS, ROLE_COLOURS, STACKED
 from tensorlens.render.instants import has_times
+from tensorlens.render.inventory import counted
 from tensorlens.render.source import printable
 
 WIDTH, HEIGHT = 4000, 1000
@@ -66,6 +67,10 @@ class Picture:
     bands: tuple[Band, ...]
     peak_x: str
     peak_y: str
+    dropped: str
+    """What is to be said of what came before the picture; empty where nothing did."""
+    dropped_peak: Label | None
+    """How high it was there, where that is higher than anything in the picture."""
     xs: tuple[int, ...]
     """Where each point of the timeline is, in the picture's units."""
     by_time: bool
@@ -92,7 +97,8 @@ def picture(recording: Recording, timeline: Timeline, made: Sequence[int]) -> Pi
     # a little more, so that what is so after the last event is seen as well
     span += -(-span // 99)
     xs = tuple((value - first) * WIDTH // span for value in values)
-    highest = max(max(timeline.totals), max(timeline.reserved or (0,)))
+    peak, dropped = recording.peak(timeline.device), recording.origin.dropped
+    highest = max(peak.bytes, *timeline.totals, *(timeline.reserved or ()))
     step = _byte_step(highest)
     top = max(math.ceil(highest / step), 1) * step
     marks = [
@@ -114,6 +120,8 @@ def picture(recording: Recording, timeline: Timeline, made: Sequence[int]) -> Pi
         bands=_bands(recording, timeline, made, xs),
         peak_x=_percent(xs[timeline.peak], WIDTH),
         peak_y=_percent(timeline.totals[timeline.peak], top),
+        dropped=counted(dropped, "earlier event") if dropped else "",
+        dropped_peak=Label(size(peak.bytes), _percent(peak.bytes, top)) if peak.dropped else None,
         xs=xs,
         by_time=by_time,
     )

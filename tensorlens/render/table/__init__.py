@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.records.differences import Difference
+from tensorlens.records.leaks import LeakReport
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.render.table import lines, recording, tensors
+from tensorlens.render.table import leaks, lines, recording, tensors
 
 if TYPE_CHECKING:
     import pandas
@@ -25,8 +26,9 @@ class CsvRenderer:
     """A header row and the rows of a record, as RFC 4180 has it.
 
     A line report has one row per function, line and device; a snapshot one per tensor; a
-    difference one per change; a recording one per event. What could not be had is empty. Text is
-    written as it is, so that ``csv.reader`` gives back the very source.
+    difference one per change; a recording one per event; a leak report one per leak.
+    What could not be had is empty. Text is written as it is, so that ``csv.reader`` gives back
+    the very source.
     """
 
     extension = "csv"
@@ -54,7 +56,12 @@ def to_pandas(record: Record) -> pandas.DataFrame:
         raise ImportError("to_pandas() needs pandas: pip install 'tensorlens[pandas]'") from None
     columns, texts, rows = _table(record)
     values = dict(zip(columns, zip(*rows, strict=True), strict=False))
-    kinds = {"storage": "UInt64", "address": "UInt64", **dict.fromkeys(texts, "string")}
+    kinds = {
+        "storage": "UInt64",
+        "address": "UInt64",
+        **dict.fromkeys(leaks.NUMBERS, "Float64"),
+        **dict.fromkeys(texts, "string"),
+    }
     return pandas.DataFrame(
         {
             name: pandas.array(list(values.get(name, ())), dtype=kinds.get(name, "Int64"))
@@ -71,4 +78,6 @@ def _table(record: Record) -> tuple[Sequence[str], Sequence[str], Iterable[tuple
         return tensors.CHANGE_COLUMNS, tensors.CHANGE_TEXT, tensors.change_rows(record)
     if isinstance(record, Recording):
         return recording.COLUMNS, recording.TEXT, recording.rows(record)
+    if isinstance(record, LeakReport):
+        return leaks.COLUMNS, leaks.TEXT, leaks.rows(record)
     return lines.columns(record), lines.TEXT, lines.rows(record)

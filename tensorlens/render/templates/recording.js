@@ -36,7 +36,8 @@
     const source = section.querySelector("script.tl-data");
     if (!source) return;
     const data = JSON.parse(source.textContent);
-    const blocks = data.blocks;
+    // before the first point there may be one more, whose event was dropped
+    const first = data.dropped ? -1 : 0, highest = data.dropped ? -1 : data.peak;
     const plot = section.querySelector(".tl-plot");
     const frame = section.querySelector(".tl-timeline");
     const controls = section.querySelector(".tl-controls");
@@ -48,26 +49,38 @@
     const hover = add(plot, "div", undefined, "tl-cursor tl-hover");
     const tip = add(plot, "div", undefined, "tl-tip");
     const text = (column, block) => blocks.texts[blocks[column][block]];
-    let point = data.shown, sortedBy = "size", ascending = false, all = false;
+    let point = data.shown, blocks = blocksAt(point), sortedBy = "size", ascending = false, all = false;
+
+    function blocksAt(where) {
+      return where < 0 ? data.dropped.blocks : data.blocks;
+    }
+
+    function figure(what, where) {
+      return where < 0 ? data.dropped[what] : data[what][where];
+    }
 
     function event(where) {
-      return data.row[where] < 0 ? "at the start" : "event " + data.row[where].toLocaleString("en-US");
+      if (where < 0) return "before the first event that was kept";
+      return data.row[where] < 0 ? data.startCalled : "event " + data.row[where].toLocaleString("en-US");
     }
 
     function at(where) {
-      return data.byTime && data.row[where] >= 0 ? "after " + duration(data.time[where]) + ", " + event(where) : event(where);
+      const time = figure("time", where);
+      const timed = data.byTime && (where < 0 ? time > 0 : data.row[where] >= 0);
+      return timed ? "after " + duration(time) + ", " + event(where) : event(where);
     }
 
     function age(block) {
-      return blocks.time[block] === null ? Infinity : data.time[point] - blocks.time[block];
+      return blocks.time[block] === null ? Infinity : figure("time", point) - blocks.time[block];
     }
 
     function resident() {
-      const row = data.row[point], found = [];
+      if (point < 0) return blocks.size.map((_, block) => block);
+      // all that was there at the start was there at once
+      const row = data.row[point], last = Math.max(row, data.starts - 1), found = [];
       for (let block = 0; block < blocks.row.length; block += 1) {
         const free = blocks.free[block];
-        const there = row < 0 ? blocks.time[block] === null : blocks.row[block] <= row;
-        if (there && (free < 0 || free > row)) found.push(block);
+        if (blocks.row[block] <= last && (free < 0 || free > last)) found.push(block);
       }
       return found;
     }
@@ -91,7 +104,8 @@
     }
 
     function show() {
-      const here = resident();
+      blocks = blocksAt(point);
+      const here = resident(), count = figure("count", point), total = figure("total", point);
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       const found = here.filter((block) => matches(block, words)).sort(compare);
       const sum = (list) => list.reduce((total, block) => total + blocks.size[block], 0);
@@ -110,15 +124,15 @@
       if (words.length) {
         add(rest, "div", counted(found.length, "block") + " match, " + bytes(sum(found)), "tl-remark");
       }
-      const unseen = data.count[point] - here.length, nbytes = data.total[point] - sum(here);
+      const unseen = count - here.length, nbytes = total - sum(here);
       if (unseen > 0 || nbytes > 0) {
         add(rest, "div", "and " + counted(unseen, "smaller block") + ", " + bytes(nbytes), "tl-remark tl-soft");
       }
-      const what = point === data.peak ? data.peakCalled : "Then";
-      title.textContent = what + ": " + bytes(data.total[point]) + " in "
-        + counted(data.count[point], "block") + ", " + at(point)
-        + (data.reserved ? ", reserved " + bytes(data.reserved[point]) : "");
-      cursor.style.left = 100 * data.x[point] / data.width + "%";
+      const what = point === highest ? "At the peak" : point === data.peak ? data.peakCalled : "Then";
+      title.textContent = what + ": " + bytes(total) + " in " + counted(count, "block") + ", " + at(point)
+        + (data.reserved && point >= 0 ? ", reserved " + bytes(data.reserved[point]) : "");
+      cursor.hidden = point < 0;
+      cursor.style.left = 100 * data.x[Math.max(point, 0)] / data.width + "%";
       for (const head of table.tHead.rows[0].cells) {
         head.setAttribute("aria-sort", head.dataset.key !== sortedBy ? "none"
           : ascending ? "ascending" : "descending");
@@ -153,7 +167,7 @@
     }
 
     function go(where) {
-      point = Math.max(0, Math.min(data.x.length - 1, where));
+      point = Math.max(first, Math.min(data.x.length - 1, where));
       all = false;
       show();
     }
@@ -179,7 +193,7 @@
     });
     for (const button of controls.querySelectorAll("button")) {
       const step = button.dataset.go;
-      button.addEventListener("click", () => go(step === "peak" ? data.peak : point + Number(step)));
+      button.addEventListener("click", () => go(step === "peak" ? highest : point + Number(step)));
     }
     filter.addEventListener("input", show);
     for (const head of table.tHead.rows[0].cells) {

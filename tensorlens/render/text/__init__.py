@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from tensorlens.records.differences import Difference
 from tensorlens.records.failures import OutOfMemory
+from tensorlens.records.leaks import LeakReport
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.text.difference import difference_parts
 from tensorlens.render.text.failure import failure_parts
+from tensorlens.render.text.leaks import leak_parts
 from tensorlens.render.text.lines import line_parts
 from tensorlens.render.text.page import Page, output_width
 from tensorlens.render.text.recording import recording_parts
@@ -33,7 +35,7 @@ class TextRenderer:
         encoding: what the text will be written in; what it cannot hold is spelt in ASCII. None
             takes that of standard output.
         view: which tensors of a snapshot, a difference or a recording are shown, and how fully.
-            None shows the largest of each device. A line report is always shown whole.
+            None shows the largest of each device. Line and leak reports are always shown whole.
     """
 
     extension = "txt"
@@ -54,6 +56,8 @@ class TextRenderer:
             parts = difference_parts(record, page)
         elif isinstance(record, Recording):
             parts = recording_parts(record, page)
+        elif isinstance(record, LeakReport):
+            parts = leak_parts(record, page)
         else:
             parts = line_parts(record, page)
         return self._joined(parts)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorlens.records.failures import OutOfMemory, Remedy, Request
-from tensorlens.render.figures import size
+from tensorlens.render.figures import exact_size, size
 from tensorlens.render.headlines import headline
 from tensorlens.render.inventory import DeviceInventory, inventories
 from tensorlens.render.source import width
@@ -26,7 +26,7 @@ def failure_parts(failure: OutOfMemory, page: Page) -> list[str]:
         parts.append("\n".join(["What could be freed", *_remedies(failure.remedies, page)]))
     for device in inventories(failure.snapshot, page.view):
         if device.is_memory:
-            parts += _device(device, page)
+            parts += _device(device, failure.handled, page)
     for note in failure.snapshot.notes:
         parts.append("\n".join(page.wrapped("note: ", page.shown(note))))
     return parts
@@ -61,8 +61,7 @@ def _asked(request: Request) -> str:
         return f"a request{where} was refused; its size is not known"
     if not request.exact:
         return f"about {size(request.nbytes)} were asked for{where}"
-    exact = f" ({request.nbytes:,} B)" if request.nbytes >= 1024 else ""
-    return f"{size(request.nbytes)}{exact} were asked for{where}"
+    return f"{exact_size(request.nbytes)} were asked for{where}"
 
 
 def _remedies(remedies: Sequence[Remedy], page: Page) -> list[str]:
@@ -75,11 +74,12 @@ def _remedies(remedies: Sequence[Remedy], page: Page) -> list[str]:
     return rows
 
 
-def _device(device: DeviceInventory, page: Page) -> list[str]:
+def _device(device: DeviceInventory, handled: bool, page: Page) -> list[str]:
     hidden = [
         replace(each, why="MemReporter().report(top=None) lists all") for each in device.hidden
     ]
-    head = page.wrapped(f"Resident on {page.shown(device.device)}: ", headline(device))
+    when = " now, after the error was handled" if handled else ""
+    head = page.wrapped(f"Resident on {page.shown(device.device)}{when}: ", headline(device))
     return [
         "\n".join(head + role_lines(device, page)),
         "\n".join(tensor_lines(device.rows, hidden, page)),

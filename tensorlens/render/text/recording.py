@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tensorlens.records.moments import BackwardCost, Resident
 from tensorlens.records.recordings import Recording
+from tensorlens.records.tensors import SourceLine
 from tensorlens.render.balance import place
 from tensorlens.render.figures import duration, size
 from tensorlens.render.instants import (
@@ -19,6 +20,7 @@ from tensorlens.render.instants import (
     source_of,
 )
 from tensorlens.render.inventory import Hidden, counted
+from tensorlens.render.modules import module_table
 from tensorlens.render.remarks import device_remarks, device_sources, extent
 from tensorlens.render.source import clipped, shortened, width
 from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
@@ -75,6 +77,7 @@ def _device(recording: Recording, instant: Instant, page: Page) -> list[str]:
         "\n".join(head + _roles(instant, page)),
         "\n".join(_blocks(instant, page)),
         "\n".join(_lines(instant, page)),
+        "\n".join(_modules(instant.moment.by_line, instant.moment.by_module, page)),
         "\n".join(remarks),
     ]
 
@@ -167,6 +170,27 @@ def _lines(instant: Instant, page: Page) -> list[str]:
     return found
 
 
+def _modules(
+    by_line: Mapping[SourceLine | None, int], by_module: Mapping[str | None, int], page: Page
+) -> list[str]:
+    """Return a table by module where lines tell little."""
+    rows, hidden = module_table(by_line, by_module, lines_limit(page.view))
+    if not rows:
+        return []
+    whole = sum(by_module.values())
+    counts = [f" x {row.count:,}" if row.count > 1 else "" for row in rows]
+    cells = [["Size", "Share"], *([size(row.nbytes), _share(row.nbytes, whole)] for row in rows)]
+    fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
+    room = max(page.width - _INDENT - fixed, _NAME_LEAST)
+    paths = [
+        shortened(page.shown(row.path), room - len(count), page.glyphs.ellipsis) + count
+        for row, count in zip(rows, counts, strict=True)
+    ]
+    table = [[*each, path] for each, path in zip(cells, ("Module", *paths), strict=True)]
+    found = ruled(aligned(table, (True, True, False), _INDENT), page, _INDENT)
+    return found + (_more(hidden, "module", page) if hidden else [])
+
+
 def _with_source(
     cells: Sequence[list[str]], places: Sequence[str], sources: Sequence[str], page: Page
 ) -> list[str]:
@@ -218,7 +242,9 @@ def _backward_table(
     rest = costs[len(shown) :]
     if rest:
         found += _more(Hidden(len(rest), sum(cost.nbytes for cost in rest), ""), "line", page)
-    return found
+    by_line = {cost.line: cost.nbytes for cost in costs}
+    modules = _modules(by_line, recording.backward_modules(device), page)
+    return [*found, "", *modules] if modules else found
 
 
 def _growth(recording: Recording, page: Page) -> list[str]:

@@ -108,6 +108,29 @@ def test_what_an_error_was_raised_from(way, region, unhandled):
     assert len(notes(failed)) == unhandled and not notes(outer)
 
 
+def test_what_was_handled_before_is_not_shown_as_resident_at_the_failure(reporter):
+    first, second = Failed("first"), Failed("second")
+    outer = ValueError("outer")
+    second.__context__, outer.__cause__ = first, second
+    oom.annotate_unhandled(outer)
+    ((of_first,), (of_second,)) = notes(first), notes(second)
+    assert "Resident on cpu now, after the error was handled: 4.00 KiB in 1 tensor" in of_second
+    # what is resident now is told once
+    assert of_first.splitlines()[1:] == [
+        "tensorlens: out of memory: 4.00 KiB (4,096 B) were asked for on cpu",
+        "  by     a line that is not known",
+    ]
+    assert reporter.asked == 1
+
+
+def test_what_came_before_the_error_on_its_way_is_the_request_alone(reporter):
+    first, second = Failed("first"), Failed("second")
+    second.__context__ = first
+    oom.annotate_unhandled(second)
+    assert "\nResident on cpu: 4.00 KiB in 1 tensor" in notes(second)[0]
+    assert "Resident" not in notes(first)[0] and reporter.asked == 1
+
+
 def test_errors_in_a_circle():
     one, other = Failed(), Failed()
     one.__cause__, other.__cause__ = other, one

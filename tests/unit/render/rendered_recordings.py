@@ -162,11 +162,20 @@ def hostile() -> Recording:
 
 
 def dropped() -> Recording:
-    """The highest instant was among the events that there was no more room for."""
+    """The highest instant, 510 B after 2 ms, was among the events that were dropped.
+
+    Of 15 B that were left 5 had been made among them, after 3 ms. Kept are an allocation of 20 B
+    after 7 ms and its free after 9.
+    """
     log, before = EventLog(), EventLog()
+    at, earlier = Step(log), Step(before)
     log.append(START, "cpu", 0x100, 10, 0)
-    log.append(ALLOC, "cpu", 0x200, 20, 7)
-    before.append(START, "cpu", 0x300, 500, 0)
+    log.append(START, "cpu", 0x180, 5, 3 * MS, at.loss, Context(op="aten::sum", grad=True))
+    log.append(ALLOC, "cpu", 0x200, 20, 7 * MS)
+    log.append(FREE, "cpu", 0x200, 20, 9 * MS)
+    made = Context(op="aten::addmm", grad=True)
+    before.append(START, "cpu", 0x300, 500, 2 * MS, earlier.forward, made)
+    before.append(START, "cpu", 0x100, 10, 0)
     return Recording(log, Origin(dropped=1234, dropped_peaks={"cpu": before}))
 
 

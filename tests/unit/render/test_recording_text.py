@@ -14,11 +14,11 @@ from tensorlens.render.text import TextRenderer
 TRAINING_80 = """\
 Memory over time
   cpu  torch CPU allocator
-  9 events over 7.00 ms; 3 marks
+  7 events over 7.00 ms; 3 marks
   note: stacks are of Python alone
 
-cpu  peak 268.00 KiB in 5 blocks, after 3.00 ms, event 4, in backward, after
-    "backward"
+cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, event 4, in
+    backward, after "backward"
   Role              Size   Share
   ──────────────────────────────
   parameter   100.00 KiB  37.3 %
@@ -56,7 +56,7 @@ Growth from "forward" to "end": +100.00 KiB
   +100.00 KiB      +1  gradient  train.py:2  h = net(x)
 """
 TRAINING_120 = (
-    TRAINING_80.replace('after\n    "backward"', 'after "backward"')
+    TRAINING_80.replace("in\n    backward", "in backward")
     .replace("allocator\n    counted", "allocator counted")
     .replace("most by\n    train.py", "most by train.py")
 )
@@ -107,8 +107,8 @@ def test_what_is_not_known_says_why() -> None:
 
 def test_the_start_and_what_was_dropped() -> None:
     assert "cpu  peak 512 B in 2 blocks, at the start\n" in text_of(recordings.only_start())
-    text = text_of(recordings.dropped())
-    assert "2 events over 7 ns; 1,234 earlier ones dropped\n" in text
+    text = text_of(recordings.dropped(), 120)
+    assert "  2 events over the last 2.00 ms of 9.00 ms; 1,234 earlier ones dropped\n" in text
     assert "cpu  peak 500 B in 1 block, before the first event that was kept\n" in text
 
 
@@ -116,8 +116,8 @@ def test_the_allocators_own_count() -> None:
     text = text_of(recordings.two_devices(), 200)
     # 1.5 MiB were set aside for 1 MiB in a segment of 20 MiB
     assert (
-        "  allocated 1.50 MiB as the allocator counts, of it 512.00 KiB remainders that it did not"
-        " split off; reserved 20.00 MiB at that instant\n"
+        "  allocated 1.50 MiB (1,572,864 B) as the allocator counts, of it 512.00 KiB remainders"
+        " that it did not split off; reserved 20.00 MiB (20,971,520 B) at that instant\n"
         "  at the end 20.00 MiB reserved in 1 segment: 1.50 MiB handed out, 18.50 MiB free"
         " (the largest piece 18.50 MiB), 18.50 MiB of it in segments partly in use\n"
         "  churn: 1.00 MiB handed out in 1 allocation, 1.0 times the peak;"
@@ -184,17 +184,17 @@ def test_verbose_tells_how_each_block_came_to_be() -> None:
 @pytest.mark.parametrize(
     ("at", "bytes_", "headline"),
     [
-        ("3", 168, '168.00 KiB in 4 blocks, after 2.00 ms, event 3, in forward, after "forward"'),
+        ("3", 168, '(172,032 B) in 4 blocks, after 2.00 ms, event 3, in forward, after "forward"'),
         ("backward", 168, None),
-        ("forward", 120, "120.00 KiB in 2 blocks, at the start, event 1"),
-        ("8", 220, '220.00 KiB in 3 blocks, after 7.00 ms, event 8, after "backward"'),
+        ("forward", 120, "(122,880 B) in 2 blocks, at the start, event 1"),
+        ("8", 220, '(225,280 B) in 3 blocks, after 7.00 ms, event 8, after "backward"'),
     ],
 )
 def test_another_instant(at: str, bytes_: int, headline: str | None) -> None:
     (found,) = instants(recordings.training(), View(at=at))
     assert found.moment.bytes == bytes_ * KIB
     assert not found.is_peak
-    assert headline is None or found.headline == headline
+    assert headline is None or found.headline == f"{bytes_}.00 KiB {headline}"
 
 
 def test_several_marks_of_a_name() -> None:

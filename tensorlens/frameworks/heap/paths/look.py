@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import gc
-from itertools import compress, count, repeat
+from itertools import compress, count, groupby, repeat
 from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -60,6 +60,27 @@ def length(node: Node) -> int | None:
 def limit(node: Node) -> int | None:
     """Return how many items a deque can have."""
     return _MAXLEN(node.object) if is_of(node, collections.deque) else None
+
+
+def spare(node: Node) -> int | None:
+    """Return how many places at one end of a list or dict hold the same object, None for none.
+
+    That is what is left of ``[None] * 100`` which is being filled. None are spare where the same
+    stands as often in between: then it is put there, too.
+    """
+    places: Any = ()
+    if is_of(node, list):
+        places = list.__iter__(node.object)
+    elif is_of(node, dict):
+        places = iter([*dict.values(node.object)])
+    runs = [(place, sum(1 for _ in several)) for place, several in groupby(map(id, places))]
+    if len(runs) < 2:
+        return None
+    best, length = max((runs[-1], runs[0]), key=lambda run: run[1])
+    inside = [run[1] for run in runs if run[0] == best]
+    is_filler = length > 1 or best == id(None)
+    is_longest = max(inside) == length and inside.count(length) == 1
+    return length if is_filler and is_longest else None
 
 
 def index_of(node: Node, child: Node) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
+from tensorlens.frameworks.heap import living, select
 from tensorlens.frameworks.heap.describe import class_name
 from tensorlens.frameworks.heap.paths.ask import Answer, ask
 from tensorlens.frameworks.heap.paths.nodes import (
@@ -72,6 +73,9 @@ class Search:
         """Ask on until enough is known of each target, or all of it."""
         while frontier := self._frontier(is_enough):
             self._ask(frontier)
+        if self._add_tasks():
+            while frontier := self._frontier(is_enough):
+                self._ask(frontier)
         self._begin_given()
         self._begin_unseen()
 
@@ -155,8 +159,8 @@ class Search:
                 if is_new:
                     tuples[address] = holder
                 for child in hits:
-                    # the copy of the items refers to it too
-                    child.references += is_new
+                    # the copy of the items refers to it too; a target was counted before
+                    child.references += is_new and child.address not in self._counts
                     self._link(holder, child)
         return tuples
 
@@ -186,6 +190,28 @@ class Search:
                 child.add_root(Root(CLASS, class_name(holder)))
             else:
                 self._link(self._node(holder), child)
+
+    def _add_tasks(self) -> bool:
+        """Add the tasks that hold targets: they tell what they refer to, but not when asked who."""
+        kind = getattr(sys.modules.get("_asyncio"), "Task", None)
+        left = {
+            node.address: node
+            for node in self.targets
+            if node.asked and self._unseen(node) > self.places.stacked[node.address]
+        }
+        if kind is None or not left:
+            return False
+        tasks, _ = select(living(), (kind,), ())
+        found = False
+        for task in tasks:
+            known = self.nodes.get(id(task))
+            hits = [left[place] for place in map(id, gc.get_referents(task)) if place in left]
+            for child in hits:
+                if known is None or all(holder is not known for holder in child.holders):
+                    child.references += 1
+                    self._link(self._node(task), child)
+                    found = True
+        return found
 
     def _link(self, holder: Node, child: Node) -> None:
         if not holder.distance and not any(holder is target for target in self.targets):

@@ -53,15 +53,17 @@ def _of_items(nodes: Sequence[Node]) -> Step | None:
     if place is None and holder.items is None:
         return None
     text = f"{look.kind_name(holder)}[{'…' if place is None else place}]"
-    return Step(Reference("item", text, "", look.length(holder), look.limit(holder)))
+    length, limit, spare = look.length(holder), look.limit(holder), look.spare(holder)
+    return Step(Reference("item", text, "", length, limit, spare))
 
 
 def _of_dict(nodes: Sequence[Node]) -> Step | None:
     holder, child = nodes[:2]
     key = look.key_of(holder, child)
-    kind, name, length = "item", look.kind_name(holder), look.length(holder)
+    name, length = look.kind_name(holder), look.length(holder)
     if look.has_key(key):
-        return Step(Reference(kind, f"{name}[{key_text(key)}]", "", length))
+        spare = look.spare(holder)
+        return Step(Reference("item", f"{name}[{key_text(key)}]", "", length, None, spare))
     if type(holder.object) is dict or not look.is_dict_of(holder, child):
         return Step(Reference("key", f"{name}{{key}}", "", length))
     return None

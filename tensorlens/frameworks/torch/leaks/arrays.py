@@ -1,4 +1,4 @@
-"""NumPy arrays that lie in given memory: the collector shows neither them nor what they hold."""
+"""What holds given memory where the collector does not look: NumPy arrays, DLPack capsules."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import bisect
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from itertools import chain, compress, filterfalse, repeat
+from operator import is_not
+from typing import Any, NamedTuple
 
 from tensorlens.frameworks.heap import select
 from tensorlens.frameworks.heap.rows import MODULES, is_subtype
-
-_UNTRACKED = (tuple, dict)
-"""What the heap does not show although it may hold an array: tuples, and dicts without objects
-that the collector looks after."""
+from tensorlens.frameworks.torch.leaks.capsules import CAPSULE, memory_of
 
 _AT_ONCE = 20_000
 """Objects that are asked for their referents in one go."""
 
 
-def arrays_in(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> dict[int, list[Any]]:
-    """Return the arrays whose memory lies in blocks, by the block's address.
+class Outside(NamedTuple):
+    """What holds memory of torch's without the collector's knowing, by the block's address."""
+
+    arrays: dict[int, list[Any]]
+    capsules: dict[int, list[Any]]
+    """DLPack's, that nobody has taken."""
+
+
+def outside(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> Outside:
+    """Return the arrays and capsules whose memory lies in blocks.
 
     Found are those that an object of the heap refers to, or a tuple in one; not those that only a
     variable of a running function holds.
@@ -29,22 +36,31 @@ def arrays_in(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> dict[int
         blocks: ``(address, bytes)`` of each.
         objects: the heap.
     """
-    found: dict[int, list[Any]] = {}
-    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
-    if not isinstance(kind, type) or not blocks:
+    found = Outside({}, {})
+    if not blocks:
         return found
-    base, interface = kind.base.__get__, kind.__array_interface__.__get__  # type: ignore[attr-defined]
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    kinds = (kind, CAPSULE) if isinstance(kind, type) else (CAPSULE,)
     ordered = sorted(blocks)
     starts = [address for address, _ in ordered]
-    for array in _arrays(kind, objects):
-        if base(array) is None:
-            # it has memory of its own
+    for holder in _holders(kinds, objects):
+        is_capsule = type(holder) is CAPSULE
+        data = memory_of(holder) if is_capsule else _memory_of_array(holder)
+        if data is None:
             continue
-        data = interface(array)["data"][0]
         place = bisect.bisect_right(starts, data) - 1
-        if place >= 0 and data < starts[place] + ordered[place][1]:
-            found.setdefault(starts[place], []).append(array)
+        if place >= 0 and data < starts[place] + max(ordered[place][1], 1):
+            into = found.capsules if is_capsule else found.arrays
+            into.setdefault(starts[place], []).append(holder)
     return found
+
+
+def _memory_of_array(array: Any) -> int | None:
+    """Return where an array's memory lies; None if it has memory of its own."""
+    kind = sys.modules["numpy"].ndarray
+    if kind.base.__get__(array) is None:
+        return None
+    return int(kind.__array_interface__.__get__(array)["data"][0])
 
 
 def shown(arrays: Sequence[Any]) -> int:
@@ -67,30 +83,29 @@ def bases_of(arrays: Iterable[Any]) -> list[Any]:
     return [*owners.values()]
 
 
-def _arrays(kind: type, objects: list[Any]) -> Iterator[Any]:
+def _holders(kinds: tuple[type, ...], objects: list[Any]) -> Iterator[Any]:
+    wanted = (*kinds, tuple)
     seen: set[int] = set()
     for start in range(0, len(objects), _AT_ONCE):
+        some = objects[start : start + _AT_ONCE]
         # _asyncio of Python 3.12 shows freed objects, and a module's dict is an object by itself
-        holders = [each for each in objects[start : start + _AT_ONCE] if type(each) is not MODULES]
-        arrays, others = select(gc.get_referents(*holders), (kind,), _UNTRACKED)
-        del holders
+        objects_of_some = compress(some, map(is_not, map(type, some), repeat(MODULES)))
+        *found, tuples, dicts = select(gc.get_referents(*objects_of_some), wanted, (dict,))
+        # tuples may share tuples many times over
         known: dict[int, Any] = {}
-        while inside := [each for each in _each_once(others, known) if not _is_in_heap(each)]:
-            inner, others = select(gc.get_referents(*inside), (kind,), _UNTRACKED)
-            arrays += inner
-        for array in arrays:
-            if id(array) not in seen:
-                seen.add(id(array))
-                yield array
+        while inside := _fresh(tuples, dicts, known):
+            *inner, tuples, dicts = select(gc.get_referents(*inside), wanted, (dict,))
+            found += inner
+        for holder in chain.from_iterable(found):
+            if id(holder) not in seen:
+                seen.add(id(holder))
+                yield holder
 
 
-def _each_once(containers: Sequence[Any], known: dict[int, Any]) -> Iterator[Any]:
-    """Give those that were not given before: tuples may share tuples many times over."""
-    for each in containers:
-        if id(each) not in known:
-            known[id(each)] = each
-            yield each
-
-
-def _is_in_heap(container: Any) -> bool:
-    return type(container) is dict and gc.is_tracked(container)
+def _fresh(tuples: list[Any], dicts: list[Any], known: dict[int, Any]) -> list[Any]:
+    """Return, once each, those that the heap does not show and that were not there before."""
+    inside = [*tuples, *filterfalse(gc.is_tracked, dicts)]
+    met = dict(zip(map(id, inside), inside, strict=True))
+    fresh = [met[place] for place in met.keys() - known.keys()]
+    known.update(met)
+    return fresh

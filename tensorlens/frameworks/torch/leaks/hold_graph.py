@@ -191,6 +191,11 @@ class HoldGraph:
                     return self.references([*way, below])
         return ()
 
+    def first(self, root: int) -> tuple[Reference, ...]:
+        """Return the reference to what a tensor holds first, as its gradient."""
+        below = self._below.get(root, ())
+        return self.references([root, below[0]]) if below else ()
+
     def _type(self, vertex: int) -> str:
         return "Tensor" if vertex < self._rows else self._types[vertex - self._rows]
 

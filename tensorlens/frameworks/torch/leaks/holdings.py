@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.heap import living, select
-from tensorlens.frameworks.survivors import Below, Holder, SavedBy, Survivor
+from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.find import Found, Named
 from tensorlens.frameworks.torch.census.graph import node_types
@@ -18,7 +18,7 @@ from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.take import undisturbed
 from tensorlens.frameworks.torch.leaks import references
-from tensorlens.frameworks.torch.leaks.arrays import arrays_in, bases_of, shown
+from tensorlens.frameworks.torch.leaks.arrays import bases_of, outside, shown
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.frameworks.torch.leaks.storages import storages_in
 from tensorlens.records.leaks import Reference
@@ -52,10 +52,14 @@ class Holdings:
             self._graph = look.graph
             self._roots = [vertex for vertex in look.roots if look.graph.holds_anything(vertex)]
             self._shown = {address for address, _ in look.graph.storages(look.roots)}
-            self._shown.update(look.arrays, look.storages)
+            self._shown.update(look.arrays, look.capsules, look.storages)
             self.survivors = _Survivors(look, self._roots).at(addresses)
             """One for each address, in order."""
             self._vertex_of = self._numbered(look.roots)
+            held = {id(holder.item) for each in self.survivors for holder in each.holders}
+            self._hung = {
+                key: look.hung(vertex) for key, vertex in self._vertex_of.items() if key in held
+            }
             look.graph.release()
             del look
         wanted = frozenset(addresses)
@@ -64,6 +68,14 @@ class Holdings:
             root for root, of in zip(self._roots, memory, strict=True) if not of & wanted
         }
         self._below_healthy = self._graph.reach(self._healthy)
+
+    def root(self, item: Any) -> Hung:
+        """Return what is known of one of the survivors' holders.
+
+        Raises:
+            KeyError: it is none of them.
+        """
+        return self._hung[id(item)]
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
         """Return what is kept alive because of ``roots`` alone, beside themselves.
@@ -103,9 +115,12 @@ class Holdings:
         if not count:
             return ()
         plural = "" if count == 1 else "s"
+        entry = next(filter(None, map(self._graph.entry, roots)), None)
+        if entry is None:
+            # no graph: gradients, parts of a sparse tensor
+            return next(filter(None, map(self._graph.first, roots)), ())
         saved = Reference("saved", f"{count} saved activation{plural}", "Tensor", length=count)
-        entries = map(self._graph.entry, roots)
-        return (*next(filter(None, entries), ()), saved)
+        return (*entry, saved)
 
 
 class _Look:
@@ -132,7 +147,7 @@ class _Look:
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))
         self.sizes = _sizes(addresses, self.graph)
-        self.arrays = arrays_in([*self.sizes.items()], objects)
+        self.arrays, self.capsules = outside([*self.sizes.items()], objects)
         self.storages = storages_in(self.sizes, held_storages)
         inner = self.graph.inner
         for arrays in self.arrays.values():
@@ -150,6 +165,24 @@ class _Look:
                 self.roots[vertex] = node
         self.names = NamedRows(self.found, owners, objects)
         self.found.scan.close()
+
+    def hung(self, vertex: int) -> Hung:
+        """Return what is known of a root."""
+        scan, names = self.found.scan, self.names
+        if vertex >= len(scan):
+            return Hung(0, "", "activation", "", "", (), 0, 0, class_name(self.roots[vertex]))
+        node = self.found.nonleaf.get(vertex)
+        return Hung(
+            address=self.graph.storage[vertex],
+            name="" if names.node[vertex] < 0 else names.names[names.node[vertex]],
+            role=ROLES[names.role[vertex]],
+            device=scan.devices[scan.device[vertex]],
+            dtype=scan.dtypes[scan.dtype[vertex]],
+            shape=scan.shapes[scan.shape[vertex]],
+            nbytes=scan.nbytes[vertex],
+            storage_nbytes=self.graph.nbytes[vertex],
+            grad_fn=None if node is None else class_name(node),
+        )
 
 
 def _sizes(addresses: Sequence[int], graph: HoldGraph) -> dict[int, int]:
@@ -185,14 +218,17 @@ class _Survivors:
         look, rows = self._look, self._rows.get(address, [])
         held = [row for row in rows if row in look.roots]
         arrays = tuple(look.arrays.get(address, ()))
+        capsules = tuple(look.capsules.get(address, ()))
         storages = tuple(look.storages.get(address, ()))
         holders = self._holders(rows)
-        is_seen = any((held, arrays, storages, holders))
+        is_seen = any((held, arrays, capsules, storages, holders))
         size = look.sizes[address]
         bytes_shown = min(shown(arrays), size) if arrays else 0
         best = self._best(held or rows)
         if best is None:
-            return Survivor(address, size, arrays=arrays, storages=storages, shown=bytes_shown)
+            return Survivor(
+                address, size, (), arrays, storages, shown=bytes_shown, capsules=capsules
+            )
         scan, names = look.found.scan, look.names
         made = (look.found.nonleaf.get(row) for row in held)
         node = next((each for each in made if each is not None), None)
@@ -207,6 +243,7 @@ class _Survivors:
             tensors=tuple(look.roots[row] for row in held),
             arrays=arrays,
             storages=storages,
+            capsules=capsules,
             holders=holders,
             saved=self._saved(rows),
             cycle=() if is_seen else self._cycle(rows),

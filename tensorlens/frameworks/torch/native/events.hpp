@@ -208,59 +208,65 @@ int32_t context_now(Running& now) {
   return now.context - 1;
 }
 
-// The time is filled in where the event takes its place in the log.
-Event event_now(const void* data, int64_t size, Captured* at) noexcept {
-  Running& now = t_running;
+// What runs now: a stack, and a context's number.
+struct Here {
+  Captured at;
   int32_t context = -1;
-  try {
-    running();
-    context = context_now(now);
-  } catch (const std::bad_alloc&) {
-    // the event goes without
+
+  Here() noexcept {
+    Running& now = t_running;
+    try {
+      running();
+      context = context_now(now);
+    } catch (const std::bad_alloc&) {
+      // the event goes without
+    }
+    at = stack_now(now);
   }
-  *at = stack_now(now);
-  return Event{reinterpret_cast<uint64_t>(data), size, 0, at->stack, context};
+
+  Event allocation(const void* data, int64_t size) const {
+    return Event::allocation(reinterpret_cast<uintptr_t>(data), size, at.stack, context);
+  }
+};
+
+// The log is locked.
+void append_now(Event event) {
+  event.time = monotonic_ns();
+  g_log.append(event);
 }
 
 // Counts a block in and records it, both at one moment.
 bool record_in(const void* data, int64_t size) {
-  Captured at;
-  Event event = event_now(data, size, &at);
+  const Here here;
+  const Event event = here.allocation(data, size);
   const Holding holding(g_log.lock);
   int64_t stale = 0;
-  if (!count_in(data, size, at.birth, &stale)) {
+  if (!count_in(data, size, here.at.birth, &stale)) {
     return false;
   }
   if (g_log.is_on()) {
-    event.time = monotonic_ns();
     if (stale != 0) {
-      Event gone = event;
-      gone.size = -stale;
-      g_log.append(gone);
+      append_now(event.as_free(stale));
     }
-    g_log.append(event);
+    append_now(event);
   }
   return true;
 }
 
 void record_out(const void* data) {
-  Captured at;
-  Event event = event_now(data, 0, &at);
+  const Here here;
   const Holding holding(g_log.lock);
-  event.size = -count_out(data);
-  if (event.size != 0 && g_log.is_on()) {
-    event.time = monotonic_ns();
-    g_log.append(event);
+  const int64_t size = count_out(data);
+  if (size != 0 && g_log.is_on()) {
+    append_now(here.allocation(data, size).as_free(size));
   }
 }
 
 void record_failure(int64_t size) {
-  Captured at;
-  Event event = event_now(nullptr, size, &at);
+  const Here here;
   const Holding holding(g_log.lock);
   if (g_log.is_on()) {
-    event.time = monotonic_ns();
-    g_log.append(event);
+    append_now(Event::failure(size, here.at.stack, here.context));
   }
 }
 
@@ -359,9 +365,8 @@ void gradient_known(const void* data, const void* of) {
   if (!g_recording.load(std::memory_order_relaxed)) {
     return;
   }
-  const Event event{
-      reinterpret_cast<uint64_t>(data), 0, static_cast<int64_t>(reinterpret_cast<uintptr_t>(of)),
-      kNoStack, -1};
+  const Event event =
+      Event::gradient(reinterpret_cast<uintptr_t>(data), reinterpret_cast<uintptr_t>(of));
   const Holding holding(g_log.lock);
   if (g_log.is_on()) {
     g_log.append(event);
@@ -371,7 +376,7 @@ void gradient_known(const void* data, const void* of) {
 void record_mark(int64_t number) {
   const Holding holding(g_log.lock);
   if (g_log.is_on()) {
-    g_log.append(Event{0, 0, number, kNoStack, -1});
+    g_log.append(Event::mark(number));
   }
 }
 

@@ -134,20 +134,19 @@ class Pairing {
   }
 
   void add(const Event& event) {
-    if (event.address == 0 && event.size == 0) {
-      rows_.marks.push_back(event.time);
+    if (event.is_mark()) {
+      rows_.marks.push_back(event.number());
       rows_.marks.push_back(static_cast<int64_t>(rows_.kind.size()));
       return;
     }
-    if (event.address != 0 && event.size == 0) {
-      own(event.address, static_cast<uintptr_t>(event.time));
+    if (event.is_gradient()) {
+      own(event.address, event.owner());
       return;
     }
-    const int8_t kind = event.address == 0 ? kOutOfMemory : event.size < 0 ? kFree : kAlloc;
+    const int8_t kind = event.is_failure() ? kOutOfMemory : event.is_free() ? kFree : kAlloc;
     const auto row = static_cast<int32_t>(rows_.kind.size());
     rows_.add(
-        kind, event.address, event.size < 0 ? -event.size : event.size, event.time, event.stack,
-        event.context);
+        kind, event.address, event.bytes(), event.time, event.stack, event.context);
     OpenBlock block;
     if (kind == kAlloc) {
       open(row);
@@ -196,7 +195,7 @@ void read_span(Span& span) {
   const int64_t begin = span.highest.begin;
   const int64_t from = known ? std::max(begin, g_log.first()) : begin;
   if (from > begin) {
-    span.lost = from - begin;
+    span.lost = span.highest.dropped;
     take_past(span.past, g_log.past());
     take_past(span.dropped, span.highest.blocks);
   }

@@ -13,16 +13,59 @@
 
 namespace {
 
+// In 32 bytes what happened to a block, that a request failed, or a note: that a block is a
+// gradient, or that a moment has a name. It is made by the functions of its kinds.
 struct Event {
-  uint64_t address;  // 0: a request that failed
-  int64_t size;      // negative for a free; 0: the block turned out to be a gradient,
-  int64_t time;      // and this is not the time but the address of what it is the gradient of;
-                     // address and size 0: a mark, and this is its number
+  uint64_t address;  // 0: of no block
+  int64_t size;      // negative for a free; 0: a note
+  int64_t time;      // of a note what it says in place of the time
   int32_t stack;
   int32_t context;
 
+  // The time is filled in where the event takes its place in the log.
+  static Event allocation(uintptr_t address, int64_t size, int32_t stack, int32_t context) {
+    return Event{address, size, 0, stack, context};
+  }
+  static Event failure(int64_t size, int32_t stack, int32_t context) {
+    return Event{0, size, 0, stack, context};
+  }
+  static Event gradient(uintptr_t address, uintptr_t of) {
+    return Event{address, 0, static_cast<int64_t>(of), -1, -1};
+  }
+  static Event mark(int64_t number) {
+    return Event{0, 0, number, -1, -1};
+  }
+  // The free of a block, by what ran at this event.
+  Event as_free(int64_t bytes) const {
+    return Event{address, -bytes, time, stack, context};
+  }
+
   bool moves_bytes() const {
     return address != 0 && size != 0;
+  }
+  bool is_free() const {
+    return address != 0 && size < 0;
+  }
+  bool is_failure() const {
+    return address == 0 && size != 0;
+  }
+  bool is_note() const {
+    return size == 0;
+  }
+  bool is_mark() const {
+    return address == 0 && size == 0;
+  }
+  bool is_gradient() const {
+    return address != 0 && size == 0;
+  }
+  int64_t bytes() const {
+    return size < 0 ? -size : size;
+  }
+  int64_t number() const {
+    return time;
+  }
+  uintptr_t owner() const {
+    return static_cast<uintptr_t>(time);
   }
 };
 
@@ -38,6 +81,7 @@ struct Past {
 // The highest instant of a recording among the events that are folded.
 struct Highest {
   int64_t begin = 0;   // the number of the recording's first event
+  int64_t dropped = 0;  // how many are folded, notes not counted
   int64_t level = -1;  // -1: none is folded
   int64_t instant = -1;  // while events are folded: where among them
   Table<Past> blocks;
@@ -57,7 +101,7 @@ class Log {
     int64_t limit;
   };
 
-  // Gives whether it is the first who records. `limit` events are kept at least.
+  // Gives whether it is the first who records. `limit` events are kept at least, notes counted.
   bool begin(Highest* highest, int64_t limit) {
     if (chunks_.empty()) {
       chunks_.push_back(make_chunk());
@@ -201,7 +245,8 @@ class Log {
     return chunk;
   }
 
-  // An instant is known by how many of the oldest chunk's events came before it.
+  // Counts what is dropped as well. An instant is known by how many of the oldest chunk's events
+  // came before it.
   void find_highest(const Event* events, Highest& highest) const {
     const int64_t from = std::max<int64_t>(0, highest.begin - first_);
     int64_t level = level_;
@@ -211,7 +256,10 @@ class Log {
         highest.level = level;
         highest.instant = index;
       }
-      level += index < kChunk && events[index].moves_bytes() ? events[index].size : 0;
+      if (index < kChunk) {
+        level += events[index].moves_bytes() ? events[index].size : 0;
+        highest.dropped += index >= from && !events[index].is_note();
+      }
     }
   }
 
@@ -219,15 +267,15 @@ class Log {
     if (event.moves_bytes()) {
       level_ += event.size;
       Past gone;
-      if (event.size < 0) {
+      if (event.is_free()) {
         past_.take(event.address, &gone);
       } else if (Past* past = past_.put(event.address); past != nullptr) {
         *past = Past{event.address, event.size, event.time, 0, event.stack, event.context, -1};
       }
-    } else if (event.address != 0) {
+    } else if (event.is_gradient()) {
       Past* past = past_.find(event.address);
       if (past != nullptr) {
-        past->owner = static_cast<uint64_t>(event.time);
+        past->owner = event.owner();
       }
     }
   }

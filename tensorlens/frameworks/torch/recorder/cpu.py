@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import linecache
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from tensorlens.frameworks.base import RecordOptions
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.watching import watch
 from tensorlens.frameworks.torch.native.recorder import Columns, NativeRecorder, Taken
-from tensorlens.frameworks.torch.recorder.labels import Names, label, starts, unfreed
+from tensorlens.frameworks.torch.recorder.labels import Names, label
+from tensorlens.frameworks.torch.recorder.lifetimes import (
+    Lifetimes,
+    Span,
+    of_dropped,
+    of_events,
+)
 from tensorlens.frameworks.torch.recorder.logs import LogMaker, sources_of
 from tensorlens.frameworks.torch.recorder.naming import Naming
-from tensorlens.records.events import ALLOC, EventLog, Mark
+from tensorlens.records.events import EventLog, Mark
 from tensorlens.records.recordings import Origin
 
 _recorder: NativeRecorder | None = None
@@ -43,13 +49,13 @@ class HostRecorder:
 
     def __init__(self, options: RecordOptions) -> None:
         self._options = options
-        self._marks: list[tuple[str | None, int]] = []
-        """Name and time of each; those that only the naming needs have no name."""
+        self._marks: list[tuple[str, int]] = []
+        """Name and time of each."""
         self._native = _native()
         # what torch already allocated is counted in by the first to watch
         unwatch = watch()
         try:
-            self._naming = Naming(options, self._native, lambda: self._mark(None))
+            self._naming = Naming(options, self._native)
             self._span = self._native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
             self._naming.begin()
@@ -58,74 +64,51 @@ class HostRecorder:
 
     def mark(self, name: str) -> None:
         """Give this moment a name."""
-        self._mark(name)
-
-    def _mark(self, name: str | None) -> int:
         number = len(self._marks)
         self._marks.append((name, time.monotonic_ns() - self._started))
         self._native.mark(self._key(number))
-        return number
 
     def read(self, end: bool) -> tuple[EventLog, Origin]:
         """Return the log so far; ``end`` stops recording."""
         if end:
             self._naming.end()
         taken = self._native.read(self._span, end)
-        after = self._naming.after()
+        found = self._naming.found(self._started)
         maker = LogMaker(self._native, self._naming.paths(), taken.thread)
-        log = maker.log(taken.rows, self._started)
-        places = dict(taken.marks)
-        between = self._naming.between(log, lambda number: places.get(self._key(number)))
-        found = self._at_the_ends(self._early(taken.rows, starts(log)), after, unfreed(log))
-        label(log, taken.rows.owner, [*found[:1], *between, *found[1:]])
-        self._add_marks(log, places)
+        log = self._log(maker, taken.rows, of_events(taken.rows), found)
+        self._add_marks(log, taken)
         log.sources = sources_of(log, linecache.getlines)
+        peaks = {}
+        if len(taken.dropped_peak.kind):
+            lives = of_dropped(taken.dropped_peak, taken.rows)
+            peaks["cpu"] = self._log(maker, taken.dropped_peak, lives, found)
         return log, Origin(
             source={"cpu": cpu.CpuCounter.source},
             started=self._wall,
             dropped=taken.dropped,
-            dropped_peaks=self._dropped_peaks(maker, taken, after),
+            dropped_peaks=peaks,
             notes=tuple(self._notes(taken)),
         )
 
-    def _at_the_ends(
-        self, early: list[int], after: Names | None, late: list[int]
-    ) -> list[tuple[Names, list[int]]]:
-        """Return the censuses at the beginning and the end with the rows of what was there."""
-        if self._naming.before is None or after is None:
-            return []
-        return [(self._naming.before, early), (after, late)]
+    def _log(
+        self,
+        maker: LogMaker,
+        rows: Columns,
+        lives: Lifetimes,
+        found: Sequence[tuple[Names, Span]],
+    ) -> EventLog:
+        log = maker.log(rows, self._started)
+        label(log, rows.owner, ((names, lives.there(span)) for names, span in found))
+        return log
 
-    def _early(self, rows: Columns, first: int) -> list[int]:
-        """Return those of the first rows that were there when the recording began."""
-        return [row for row in range(first) if rows.time[row] < self._started]
-
-    def _dropped_peaks(
-        self, maker: LogMaker, taken: Taken, after: Names | None
-    ) -> dict[str, EventLog]:
-        rows, dropped = taken.rows, taken.dropped_peak
-        if not len(dropped.kind):
-            return {}
-        log = maker.log(dropped, self._started)
-        alive = {
-            (rows.address[row], rows.time[row])
-            for row, pair in enumerate(rows.pair)
-            if pair < 0 and rows.kind[row] <= ALLOC
-        }
-        late = [
-            row
-            for row, block in enumerate(zip(dropped.address, dropped.time, strict=True))
-            if block in alive
-        ]
-        early = self._early(dropped, len(log))
-        label(log, dropped.owner, self._at_the_ends(early, after, late))
-        return {"cpu": log}
-
-    def _add_marks(self, log: EventLog, places: Mapping[int, int]) -> None:
+    def _add_marks(self, log: EventLog, taken: Taken) -> None:
+        places = dict(taken.marks)
         for number, (name, moment) in enumerate(self._marks):
             row = places.get(self._key(number))
-            if row is not None and name is not None:
+            if row is not None:
                 log.marks.append(Mark(name, row, moment))
+            elif taken.dropped:
+                log.dropped_marks.append(name)
 
     def _key(self, number: int) -> int:
         # the log is shared: a mark's number tells whose it is

@@ -41,7 +41,7 @@ class CudaRecorder:
     def __init__(self, options: RecordOptions) -> None:
         self._options = options
         self._started = time.time()
-        self._ours = False
+        self._holds = False
         self._ended = False
         self._marks: list[tuple[str, float]] = []
         self._unhook: Callable[[], None] | None = None
@@ -51,11 +51,7 @@ class CudaRecorder:
     def _begin(self) -> None:
         if self._ended:
             return
-        self._ours = not torch._C._cuda_isHistoryEnabled()
-        if self._ours:
-            torch.cuda.memory._record_memory_history(
-                stacks="python", max_entries=self._options.limit, clear_history=True
-            )
+        self._holds = _history.hold(self._options.limit)
         self._unhook = _tell_modules(self._options.roots())
 
     def mark(self, name: str) -> None:
@@ -88,9 +84,43 @@ class CudaRecorder:
         if self._unhook is not None:
             self._unhook()
             self._unhook = None
-        if self._ours:
-            torch.cuda.memory._record_memory_history(enabled=None)
-            self._ours = False
+        if self._holds:
+            self._holds = False
+            _history.release()
+
+
+class _History:
+    """torch's history, which is one for all recordings: the last of them ends it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+
+    def hold(self, limit: int) -> bool:
+        """Turn it on, with room for so many events; tell whether :meth:`release` is due.
+
+        One that the program turned on is the program's: it is left as it is.
+        """
+        with self._lock:
+            is_on = torch._C._cuda_isHistoryEnabled()
+            if not self._holders and is_on:
+                return False
+            if not is_on:
+                torch.cuda.memory._record_memory_history(
+                    stacks="python", max_entries=limit, clear_history=not self._holders
+                )
+            self._holders += 1
+            return True
+
+    def release(self) -> None:
+        """Turn it off if nobody else holds it."""
+        with self._lock:
+            self._holders -= 1
+            if not self._holders:
+                torch.cuda.memory._record_memory_history(enabled=None)
+
+
+_history = _History()
 
 
 class _Running(threading.local):

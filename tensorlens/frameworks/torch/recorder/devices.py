@@ -20,14 +20,21 @@ def start(options: RecordOptions) -> Recorder:
     Raises:
         UsageError: none can; the text says why.
     """
-    accelerator = cuda.CudaRecorder(options) if cuda.is_possible() else None
+    host, note = None, None
     try:
         host = HostRecorder(options)
     except NativeUnavailable as error:
-        if accelerator is None:
-            raise UsageError(str(error)) from None
-        return _Recorders(None, accelerator, str(error))
-    return host if accelerator is None else _Recorders(host, accelerator)
+        note = str(error)
+    if not cuda.is_possible():
+        if host is None:
+            raise UsageError(note)
+        return host
+    try:
+        return _Recorders(host, cuda.CudaRecorder(options), note)
+    except BaseException:
+        if host is not None:
+            host.read(True)
+        raise
 
 
 class _Recorders:

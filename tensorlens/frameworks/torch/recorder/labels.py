@@ -12,10 +12,12 @@ from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap import anchors, hold, living, select
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.owners import Owners, without_function
-from tensorlens.records.events import ALLOC, START, EventLog, Label
+from tensorlens.records.events import ALLOC, EventLog, Label
 from tensorlens.records.tensors import ROLES, TensorTable
 
 _OTHER = ROLES.index("other")
+_NOBODYS = ("made at ", "<cell>")
+"""How a census's names begin of what nothing holds that has a name."""
 
 
 ModulePath = Callable[[int, str], str | None]
@@ -82,8 +84,7 @@ def label(
         for row in rows:
             if log.device[row] == device:
                 name = names.at(log.address[row], log.size[row])
-                known = log.label[row] >= 0
-                if name is not None and not (known and name.role == ROLES[_OTHER]):
+                if name is not None and not _is_known_better(log, row, name):
                     give(row, name)
     for row, of in enumerate(owner):
         if of >= 0 and log.label[of] >= 0 and log.label[row] < 0:
@@ -91,21 +92,19 @@ def label(
             give(row, replace(parameter, name=f"{parameter.name}.grad", role="gradient"))
 
 
-def starts(log: EventLog) -> int:
-    """Return how many rows say what was there before the first event."""
-    return next((row for row, kind in enumerate(log.kind) if kind != START), len(log))
+def _is_known_better(log: EventLog, row: int, name: Label) -> bool:
+    """Tell whether an earlier name of a block, or the operator that made it, says more."""
+    if name.role != ROLES[_OTHER]:
+        return False
+    context = log.context[row]
+    made = context >= 0 and log.contexts[context].op is not None
+    return log.label[row] >= 0 or (made and name.name.startswith(_NOBODYS))
 
 
 def unfreed(log: EventLog) -> list[int]:
     """Return the rows of what was still there at the end."""
     rows = zip(log.kind, log.pair, strict=True)
     return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and pair < 0]
-
-
-def there(log: EventLog, begin: int, end: int) -> list[int]:
-    """Return the rows of what was there all the time between two places in the log."""
-    rows = zip(log.kind[:begin], log.pair[:begin], strict=True)
-    return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and not 0 <= pair < end]
 
 
 def module_paths(roots: Sequence[Root] = ()) -> ModulePath:

@@ -37,8 +37,9 @@ class LogMaker:
         log.kind, log.address, log.size, log.pair = rows.kind, rows.address, rows.size, rows.pair
         log.device = array("b", bytes(len(rows.kind)))
         log.label = array("i", [-1]) * len(rows.kind)
-        starts = rows.kind.count(0)
-        log.time = array("q", bytes(8 * starts))
+        starts = log.starts
+        # below 0: it was there before the recording, whatever is known of when it was made
+        log.time = array("q", (max(time - started, 0) for time in rows.time[:starts]))
         log.time.extend(time - started for time in rows.time[starts:])
         contexts = {
             number: self._recorder.context(number)

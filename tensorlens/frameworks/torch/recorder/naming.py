@@ -6,8 +6,7 @@ import contextlib
 import functools
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import chain
 
 from tensorlens.frameworks.base import RecordOptions
@@ -17,21 +16,11 @@ from tensorlens.frameworks.torch.recorder.labels import (
     ModulePath,
     Names,
     module_paths,
-    there,
 )
-from tensorlens.records.events import EventLog
+from tensorlens.frameworks.torch.recorder.lifetimes import AT_THE_END, Span
 
 _SHARE = 20
-"""After the first time, backward is looked at for at most one part in so many of the time."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What was there when backward began, between two marks of the log."""
-
-    begin: int
-    end: int
-    names: Names
+"""After the second time, backward is looked at for at most one part in so many of the time."""
 
 
 class Naming:
@@ -40,20 +29,15 @@ class Naming:
     Args:
         options: of the recording.
         native: calls back when backward begins.
-        mark: marks a moment in the log, and returns the number of the mark.
     """
 
-    def __init__(
-        self, options: RecordOptions, native: NativeRecorder, mark: Callable[[], int]
-    ) -> None:
+    def __init__(self, options: RecordOptions, native: NativeRecorder) -> None:
         self._options = options
         self._native = native
-        self._mark = mark
-        self._between: list[_Found] = []
+        self._between: list[tuple[Names, Span]] = []
         self._paths: list[ModulePath] = []
         self._began = self._spent = 0
-        self.before = self._census()
-        """What was there when the recording began."""
+        self._before = self._census()
 
     def begin(self) -> None:
         """The recording has begun."""
@@ -65,12 +49,12 @@ class Naming:
     def look(self) -> None:
         """Find the names of what is there now; not always, as it takes as long as a snapshot."""
         began = time.monotonic_ns()
-        if self._between and _SHARE * self._spent > began - self._began:
+        # the second pass is the first to find the state of optimizers
+        if len(self._between) > 1 and _SHARE * self._spent > began - self._began:
             return
-        first = self._mark()
         roots = self._options.roots()
         names = Names(take(roots).tensors)
-        self._between.append(_Found(first, self._mark(), names))
+        self._between.append((names, Span(began, time.monotonic_ns())))
         self._paths.append(module_paths(roots))
         self._spent += time.monotonic_ns() - began
 
@@ -78,18 +62,20 @@ class Naming:
         """The recording has ended."""
         _running.discard(self)
 
-    def after(self) -> Names | None:
-        """Return what is there now."""
-        return self._census()
+    def found(self, started: int) -> list[tuple[Names, Span]]:
+        """Return each census, the last as of now, with when all that it saw was there.
 
-    def between(
-        self, log: EventLog, row_of: Callable[[int], int | None]
-    ) -> Iterator[tuple[Names, list[int]]]:
-        """Give what was found in the middle, with the rows of the log that were there then."""
-        for each in self._between:
-            begin, end = row_of(each.begin), row_of(each.end)
-            if begin is not None and end is not None:
-                yield each.names, there(log, begin, end)
+        Args:
+            started: when the recording began, in monotonic nanoseconds.
+        """
+        after = self._census()
+        if self._before is None or after is None:
+            return []
+        return [
+            (self._before, Span(started, started)),
+            *self._between,
+            (after, Span(AT_THE_END, AT_THE_END)),
+        ]
 
     def paths(self) -> Callable[[int, str], str]:
         """Return what gives the path of a module that lives now, or did when backward began.

@@ -1,0 +1,331 @@
+"""``tensorlens leaks``: a script or module as ``python`` runs it, its loop's steps judged."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import inspect
+import shlex
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tensorlens.capture.arrival import when_imported
+from tensorlens.cli.instrument import Instrument
+from tensorlens.cli.judging import LoopJudge
+from tensorlens.cli.messages import complain, say
+from tensorlens.cli.output import Output, add_options
+from tensorlens.cli.program import Program, module, plain, script
+from tensorlens.cli.targets import Target, resolve
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.frameworks.base import compiler, frameworks
+from tensorlens.lines.exits import ExitReport
+from tensorlens.records.leaks import LeakReport
+from tensorlens.render import renderer_for
+
+_FRAMEWORK = "torch"
+_FORMATS = ("json", "html", "csv", "txt")
+_LEAK_FOUND = 3
+
+_EPILOG = """\
+examples:
+  tensorlens leaks train.py --lr 0.1            a step ends when the optimizer has stepped
+  tensorlens leaks --step train_step train.py   or when a function of the script returns
+  tensorlens leaks --step nets.Trainer.step -m train
+  tensorlens leaks --fail -o leaks.json train.py
+
+The loop is judged while it runs, for when it has ended what it left behind may
+be gone: after 3 steps that count, after 6, and whenever there are twice as
+many. The latest verdict is printed to standard output when the program ends,
+also by an exception, Ctrl-C or SIGTERM; all else that tensorlens says goes to
+standard error.
+
+The exit code is the program's own; with --fail it is 3 where that is 0 and
+there is a leak. It is 1 when tensorlens cannot start the program, 2 for a
+usage error. Worker processes are not watched.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "leaks",
+        help="run a program and tell what its loop leaves behind",
+        description="Run a script or a module as python would, and tell which tensors each step\n"
+        "of its loop leaves behind, which line made them and what holds them.",
+        usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N] [--fail] [-o FILE] [-f]\n"
+        "           (-m MODULE | SCRIPT) [ARGS...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--step",
+        metavar="FUNCTION",
+        help="the function that makes one step: function or Class.method of the script, or"
+        " module.function; without it, each step of the first optimizer ends a step",
+    )
+    parser.add_argument(
+        "--warmup",
+        metavar="N",
+        type=int,
+        default=2,
+        help="steps at the beginning that do not count (2; at least 1, in which the model is made)",
+    )
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=int,
+        default=1000,
+        help="after so many steps that count the program goes on unwatched (1000)",
+    )
+    parser.add_argument(
+        "--fail",
+        action="store_true",
+        help="exit with code 3 when there is a leak and the program's own code is 0",
+    )
+    add_options(parser, "the report")
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="MODULE",
+        help="run a module, as python -m does; all that follows is given to it",
+    )
+    parser.add_argument(
+        "script",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT ARGS",
+        help="the program and what is given to it",
+    )
+    parser.set_defaults(func=run, raises_for_the_program=True, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program; return 0 or 3, or raise what it raises. Errors of our own give 1 or 2."""
+    rest = args.script[1:] if args.script[:1] == ["--"] else args.script
+    if not (rest or args.module):
+        args.parser.error("give a SCRIPT, or -m MODULE")
+    try:
+        output = _output(args) if args.output else None
+        judge = _judge(args)
+        if args.module:
+            program = module(args.module[0], args.module[1:])
+        else:
+            program = script(rest[0], rest[1:])
+        program.prepare()
+        target = None if args.step is None else _target(args.step, program)
+        words = ["-m", *args.module] if args.module else rest
+        session = Session(program, target, judge, output, [*shlex.split(args.parser.prog)], words)
+        session.start()
+    except TensorlensError as error:
+        return complain(error)
+    return session.run(fails=args.fail)
+
+
+def _output(args: argparse.Namespace) -> Output:
+    """Return where the report is to be written.
+
+    Raises:
+        TensorlensError: it could not be written there.
+        UsageError: files with that ending keep no leak reports.
+    """
+    output = Output.checked(args.output, args.force)
+    if renderer_for(args.output).extension not in _FORMATS:
+        raise UsageError(
+            f"-o {args.output}: a leak report is written as .json, .html, .csv or .txt"
+        )
+    return output
+
+
+def _judge(args: argparse.Namespace) -> LoopJudge:
+    """Return what judges the loop.
+
+    Raises:
+        UsageError: a number of steps that cannot be.
+    """
+    if args.warmup < 1:
+        raise UsageError(f"--warmup {args.warmup}: at least 1, in the first step the model is made")
+    if args.steps < 2:
+        raise UsageError(f"--steps {args.steps}: at least 2 are needed to tell growth")
+    return LoopJudge(args.warmup, args.steps)
+
+
+def _target(typed: str, program: Program) -> Target:
+    """Return the function that makes one step.
+
+    Raises:
+        TensorlensError: there is no such function.
+        UsageError: it is a file or a module.
+    """
+    if not typed.strip():
+        raise UsageError("--step: give a function, as module.function")
+    found: TensorlensError | None = None
+    for name in (f"__main__.{typed}", typed):
+        try:
+            target = resolve(name, program)
+        except TensorlensError as error:
+            found = error
+            continue
+        if target.qualname is None:
+            break
+        return target
+    else:
+        assert found is not None
+        raise type(found)(str(found).replace("-p ", "--step ", 1)) from None
+    raise UsageError(f"--step {typed}: give a function, as module.function")
+
+
+class Session:
+    """One run: finds the steps of the program's loop, and reports when the process ends."""
+
+    def __init__(
+        self,
+        program: Program,
+        target: Target | None,
+        judge: LoopJudge,
+        output: Output | None,
+        command: list[str],
+        words: list[str],
+    ) -> None:
+        self._program = program
+        self._target = target
+        self._judge = judge
+        self._output = output
+        self._command = command
+        self._words = words
+        self._instrument = Instrument([target] if target else [], self._decorate)
+        self._arrived = False
+        self._seen = False
+        """Whether the function that makes a step was defined."""
+
+    def start(self) -> None:
+        """Take part in imports, and report when the process ends."""
+        ExitReport(self._at_exit).install()
+        if self._target is not None:
+            self._instrument.install()
+        when_imported(_FRAMEWORK, self._begin)
+
+    def run(self, *, fails: bool) -> int:
+        """Run the program; return 0, or with ``fails`` 3 where there is a leak.
+
+        Raises:
+            BaseException: what the program raises.
+        """
+        try:
+            self._program.execute(self._instrument.compile if self._target else plain)
+        except SystemExit as ending:
+            if ending.code not in (None, 0) or not (fails and self._judge.finish()):
+                raise
+        return _LEAK_FOUND if fails and self._judge.finish() else 0
+
+    def _begin(self) -> None:
+        self._arrived = True
+        self._judge.begin()
+        if self._target is None:
+            frameworks()[0].when_stepped(self._judge.step_ended)
+
+    def _decorate(self, function: Any, named: bool) -> Any:
+        if not named:
+            return function
+        self._seen = True
+        return _ending(function, self._judge)
+
+    def _at_exit(self, process: str | None) -> None:
+        if process is not None:
+            return
+        report = self._judge.finish()
+        if self._judge.refused is not None:
+            say(f"the loop is not watched any more: {self._judge.refused}")
+        if report is None:
+            if self._judge.refused is None:
+                say(self._why_nothing())
+        elif self._output is None:
+            _print(report)
+            name = f"{Path(self._program.name).stem}.json"
+            say(f"to keep this report: {self._again('-o', name)}")
+        else:
+            self._write(report, self._output)
+
+    def _write(self, report: LeakReport, output: Output) -> None:
+        try:
+            output.write(report)
+        except TensorlensError as error:
+            say(f"error: {error}; the report is printed instead")
+            _print(report)
+            return
+        say(f"wrote {output.typed}: {report.verdict}")
+
+    def _why_nothing(self) -> str:
+        start = "nothing was judged: "
+        end = "" if self._output is None else f", so {self._output.typed} was not written"
+        if not self._arrived:
+            return f"{start}the program never imported {_FRAMEWORK}{end}"
+        if self._judge.made:
+            return f"{start}the loop made too few steps: {self._judge.made}{end}"
+        if self._target is None:
+            again = self._again("--step", "FUNCTION")
+            return f"{start}no optimizer stepped{end}; name what makes one step: {again}"
+        what = "was never called" if self._seen else "was never defined"
+        return f"{start}{self._target.qualname} {what}{end}"
+
+    def _again(self, *options: str) -> str:
+        given = ["--step", self._step()] if self._target and "--step" not in options else []
+        return shlex.join([*self._command, *given, *options, *self._words])
+
+    def _step(self) -> str:
+        assert self._target is not None
+        return self._target.typed.removeprefix("__main__.")
+
+
+def _print(report: LeakReport) -> None:
+    with suppress(OSError, ValueError, RuntimeError, AttributeError):
+        sys.stdout.write(str(report))
+        sys.stdout.flush()
+
+
+class _Depth(threading.local):
+    calls = 0
+
+
+def _ending(function: Any, judge: LoopJudge) -> Any:
+    """Return the function, whose outermost call ends a step when it has returned."""
+    if inspect.isasyncgenfunction(function):
+        return function
+    depth = _Depth()
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def to_its_end(*arguments: Any, **options: Any) -> Any:
+            result = yield from function(*arguments, **options)
+            judge.step_ended()
+            return result
+
+        return to_its_end
+    if asyncio.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*arguments: Any, **options: Any) -> Any:
+            result = await function(*arguments, **options)
+            judge.step_ended()
+            return result
+
+        return awaited
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        if compiler.is_tracing():
+            return function(*arguments, **options)
+        depth.calls += 1
+        try:
+            result = function(*arguments, **options)
+        finally:
+            depth.calls -= 1
+        if not depth.calls:
+            judge.step_ended()
+        return result
+
+    return called

@@ -1,0 +1,46 @@
+"""When an optimizer has stepped: how the steps of a loop that nobody marks are found."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+class OptimizerSteps:
+    """Calls ``act`` after each step of the program's first optimizer.
+
+    An optimizer counts as the first one that has the same first parameter, so that one made anew
+    in each step counts too, and the second one of a loop with two does not. When that parameter
+    is gone the next optimizer to step takes its place.
+    """
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._first: Callable[[], Any] = _nothing
+        self._handle = register_optimizer_step_post_hook(self._stepped)
+
+    def close(self) -> None:
+        """Call it no longer."""
+        self._handle.remove()
+
+    def _stepped(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        groups = optimizer.param_groups
+        parameter = next((each for group in groups for each in group["params"]), None)
+        if parameter is None:
+            return
+        known = self._first()
+        if known is None:
+            self._first = weakref.ref(parameter)
+        if known is None or known is parameter:
+            del known, parameter
+            self._act()
+
+
+def _nothing() -> None:
+    return None

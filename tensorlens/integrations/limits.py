@@ -1,0 +1,117 @@
+"""What a test took and what it left behind, measured and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from tensorlens.capture.record import LiveRecording, record
+from tensorlens.errors import TensorlensError
+from tensorlens.frameworks.base import Framework, Reader, frameworks
+from tensorlens.leaks.remains import Remains
+from tensorlens.records.moments import Resident
+from tensorlens.render.balance import place
+from tensorlens.render.source import printable
+from tensorlens.units import format_bytes
+
+_MOST_TENSORS = 3
+_ALLOCATED, _PEAK = 0, 1
+
+
+class Peaks:
+    """The highest instant of each device since it was made.
+
+    Args:
+        device: of which one; None is of all that are in use.
+
+    Raises:
+        UsageError: there is nothing to count with.
+        DeviceError: there is no such device here.
+    """
+
+    def __init__(self, device: str | None) -> None:
+        self._framework: Framework = frameworks()[0]
+        self._device = None if device is None else self._framework.device_name(device)
+        self._recording: LiveRecording | None = record()
+        try:
+            self._recording.start()
+        except TensorlensError:
+            # without it the tensors have no names
+            self._recording = None
+        self._readers = {name: self._reader(name) for name in self._devices()}
+        self._before = {name: read()[_ALLOCATED] for name, read in self._readers.items()}
+        self._found: dict[str, int] = {}
+
+    def end(self) -> None:
+        """What comes from now on does not count."""
+        for name in self._devices():
+            # of a device that was not in use before, all is new
+            figures = (self._readers.get(name) or self._reader(name))()
+            before = self._before.get(name, 0)
+            peak = max(figures[_ALLOCATED], figures[_PEAK])
+            if peak >= 0 and before >= 0:
+                self._found[name] = peak - before
+        if self._recording is not None:
+            self._recording.stop()
+
+    def over(self, limit: int) -> str:
+        """Return what took more than ``limit`` bytes, in words; nothing where nothing did."""
+        lines = []
+        for name, nbytes in self._found.items():
+            if nbytes > limit:
+                text = f"{name}: {format_bytes(nbytes)} at the highest instant of the test"
+                lines.append(f"{text}, its limit is {format_bytes(limit)}")
+                lines += self._largest(name)
+        return "\n".join(lines)
+
+    def _devices(self) -> list[str]:
+        if self._device is not None:
+            return [self._device]
+        return ["cpu", *self._framework.used_devices()]
+
+    def _reader(self, name: str) -> Reader:
+        if name != "cpu":
+            return self._framework.device_counter(name).reader()
+        counter = self._framework.cpu_counter()
+        if counter is None:
+            raise TensorlensError("host memory cannot be counted here")
+        return counter.reader()
+
+    def _largest(self, device: str) -> list[str]:
+        if self._recording is None:
+            return []
+        with suppress(Exception):
+            resident = self._recording.peak(device).tensors
+            # what has no age was there before the test
+            new = [each for each in resident if each.age_ns is not None]
+            return [*map(_resident_text, new[:_MOST_TENSORS])]
+        return []
+
+
+def _resident_text(tensor: Resident) -> str:
+    kind = "" if tensor.dtype is None else f": {tensor.dtype} {tensor.shape}"
+    born = f", made at {place(tensor.born, function=True)}" if tensor.born else ""
+    return f"  {format_bytes(tensor.nbytes)}  {printable(tensor.name)}{printable(kind)}{born}"
+
+
+def remains_text(remains: Remains) -> list[str]:
+    """Return lines on what is left of one line of a test."""
+    size = format_bytes(remains.nbytes)
+    if remains.tensors is None:
+        return [f"  {size} on {remains.device}, where single tensors are not known"]
+    count = "1 tensor" if remains.tensors == 1 else f"{remains.tensors} tensors"
+    where = place(remains.born, function=True) if remains.born else "a line that is not known"
+    lines = [f"  {size} in {count}, made at {where}"]
+    if remains.source:
+        lines.append(f"      {printable(remains.source)}")
+    facts: Mapping[str, str] = {
+        "tensor": _described(remains),
+        "held by": printable(remains.path) or "nothing that can be seen from Python",
+    }
+    return [*lines, *(f"    {label:<9}{text}" for label, text in facts.items() if text)]
+
+
+def _described(remains: Remains) -> str:
+    if not remains.name:
+        return ""
+    return printable(f"{remains.name}: {remains.dtype} {remains.shape}")

@@ -1,0 +1,234 @@
+"""The plugin of pytest: limits on the tensors that a test takes, and on those it leaves behind.
+
+It imports no framework, and does nothing for a test without one of its markers.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tensorlens.errors import TensorlensError
+from tensorlens.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from tensorlens.integrations.limits import Peaks
+    from tensorlens.leaks.remains import Remains, Stretch
+
+_LEAKS = "limit_tensor_leaks"
+_MEMORY = "limit_tensor_memory"
+_DEVICE = re.compile(r"[a-z]+(:\d+)?")
+_REPORTS = "tensorlens.records.leaks"
+
+
+@dataclass(slots=True)
+class _Limits:
+    """What a test may do, and what watches it."""
+
+    leaks: int | None = None
+    """Bytes of tensors made in the test that may be there after it."""
+    memory: int | None = None
+    """Bytes that may be allocated at once, beyond what was there before."""
+    device: str | None = None
+    stretch: Stretch | None = None
+    peaks: Peaks | None = None
+    refused: list[str] = field(default_factory=list)
+    """Why something could not be watched."""
+
+
+_KEY = pytest.StashKey[_Limits]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the markers are."""
+    config.addinivalue_line(
+        "markers",
+        f'{_LEAKS}("0 B"): fail the test if tensors that it made are still there after its'
+        " teardown, more bytes of them than given",
+    )
+    config.addinivalue_line(
+        "markers",
+        f'{_MEMORY}("2 GiB", device=None): fail the test if at any instant it has more bytes of'
+        " tensors allocated, on a device or on each one, than were there before it",
+    )
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Read the markers.
+
+    Raises:
+        pytest.UsageError: one has arguments that it cannot take.
+    """
+    for item in items:
+        leaks, memory = item.get_closest_marker(_LEAKS), item.get_closest_marker(_MEMORY)
+        if leaks is None and memory is None:
+            continue
+        limits = item.stash[_KEY] = _Limits()
+        if leaks is not None:
+            limits.leaks = _size(item, leaks, ())
+        if memory is not None:
+            limits.memory = _size(item, memory, ("device",))
+            limits.device = _device(item, memory)
+
+
+def _size(item: pytest.Item, mark: pytest.Mark, options: Sequence[str]) -> int:
+    unknown = next((name for name in mark.kwargs if name not in options), None)
+    if unknown is not None:
+        raise _refused(item, mark, f"unknown argument {unknown!r}")
+    if len(mark.args) != 1:
+        raise _refused(item, mark, f'it takes one size, as in {mark.name}("64 MiB")')
+    (given,) = mark.args
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise _refused(item, mark, f"{given!r} is not a size: write for example '64 MiB'")
+    try:
+        size = parse_bytes(given)
+    except TensorlensError as error:
+        raise _refused(item, mark, str(error)) from None
+    if size < 0:
+        raise _refused(item, mark, f"{given!r} is not a size: it is less than nothing")
+    return size
+
+
+def _device(item: pytest.Item, mark: pytest.Mark) -> str | None:
+    device = mark.kwargs.get("device")
+    if device is None:
+        return None
+    if not isinstance(device, str) or _DEVICE.fullmatch(device) is None:
+        raise _refused(item, mark, f"{device!r} is no device: write for example 'cuda:0'")
+    return device
+
+
+def _refused(item: pytest.Item, mark: pytest.Mark, text: str) -> pytest.UsageError:
+    return pytest.UsageError(f"{item.nodeid}: {mark.name}: {' '.join(text.split())}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test with a limit on its leaks: they are what its teardown does not free."""
+    limits = item.stash.get(_KEY, None)
+    if limits is None or limits.leaks is None:
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    try:
+        _judge_leaks(item, limits, reports)
+    finally:
+        for report in reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Watch the test itself, without its fixtures."""
+    limits = item.stash.get(_KEY, None)
+    if limits is None:
+        return (yield)
+    stop = _begin(limits)
+    try:
+        result = yield
+    finally:
+        stop()
+        peaks, limits.peaks = limits.peaks, None
+    for reason in limits.refused:
+        item.warn(pytest.PytestWarning(f"a limit on tensors was not checked: {reason}"))
+    text = "" if peaks is None or limits.memory is None else peaks.over(limits.memory)
+    if text:
+        pytest.fail(text, pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the leak reports that an assertion failed on."""
+    report = yield
+    if call.excinfo is not None and call.excinfo.errisinstance(AssertionError):
+        for text in _leak_reports(call.excinfo):
+            report.sections.append(("tensorlens", text))
+    return report
+
+
+def _leak_reports(failure: pytest.ExceptionInfo[BaseException]) -> list[str]:
+    kind = getattr(sys.modules.get(_REPORTS), "LeakReport", None)
+    if kind is None or not failure.traceback:
+        return []
+    values = failure.traceback[-1].frame.f_locals.values()
+    shown = {id(value): value for value in values if type(value) is kind and value.leaks}
+    return [str(value) for value in shown.values()]
+
+
+def _begin(limits: _Limits) -> Callable[[], None]:
+    """Watch from now on, or from when the test imports the framework; return what ends that."""
+    from tensorlens.capture.arrival import when_imported
+
+    def watch() -> None:
+        from tensorlens.integrations.limits import Peaks
+        from tensorlens.leaks.remains import Stretch
+
+        if limits.memory is not None:
+            limits.peaks = Peaks(limits.device)
+        if limits.leaks is not None:
+            limits.stretch = Stretch()
+
+    def end() -> None:
+        if limits.peaks is not None:
+            limits.peaks.end()
+        if limits.stretch is not None:
+            limits.stretch.end()
+
+    def safely(act: Callable[[], None]) -> None:
+        # neither an import statement of the test nor its own exception is to give way to ours
+        try:
+            act()
+        except Exception as error:
+            limits.refused.append(str(error) or type(error).__name__)
+
+    wait_no_longer = when_imported("torch", lambda: safely(watch))
+
+    def stop() -> None:
+        wait_no_longer()
+        safely(end)
+
+    return stop
+
+
+def _judge_leaks(item: pytest.Item, limits: _Limits, reports: Sequence[pytest.TestReport]) -> None:
+    """Let the test fail if it has left too much behind."""
+    stretch, limits.stretch = limits.stretch, None
+    if stretch is None or limits.leaks is None:
+        return
+    try:
+        call = next((each for each in reports if each.when == "call"), None)
+        if call is None or not all(each.passed for each in reports) or hasattr(call, "wasxfail"):
+            return
+        remains = stretch.remains()
+    finally:
+        stretch.close()
+    if sum(each.nbytes for each in remains) > limits.leaks:
+        call.outcome = "failed"
+        call.longrepr = _failure(item, _text_of(remains, limits.leaks))
+
+
+def _failure(item: pytest.Item, text: str) -> Any:
+    try:
+        pytest.fail(text, pytrace=False)
+    except pytest.fail.Exception:
+        return item.repr_failure(pytest.ExceptionInfo.from_current())
+
+
+def _text_of(remains: Sequence[Remains], limit: int) -> str:
+    from tensorlens.integrations.limits import remains_text
+
+    total = format_bytes(sum(each.nbytes for each in remains))
+    head = f"{total} of tensors outlive the test, its limit is {format_bytes(limit)}"
+    return "\n".join([head, *(line for each in remains for line in remains_text(each))])

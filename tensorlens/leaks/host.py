@@ -1,0 +1,236 @@
+"""Host memory that grows and holds no tensors: sampled while a loop runs, told apart at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Protocol
+
+from tensorlens.frameworks.base import UNKNOWN, Reader
+from tensorlens.frameworks.process import HeapCounter, ResidentCounter
+from tensorlens.leaks.children import child_processes
+from tensorlens.leaks.host_arrays import Grown
+from tensorlens.records.leaks import Growth
+from tensorlens.units import format_bytes
+
+_FEWEST = 4
+"""Samples without which nothing is said."""
+_MOST = 64
+_SHARE = 20
+"""A sample is taken when as many times its cost has gone by since the last one,"""
+_FIRST, _CHEAP = 16, 0.0005
+"""and of the first ones each that takes no longer than some seconds: steps may be short."""
+_SMALLEST = 4096
+"""Bytes a step below which growth of the heap is noise."""
+_OF_A_TENSOR = 4096
+"""Bytes of the C heap that a tensor which is left behind may take beside its storage."""
+_FEWEST_OBJECTS = 1000
+"""Python objects a step below which they are noise: records of a log, and the watch's own."""
+_OF_A_LINE = 5
+"""Python objects that a line's figures are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """The host's memory after a step; :data:`UNKNOWN` where a figure cannot be had."""
+
+    step: int
+    """How many steps had ended."""
+    heap: int
+    """Bytes of the C heap in use, less what torch's CPU allocator has handed out. Where the C
+    library does not tell, of the resident set."""
+    objects: int
+    """Blocks of Python's own allocator."""
+    pinned: int = UNKNOWN
+    """Bytes of page-locked memory that a framework has handed out."""
+    children: int = UNKNOWN
+    """Child processes."""
+    children_bytes: int = UNKNOWN
+    """Their resident sets."""
+
+
+class Arrays(Protocol):
+    """Finds the NumPy arrays that may be what grew."""
+
+    def __call__(self, grown: Grown) -> tuple[str, str] | None:
+        """Return what they are and the path that holds them; None where there are none."""
+        ...
+
+
+class HostSampler:
+    """Takes samples, seldom enough that the loop is not held up.
+
+    A heap with many holes takes milliseconds to sum up.
+
+    Args:
+        pinned: gives the bytes of page-locked memory, or :data:`UNKNOWN`.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        pinned: Callable[[], int] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._pinned = pinned
+        self._clock = clock
+        self._heap, self._counts_tensors = _reader()
+        self._samples: list[HostSample] = []
+        self._last = -float("inf")
+        self._cost = 0.0
+        self._every = 1
+
+    def step_ended(self, step: int, tensors: int) -> None:
+        """Take a sample unless the last one is too near.
+
+        Args:
+            step: how many steps have ended.
+            tensors: bytes that the framework's allocator of host memory has handed out.
+        """
+        is_short = len(self._samples) < _FIRST and self._cost < _CHEAP
+        if is_short or self._clock() - self._last >= _SHARE * self._cost:
+            if step % self._every == 0:
+                self._take(step, tensors)
+
+    def samples(self, step: int, tensors: int) -> tuple[HostSample, ...]:
+        """Return all samples, with one of now."""
+        self._take(step, tensors)
+        return tuple(self._samples)
+
+    def _take(self, step: int, tensors: int) -> None:
+        begin = self._clock()
+        heap = self._heap()[0]
+        if heap != UNKNOWN and self._counts_tensors:
+            heap -= max(tensors, 0)
+        children, nbytes = child_processes()
+        sample = HostSample(
+            step=step,
+            heap=heap,
+            objects=sys.getallocatedblocks(),
+            pinned=UNKNOWN if self._pinned is None else self._pinned(),
+            children=children,
+            children_bytes=nbytes,
+        )
+        if self._samples and self._samples[-1].step == step:
+            self._samples.pop()
+        self._samples.append(sample)
+        if len(self._samples) > _MOST:
+            del self._samples[1::2]
+            self._every *= 2
+        self._last = self._clock()
+        cost = self._last - begin
+        # another thread may have had its turn
+        self._cost = min(cost, 2 * self._cost) if self._cost else cost
+
+
+@cache
+def _reader() -> tuple[Reader, bool]:
+    """Return what reads the heap, and whether torch's tensors are in it."""
+    try:
+        return HeapCounter().reader(), True
+    except OSError:
+        return ResidentCounter().reader(), False
+
+
+def host_growth(
+    samples: Sequence[HostSample],
+    warmup: int,
+    *,
+    tensors_per_step: float = 0.0,
+    lines: int = 0,
+    arrays: Arrays | None = None,
+) -> list[Growth]:
+    """Return what of the host's memory grows steadily although no tensors are in it.
+
+    Args:
+        samples: in order.
+        warmup: how many steps at the beginning do not count.
+        tensors_per_step: how many tensors stay behind, each with something of its own in the heap.
+        lines: of how many lines the watch itself keeps figures of each step.
+        arrays: is asked only where the heap grows.
+    """
+    counted = [each for each in samples if each.step >= warmup]
+    found = [_children(counted), _pinned(counted)]
+    floor = _SMALLEST + _OF_A_TENSOR * tensors_per_step
+    rate = steady_rate([(each.step, each.heap) for each in counted], floor)
+    points = [(each.step, each.objects) for each in counted]
+    own = _OF_A_LINE * lines
+    objects = steady_rate(points, _FEWEST_OBJECTS + own)
+    if rate is not None:
+        steps = counted[-1].step - counted[0].step
+        known = None if arrays is None else arrays(Grown(rate, steps, counted[-1].step))
+        found.append(_of_heap(rate, objects, known))
+    elif objects is not None:
+        found.append(_of_objects(objects - own))
+    return [each for each in found if each is not None]
+
+
+def steady_rate(points: Sequence[tuple[int, int]], floor: float) -> float | None:
+    """Return by how much a level rises each step; None unless it does so all the time.
+
+    A level that rises at first and then stays, or in one jump, or that comes down again, is none
+    that grows.
+
+    Args:
+        points: steps, in order, and the level after each.
+        floor: what a step has to add at least.
+    """
+    if len(points) < _FEWEST or any(level == UNKNOWN for _, level in points):
+        return None
+    rate = _rate(points[0], points[-1])
+    if rate < floor or rate <= 0:
+        return None
+    middle = points[len(points) // 2]
+    if min(_rate(points[0], middle), _rate(middle, points[-1])) < 0.6 * rate:
+        return None
+    rates = [_rate(before, after) for before, after in pairwise(points)]
+    rising = sum(each >= 0.25 * rate for each in rates)
+    falls = min(0, *rates) < -rate
+    return None if falls or rising < 0.5 * len(rates) else rate
+
+
+def _rate(before: tuple[int, int], after: tuple[int, int]) -> float:
+    return (after[1] - before[1]) / max(1, after[0] - before[0])
+
+
+def _of_heap(rate: float, objects: float | None, arrays: tuple[str, str] | None) -> Growth:
+    text = f"host memory without tensors grew {_size(rate)} a step: "
+    if arrays is not None:
+        what, path = arrays
+        return Growth("host", f"{text}NumPy arrays, {what}", rate, path)
+    if objects is not None:
+        return Growth("host", f"{text}with about {objects:,.0f} Python objects a step", rate)
+    return Growth("host", f"{text}C memory of libraries, or large Python bytes and texts", rate)
+
+
+def _of_objects(objects: float) -> Growth:
+    text = f"about {objects:,.0f} Python objects a step stay behind, which hold no tensors"
+    return Growth("host", text, 0.0)
+
+
+def _pinned(samples: Sequence[HostSample]) -> Growth | None:
+    rate = steady_rate([(each.step, each.pinned) for each in samples], _SMALLEST)
+    if rate is None:
+        return None
+    return Growth("host", f"page-locked (pinned) host memory grew {_size(rate)} a step", rate)
+
+
+def _children(samples: Sequence[HostSample]) -> Growth | None:
+    rate = steady_rate([(each.step, each.children) for each in samples], 0.0)
+    if rate is None:
+        return None
+    first, last = samples[0], samples[-1]
+    steps = max(1, last.step - first.step)
+    nbytes = (last.children_bytes - first.children_bytes) / steps
+    text = f"worker processes: from {first.children} to {last.children}"
+    if UNKNOWN in (first.children_bytes, last.children_bytes) or nbytes <= 0:
+        return Growth("host", f"{text} in {steps} steps", 0.0)
+    return Growth("host", f"{text} in {steps} steps, {_size(nbytes)} a step", nbytes)
+
+
+def _size(rate: float) -> str:
+    return format_bytes(round(rate))

@@ -1,0 +1,106 @@
+"""The NumPy arrays that may be what makes host memory grow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tensorlens.frameworks.heap import living
+from tensorlens.frameworks.heap.owned_arrays import (
+    Owned,
+    item_text,
+    owned_arrays,
+    untracked_way,
+)
+from tensorlens.frameworks.heap.paths import paths
+from tensorlens.units import format_bytes
+
+_TOLERANCE = 0.08
+"""By which part sizes may miss the growth: the C heap rounds up, to pages what is large."""
+_OF_ONE = 0.02
+"""The same for one array alone, which may be of any size."""
+_MOST_A_STEP = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """By how much host memory grew."""
+
+    rate: float
+    """Bytes a step."""
+    steps: int
+    """In how many steps that was seen."""
+    made: int
+    """How many steps there were in all."""
+
+    def fits(self, count: int, nbytes: int) -> bool:
+        """Tell whether so many things were left by all of the steps, or by those that count."""
+        low = self.rate * self.steps * (1 - _TOLERANCE)
+        return count >= self.steps and low <= nbytes <= self.rate * self.made * (1 + _TOLERANCE)
+
+    def is_multiple(self, count: int, size: int) -> bool:
+        """Tell whether a step left one thing of a size, or a few: there may be older ones."""
+        several = round(self.rate / size) if size else 0
+        if not 1 <= several <= _MOST_A_STEP or count < several * self.steps:
+            return False
+        return abs(several * size - self.rate) <= _TOLERANCE * self.rate
+
+
+def growing_arrays(grown: Grown) -> tuple[str, str] | None:
+    """Return what arrays may have grown, and the path that holds one; None where none fit.
+
+    An array does not tell when it was made. So they have to account for the growth: together as
+    what all steps made, by their size as what one step makes, or one by itself that grew.
+    """
+    if "numpy" not in sys.modules:
+        return None
+    objects = living()
+    arrays = owned_arrays(objects)
+    chosen = _chosen(arrays, grown)
+    if not chosen:
+        return None
+    skip = {id(arrays), id(objects), id(chosen), *map(id, arrays), *map(id, chosen)}
+    return _text(chosen), _path(chosen[0].array, objects, skip)
+
+
+def _chosen(arrays: Sequence[Owned], grown: Grown) -> list[Owned]:
+    sizes: dict[int, list[Owned]] = {}
+    kinds: dict[int, list[Owned]] = {}
+    for each in arrays:
+        sizes.setdefault(each.nbytes, []).append(each)
+        kinds.setdefault(each.held_in, []).append(each)
+    for group in (*sizes.values(), *kinds.values()):
+        if grown.fits(len(group), sum(each.nbytes for each in group)):
+            return group
+    for size, group in sizes.items():
+        if grown.is_multiple(len(group), size):
+            return group
+    whole = grown.rate * grown.made
+    alone = (group for size, group in sizes.items() if abs(size - whole) <= _OF_ONE * whole)
+    return next((group for group in alone if len(group) == 1), [])
+
+
+def _text(chosen: Sequence[Owned]) -> str:
+    sizes = {each.nbytes for each in chosen}
+    if len(chosen) == 1:
+        return f"one that is {format_bytes(chosen[0].nbytes)} now"
+    if len(sizes) == 1:
+        return f"{len(chosen):,} of {format_bytes(chosen[0].nbytes)} each"
+    total = sum(each.nbytes for each in chosen)
+    return f"{len(chosen):,} with {format_bytes(total)} in all"
+
+
+def _path(array: Any, objects: list[Any], skip: Collection[int]) -> str:
+    found = [path for path in paths([array], skip=skip)[0] if path.references[0].kind != "unknown"]
+    if found:
+        return str(found[0])
+    # the collector does not track a dict or a tuple that holds nothing but numbers and arrays
+    way = untracked_way(array, objects)
+    if not way:
+        return ""
+    above = paths(way[:1], skip={*skip, id(way)})[0]
+    inside = [item_text(holder, item) for holder, item in pairwise([*way, array])]
+    return " -> ".join([*(str(path) for path in above[:1]), *inside])

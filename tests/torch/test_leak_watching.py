@@ -1,0 +1,194 @@
+"""Watching changes nothing, and survives what loops do to it."""
+
+import contextlib
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from tensorlens.errors import UsageError
+from tensorlens.leaks.watch import LeakWatch, find_leaks
+
+STEPS = 8
+
+
+def leaking(kept):
+    def step():
+        kept.append(torch.zeros(4))
+
+    return step
+
+
+def trained(watch):
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        net(torch.randn(16, 4)).square().mean().backward()
+        optimizer.step()
+        if watch is not None:
+            watch.step()
+    return torch.cat([each.detach().flatten() for each in net.parameters()]), torch.randn(3)
+
+
+def test_results_are_the_same_bits():
+    weights, following = trained(None)
+    with LeakWatch() as watch:
+        watched, after = trained(watch)
+    assert torch.equal(weights, watched)
+    assert torch.equal(following, after)
+
+
+def test_nothing_is_kept_alive():
+    kept = []
+    report = find_leaks(leaking(kept))
+    references = [weakref.ref(each) for each in kept]
+    kept.clear()
+    assert [each() for each in references] == [None] * STEPS
+    assert report.leaks[0].bytes_per_step == 16
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_errors_of_a_step_come_through(kind):
+    kept = []
+
+    def step(number):
+        kept.append(torch.zeros(4))
+        if number == 5:
+            raise kind("as it was")
+
+    with pytest.raises(kind, match="as it was"):
+        find_leaks(step)
+    assert len(kept) == 6
+    # the watch is off: the next one is told nothing of it
+    assert find_leaks(leaking([])).leaks[0].tensors_per_step == 1
+
+
+def test_a_loop_that_failed_is_not_judged():
+    watch = LeakWatch()
+    with contextlib.suppress(ZeroDivisionError), watch:
+        watch.step()
+        _ = 1 / 0
+    with pytest.raises(UsageError):
+        watch.result()
+
+
+def test_nested_watches_agree():
+    outer_kept, inner = [], []
+
+    def step():
+        outer_kept.append(torch.zeros(4))
+        if len(outer_kept) == 4:
+            inner.append(find_leaks(leaking([])))
+
+    report = find_leaks(step)
+    assert [leak.bytes_per_step for leak in report.leaks] == [16]
+    assert [leak.bytes_per_step for leak in inner[0].leaks] == [16]
+
+
+def test_watches_in_threads():
+    reports = {}
+
+    def work(size):
+        kept = []
+
+        def step():
+            kept.append(torch.zeros(size))
+
+        reports[size] = find_leaks(step)
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (4, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # each may see the other's: both are of the same line
+    assert all(report.leaks for report in reports.values())
+
+
+def test_follow_with_a_break():
+    kept = []
+    watch = LeakWatch()
+    for number in watch.follow(range(100)):
+        kept.append(torch.zeros(4))
+        if number == 9:
+            break
+    report = watch.stop()
+    (leak,) = report.leaks
+    assert (leak.tensors_per_step, leak.bytes_per_step) == (1, 16)
+    assert "kept (local) -> list[" in leak.path
+    # the step that was left in the middle is not counted
+    assert report.steps == 9 - 2
+
+
+def test_follow_keeps_no_item():
+    def batches():
+        for _ in range(STEPS):
+            yield torch.zeros(4)
+
+    watch = LeakWatch()
+    for batch in watch.follow(batches()):
+        batch.sum()
+    assert watch.stop().leaks == ()
+
+
+def test_no_step_at_all():
+    with LeakWatch() as watch:
+        pass
+    assert watch.report.leaks == ()
+    assert watch.report.verdict.startswith("too few steps to tell")
+    assert watch.report.steps == 0
+
+
+def test_without_warm_up():
+    report = find_leaks(leaking([]), steps=4, warmup=0)
+    assert [leak.bytes_per_step for leak in report.leaks] == [16]
+
+
+@pytest.mark.parametrize("arguments", [{"steps": 1}, {"warmup": -1}])
+def test_impossible_numbers_of_steps(arguments):
+    with pytest.raises(UsageError):
+        find_leaks(lambda: None, **arguments)
+
+
+def test_frozen_objects():
+    kept = []
+    gc.freeze()
+    try:
+        report = find_leaks(leaking(kept))
+    finally:
+        gc.unfreeze()
+    assert [leak.bytes_per_step for leak in report.leaks] == [16]
+
+
+def test_the_collector_stays_as_it_was():
+    gc.disable()
+    try:
+        find_leaks(leaking([]))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    find_leaks(leaking([]))
+    assert gc.isenabled()
+
+
+def test_many_steps_make_it_certain():
+    assert find_leaks(leaking([])).leaks[0].certainty == "likely"
+    assert find_leaks(leaking([]), steps=10).leaks[0].certainty == "certain"
+
+
+def test_a_list_that_is_cleared_every_ten_steps():
+    kept = []
+
+    def step(number):
+        kept.append(torch.zeros(4))
+        if number % 10 == 9:
+            kept.clear()
+
+    assert all(leak.certainty == "likely" for leak in find_leaks(step).leaks)
+    kept.clear()
+    assert find_leaks(step, steps=22).leaks == ()

@@ -1,0 +1,78 @@
+from array import array
+
+from tensorlens.frameworks.base import Left
+from tensorlens.frameworks.survivors import Holder, Survivor
+from tensorlens.leaks.groups import Block, candidates, grouped
+from tensorlens.leaks.steady import Span
+
+SPAN = Span(count=8, warmup=2)
+"""Steps 2 to 6 are judged."""
+
+
+class Thing:
+    """Stands for a tensor."""
+
+
+def left(*blocks):
+    address, size, birth, step = zip(*blocks, strict=True)
+    return Left(array("Q", address), array("q", size), array("i", birth), array("i", step))
+
+
+def steps(blocks):
+    return sorted((block.birth, block.size, block.step) for block in blocks)
+
+
+def test_of_one_line_the_leak_alone_is_taken():
+    state = [(900 + at, 64, 1, 0) for at in range(2)]
+    leak = [(100 + step, 16, 1, step) for step in range(8)]
+    once = [(800, 32, 2, 3)]
+    found = candidates(left(*state, *leak, *once), SPAN)
+    assert steps(found) == [(1, 16, step) for step in range(8)]
+
+
+def test_sizes_that_differ_are_one():
+    blocks = [(100 + step, 8 * step, 1, step) for step in range(2, 8)]
+    assert steps(candidates(left(*blocks), SPAN)) == [(1, 8 * step, step) for step in range(2, 8)]
+
+
+def survivor(step, name, tensor=None, holders=()):
+    tensors = () if tensor is None else (tensor,)
+    return Survivor(100 + step, 16, tensors=tensors, holders=holders, name=name)
+
+
+def in_groups(survivors, births=None):
+    blocks = [
+        Block(100 + at, 16, 1 if births is None else births[at], step)
+        for at, step in enumerate([*range(8)] * (len(survivors) // 8))
+    ]
+    return grouped(blocks, survivors, SPAN)
+
+
+def test_names_with_numbers_are_alike():
+    for pattern in ("kept[{}].loss", "net.cache_{}", "kept['step {}']"):
+        found = in_groups([survivor(step, pattern.format(step), Thing()) for step in range(8)])
+        assert [group.judgement.tensors_per_step for group in found] == [1]
+
+
+def test_names_that_have_nothing_in_common_are_one_line():
+    names = ["last" + ".before" * step + ".value" for step in range(8)]
+    found = in_groups([survivor(step, name, Thing()) for step, name in enumerate(names)])
+    assert [group.judgement.tensors_per_step for group in found] == [1]
+
+
+def test_what_hangs_below_is_counted_with_its_tensor():
+    roots = [Thing() for _ in range(8)]
+    held = [survivor(step, f"losses[{step}]", root) for step, root in enumerate(roots)]
+    below = [survivor(step, "saved", None, (Holder(root, ()),)) for step, root in enumerate(roots)]
+    (group,) = in_groups(held + below, [1] * 8 + [2] * 8)
+    assert not group.is_below
+    assert group.judgement.tensors_per_step == 1
+
+
+def test_what_hangs_below_a_tensor_that_is_no_leak_is_one_group():
+    total = Thing()
+    below = [survivor(step, "saved", None, (Holder(total, ()),)) for step in range(8)]
+    (group,) = in_groups(below + below, [1] * 8 + [2] * 8)
+    assert group.is_below
+    assert group.judgement.tensors_per_step == 2
+    assert set(group.births) == {1, 2}

@@ -1,0 +1,228 @@
+"""Host memory that grows without tensors: which of it, and what is none."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.leaks.children import child_processes
+from tensorlens.leaks.host import HostSample, HostSampler, host_growth, steady_rate
+from tensorlens.leaks.host_arrays import Grown, growing_arrays
+
+MIB = 1024**2
+
+
+def samples(heap=None, objects=None, pinned=None, children=None, sizes=None):
+    """Samples after step 0, 1, ...: what is not given stays at the same level."""
+    length = len(next(each for each in (heap, objects, pinned, children) if each is not None))
+    columns = (heap or [MIB] * length, objects or [9] * length, pinned, children, sizes)
+    unknown = [UNKNOWN] * length
+    rows = zip(range(length), *(each or unknown for each in columns), strict=True)
+    return [HostSample(*row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("levels", "rate"),
+    [
+        ([0, 10, 20, 30, 40, 50, 60], 10.0),
+        ([5, 5, 25, 25, 45, 45, 65], 10.0),  # every second step
+        ([0, 12, 18, 31, 39, 52, 60], 10.0),
+        ([0, 60, 60, 60, 60, 60, 60], None),  # a first touch
+        ([0, 0, 0, 60, 60, 60, 60], None),  # a jump
+        ([0, 40, 50, 55, 58, 59, 60], None),  # it comes to an end
+        ([0, 0, 0, 0, 0, 30, 60], None),  # it has only begun
+        ([0, 20, 40, 0, 20, 40, 60], None),  # it is cleared
+        ([0, 0, 0, 0, 0, 0, 0], None),
+        ([60, 50, 40, 30, 20, 10, 0], None),
+        ([0, 10, 20], None),  # too few
+        ([0, 10, UNKNOWN, 30, 40, 50, 60], None),
+    ],
+)
+def test_only_what_rises_all_the_time_is_steady(levels, rate) -> None:
+    assert steady_rate([*enumerate(levels)], 1.0) == rate
+
+
+def test_a_rise_below_the_floor_is_noise() -> None:
+    points = [(step, 10 * step) for step in range(8)]
+    assert steady_rate(points, 10.0) == 10.0
+    assert steady_rate(points, 10.1) is None
+
+
+def test_steps_that_were_not_sampled_count() -> None:
+    assert steady_rate([(2, 0), (10, 800), (30, 2800), (32, 3000)], 1.0) == 100.0
+
+
+def test_the_heap_grows_and_nobody_knows_in_what() -> None:
+    (found,) = host_growth(samples(heap=[50_000 * step for step in range(9)]), 2)
+    assert (found.kind, found.bytes_per_step, found.path) == ("host", 50_000.0, "")
+    assert found.text == (
+        "host memory without tensors grew 48.83 KiB a step: C memory of libraries, or large"
+        " Python bytes and texts"
+    )
+
+
+def test_the_warm_up_does_not_count() -> None:
+    levels = [0, 10 * MIB, 20 * MIB, *[20 * MIB] * 6]
+    assert host_growth(samples(heap=levels), 2) == []
+
+
+def test_arrays_are_asked_for_only_where_the_heap_grows() -> None:
+    asked = []
+
+    def arrays(grown):
+        asked.append(grown)
+        return "8 of 48.83 KiB each", "log (global) -> list[7]"
+
+    assert host_growth(samples(heap=[MIB] * 9), 2, arrays=arrays) == []
+    assert asked == []
+    (found,) = host_growth(samples(heap=[50_000 * step for step in range(9)]), 2, arrays=arrays)
+    assert asked == [Grown(50_000.0, 6, 8)]
+    assert found.text.endswith(" a step: NumPy arrays, 8 of 48.83 KiB each")
+    assert found.path == "log (global) -> list[7]"
+
+
+def test_objects_of_python() -> None:
+    objects = [2000 * step for step in range(9)]
+    (found,) = host_growth(samples(objects=objects), 2)
+    assert found.text == "about 2,000 Python objects a step stay behind, which hold no tensors"
+    heap = [50_000 * step for step in range(9)]
+    (found,) = host_growth(samples(heap=heap, objects=objects), 2)
+    assert found.text.endswith("grew 48.83 KiB a step: with about 2,000 Python objects a step")
+
+
+def test_what_the_watch_keeps_itself_does_not_count() -> None:
+    objects = [2000 * step for step in range(9)]
+    # 5 objects for each of 300 lines, and 1000 are noise
+    assert host_growth(samples(objects=objects), 2, lines=300) == []
+    (found,) = host_growth(samples(objects=objects), 2, lines=100)
+    assert found.text.startswith("about 1,500 Python objects a step")
+
+
+def test_what_tensors_take_beside_their_storage_does_not_count() -> None:
+    heap = [20_000 * step for step in range(9)]
+    assert len(host_growth(samples(heap=heap), 2, tensors_per_step=3.0)) == 1
+    assert host_growth(samples(heap=heap), 2, tensors_per_step=4.0) == []
+
+
+def test_pinned_memory() -> None:
+    (found,) = host_growth(samples(pinned=[MIB * step for step in range(9)]), 2)
+    assert found.text == "page-locked (pinned) host memory grew 1.00 MiB a step"
+    assert found.bytes_per_step == MIB
+
+
+def test_worker_processes() -> None:
+    children, sizes = [2 * step for step in range(9)], [2 * MIB * step for step in range(9)]
+    (found,) = host_growth(samples(children=children, sizes=sizes), 2)
+    assert found.text == "worker processes: from 4 to 16 in 6 steps, 2.00 MiB a step"
+    assert found.bytes_per_step == 2 * MIB
+
+
+def test_workers_that_come_and_go_or_stay_are_none() -> None:
+    assert host_growth(samples(children=[0, 4, 4, 4, 4, 4, 4, 4, 4]), 2) == []
+    assert host_growth(samples(children=[0, 0, 0, 0, 4, 0, 0, 0, 4]), 2) == []
+    assert host_growth(samples(children=[UNKNOWN] * 9), 2) == []
+
+
+class Clock:
+    def __init__(self, tick: float) -> None:
+        self.now, self.tick = 0.0, tick
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
+
+
+def test_the_first_cheap_samples_are_all_taken() -> None:
+    sampler = HostSampler(clock=Clock(0.0001))
+    for step in range(9):
+        sampler.step_ended(step, 0)
+    assert [each.step for each in sampler.samples(8, 0)] == [*range(9)]
+
+
+def test_dear_samples_are_taken_seldom() -> None:
+    # a question takes as long as a sample: the next one is due after 20 questions
+    sampler = HostSampler(clock=Clock(1 / 64))
+    for step in range(60):
+        sampler.step_ended(step, 0)
+    assert [each.step for each in sampler.samples(60, 0)] == [0, 20, 40, 60]
+
+
+def test_a_long_loop_keeps_few_samples() -> None:
+    sampler = HostSampler(clock=Clock(0.0))
+    for step in range(10_000):
+        sampler.step_ended(step, 0)
+    found = [each.step for each in sampler.samples(10_000, 0)]
+    assert len(found) <= 65 and found[0] == 0 and found[-1] == 10_000
+
+
+def test_pinned_memory_is_asked_for() -> None:
+    assert HostSampler(lambda: 7).samples(0, 0)[0].pinned == 7
+    assert HostSampler().samples(0, 0)[0].pinned == UNKNOWN
+
+
+@pytest.mark.skipif(child_processes()[0] == UNKNOWN, reason="children are not listed here")
+def test_children_are_counted_while_they_run() -> None:
+    before, _ = child_processes()
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as child:
+        child.stdout.readline()
+        count, nbytes = child_processes()
+        assert count == before + 1
+        assert nbytes > MIB
+        child.stdin.close()
+    assert child_processes()[0] == before
+
+
+KEPT: list = []
+
+
+@pytest.fixture
+def numpy():
+    yield pytest.importorskip("numpy")
+    KEPT.clear()
+
+
+def test_arrays_of_one_size_that_all_steps_left(numpy) -> None:
+    KEPT.extend([numpy.zeros(12_345) for _ in range(8)])
+    # 98,760 bytes each
+    what, path = growing_arrays(Grown(98_800.0, 6, 8))
+    assert what == "8 of 96.45 KiB each"
+    assert path == "test_host_growth.KEPT (global) -> list[7]"
+
+
+def test_arrays_in_what_the_collector_does_not_track(numpy) -> None:
+    KEPT.extend([{"seen": numpy.zeros(12_345), "step": step} for step in range(8)])
+    what, path = growing_arrays(Grown(98_800.0, 6, 8))
+    assert what == "8 of 96.45 KiB each"
+    assert path == "test_host_growth.KEPT (global) -> list[7] -> dict['seen']"
+
+
+def test_arrays_of_many_sizes_in_one_list(numpy) -> None:
+    KEPT.extend([numpy.zeros(10_000 + 777 * step) for step in range(8)])
+    # 8 * (8 * 10_000 + 777 * 28) bytes in all, 101,756 a step
+    what, path = growing_arrays(Grown(101_756.0, 6, 8))
+    assert what == "8 with 794.97 KiB in all"
+    assert "KEPT (global) -> list[" in path
+
+
+def test_one_array_that_grows(numpy) -> None:
+    KEPT.append(numpy.zeros(54_321))
+    # 434,568 bytes after 8 steps
+    what, path = growing_arrays(Grown(54_321.0, 6, 8))
+    assert what == "one that is 424.38 KiB now"
+    assert path == "test_host_growth.KEPT (global) -> list[0]"
+
+
+def test_arrays_that_do_not_fit_are_not_blamed(numpy) -> None:
+    KEPT.extend([numpy.zeros(12_345) for _ in range(8)])
+    assert growing_arrays(Grown(70_000.0, 6, 8)) is None
+    # a view has no memory of its own
+    KEPT[:] = [KEPT[0][1:] for _ in range(8)]
+    assert growing_arrays(Grown(98_760.0, 6, 8)) is None
+
+
+def test_without_numpy_there_are_none(monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "numpy", raising=False)
+    assert growing_arrays(Grown(1.0, 6, 8)) is None

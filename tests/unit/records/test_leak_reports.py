@@ -1,0 +1,84 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
+
+import rendered_leaks as leaks
+
+from tensorlens.errors import FileFormatError
+from tensorlens.records.leaks import LeakReport
+from tensorlens.records.loading import load, parse
+
+
+@pytest.mark.parametrize("kind", leaks.KINDS)
+def test_json_gives_back_an_equal_report(kind: str, tmp_path: Path) -> None:
+    report = leaks.KINDS[kind]()
+    assert LeakReport.from_json(report.to_json()) == report
+    file = tmp_path / "leaks.json"
+    file.write_text(report.to_json())
+    assert load(file) == report
+
+
+def test_a_file_of_before_a_field_was_added_is_read() -> None:
+    data = leaks.KINDS["leak"]().to_dict()
+    for leak in data["leaks"]:
+        del leak["source"]
+    assert LeakReport.from_dict(data).leaks[0].source == ""
+
+
+def _set(*keys, value):
+    def change(data):
+        for key in keys[:-1]:
+            data = data[key]
+        data[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (_set("version", value=2), "leak report of version 2; this tensorlens reads 1"),
+        (_set("schema", value="x"), "not a tensorlens leak report"),
+        (_set("steps", value="6"), "damaged leak report: str in place of a whole number"),
+        (_set("steps", value=True), "damaged leak report: bool in place of a whole number"),
+        (_set("leaks", value=None), "damaged leak report: NoneType in place of a list"),
+        (_set("leaks", 0, value=[]), "damaged leak report: list in place of a dict"),
+        (_set("leaks", 0, "role", value=1), "damaged leak report: int in place of a text"),
+        (_set("leaks", 0, "reasons", value=1), "damaged leak report: unknown field 'reasons'"),
+        (
+            _set("leaks", 0, "bytes_per_step", value="1"),
+            "damaged leak report: str in place of a number",
+        ),
+        (
+            _set("leaks", 0, "bytes_per_step", value=float("nan")),
+            "damaged leak report: a number out of range",
+        ),
+        (_set("leaks", 0, "born", "lineno", value=2**70), "damaged leak report: a number out of"),
+        (_set("leaks", 0, "paths", 0, "is_cut", value=0), "int in place of true or false"),
+        (_set("allocated", value=[]), "damaged leak report: list in place of a dict"),
+        (_set("allocated", "cpu", value=[1.5]), "float in place of a whole number"),
+    ],
+)
+def test_damage_is_one_line(change, complaint: str) -> None:
+    data = json.loads(leaks.KINDS["leak"]().to_json())
+    change(data)
+    with pytest.raises(FileFormatError) as error:
+        LeakReport.from_dict(data)
+    assert complaint in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_missing_field_is_damage() -> None:
+    data = leaks.KINDS["leak"]().to_dict()
+    del data["verdict"]
+    with pytest.raises(FileFormatError, match="damaged leak report: 'verdict'"):
+        parse(json.dumps(data))
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "3", '{"schema": "tensorlens.lines"}'])
+def test_what_is_no_leak_report(text: str) -> None:
+    with pytest.raises(FileFormatError, match=r"^not a tensorlens leak report"):
+        LeakReport.from_json(text)

@@ -1,0 +1,69 @@
+import re
+
+import pytest
+import rendered_leaks as leaks
+from test_html_renderer import Reader
+
+from tensorlens.render.html import HtmlRenderer, fragment
+
+
+@pytest.mark.parametrize("kind", leaks.KINDS)
+def test_a_fragment_is_whole_and_offline(kind: str) -> None:
+    reader = Reader(fragment(leaks.KINDS[kind]()))
+    assert not reader.tags & {"script", "link", "img", "iframe", "b"}
+    assert not [name for name, _ in reader.attributes if name.startswith("on")]
+    assert not [name for name, _ in reader.attributes if name in ("src", "href")]
+    css = re.sub(r"@media[^{]*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", r"\1", reader.css)
+    assert not [each for each in re.findall(r"([^{}]+)\{", css) if ".tensorlens" not in each]
+
+
+@pytest.mark.parametrize("kind", leaks.KINDS)
+def test_a_page_is_whole(kind: str) -> None:
+    page = HtmlRenderer().render(leaks.KINDS[kind]())
+    assert "<title>tensorlens: what stays behind</title>" in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_a_leak_has_its_facts_in_rows() -> None:
+    rows = [[" ".join(cell.split()) for cell in row] for row in Reader(fragment_of("leak")).rows]
+    assert rows == [
+        ["made at", "train.py:12 in Trainer.steploss = criterion(self.net(batch), target)"],
+        [
+            "held by",
+            "trainer (global) -> Trainer.history (attribute) -> list[7] -> grad_fn"
+            " -> 3 saved activations",
+        ],
+        ["and by", "log (closure) -> dict['loss']"],
+        [
+            "example",
+            "trainer.history[7]: float32 (), 4 B, grad_fn MeanBackward0, activation on cpu,"
+            " made 1 step ago, below it 3 tensors, 12.00 KiB",
+        ],
+        ["certain", "each of 5 steps left the same number behind, the earliest too"],
+        [
+            "advice",
+            "keep loss.item() or loss.detach(): with its grad_fn it keeps the graph of its step",
+        ],
+    ]
+
+
+def test_what_else_grew_is_told() -> None:
+    text = fragment_of("several")
+    assert "What else grew" in text
+    assert "garbage that waited for the collector" in text
+    assert "window (global) -&gt; deque[6]" in text
+    assert text.count("Node.me -&gt; Node") == 1
+
+
+def test_the_levels_are_a_line_from_the_lowest_to_the_highest() -> None:
+    # 8 levels across 240 points: 34.3 apart; from 26 (2 above the lower edge) up to 2
+    text = fragment_of("healthy")
+    (points,) = re.findall(r'points="([^"]*)"', text)
+    assert points.split()[0] == "0.0,26.0"
+    assert points.split()[1] == "34.3,22.6"
+    assert points.split()[-1] == "240.0,2.0"
+    assert 'aria-label="allocated after each step: 1.00 KiB to 8.00 KiB"' in text
+
+
+def fragment_of(kind: str) -> str:
+    return leaks.KINDS[kind]()._repr_html_()

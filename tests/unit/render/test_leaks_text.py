@@ -1,0 +1,120 @@
+import pytest
+import rendered_leaks as leaks
+
+from tensorlens.render.source import width
+from tensorlens.render.text import TextRenderer
+
+
+def text_of(kind: str, columns: int = 80, encoding: str = "utf-8") -> str:
+    return TextRenderer(width=columns, encoding=encoding).render(leaks.KINDS[kind]())
+
+
+@pytest.mark.parametrize("kind", leaks.KINDS)
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252"])
+def test_no_line_is_wider_than_the_page(kind: str, columns: int, encoding: str) -> None:
+    text = text_of(kind, columns, encoding)
+    text.encode(encoding)
+    if kind != "hostile":
+        assert [line for line in text.splitlines() if width(line) > columns] == []
+    assert not set(text) & set("\x1b\u202e\r\t")
+
+
+def test_a_healthy_loop() -> None:
+    assert text_of("healthy") == (
+        "no leak: nothing stays behind in each of 5 steps\n"
+        "  watched    6 steps after 2 of warm-up\n"
+        "  allocated  cpu  ▁▂▃▄▅▆▇█  1.00 KiB to 8.00 KiB\n"
+    )
+
+
+def test_a_leak_at_80_columns() -> None:
+    assert text_of("leak") == (
+        "leak: 1 tensor and 12.00 KiB stay behind in each step\n"
+        "  watched    6 steps after 2 of warm-up\n"
+        "  allocated  cpu  ▁▂▃▄▅▆▇█  1.00 KiB to 8.00 KiB\n"
+        "\n"
+        "1  1 tensor, 12.00 KiB a step\n"
+        "   made at    train.py:12 in Trainer.step\n"
+        "                loss = criterion(self.net(batch), target)\n"
+        "   held by    trainer (global) -> Trainer.history (attribute) -> list[7]\n"
+        "                -> grad_fn -> 3 saved activations\n"
+        "   and by     log (closure) -> dict['loss']\n"
+        "   example    trainer.history[7]: float32 (), 4 B, grad_fn MeanBackward0,\n"
+        "                activation on cpu, made 1 step ago,\n"
+        "                below it 3 tensors, 12.00 KiB\n"
+        "   certain    each of 5 steps left the same number behind, the earliest too\n"
+        "   advice     keep loss.item() or loss.detach(): with its grad_fn it keeps the\n"
+        "              graph of its step\n"
+    )
+
+
+def test_a_path_takes_one_line_where_there_is_room() -> None:
+    assert (
+        "   held by    trainer (global) -> Trainer.history (attribute) -> list[7] -> grad_fn"
+        " -> 3 saved activations\n"
+    ) in text_of("leak", 120)
+
+
+def test_what_is_not_known_is_said() -> None:
+    text = text_of("several")
+    assert (
+        "2  1.50 tensors, 1.50 KiB a step\n"
+        "   made at    a line that is not known\n"
+        "   held by    nothing that can be seen from Python\n"
+        "   likely     one step in 2 leaves the same behind, 3 times in 6 steps\n"
+    ) in text
+    assert "   held by    ... -> list[3]\n" in text
+    assert "a tensor without a name: float32 (2, 3),\n" in text
+    assert "24 B of a storage of 4.00 KiB" in text
+
+
+def test_one_tensor_that_is_replaced_by_larger_ones() -> None:
+    assert "3  one tensor that grows, 20 B a step\n" in text_of("several")
+
+
+def test_what_else_grew_comes_with_its_reason_and_its_path_once() -> None:
+    text = text_of("several").partition("What else grew\n")[2]
+    assert text == (
+        "   garbage    1 tensor, 400 B a step, made at train.py:27 in step: garbage that\n"
+        "              waited for the collector, a cycle: Node.me -> Node\n"
+        "   filling    1 tensor, 28 B a step, made at train.py:30 in step: deque[6] is\n"
+        "              filling up, it ends at 100 items\n"
+        "              window (global) -> deque[6]\n"
+    )
+
+
+def test_levels_of_devices_that_hold_nothing_or_are_unknown_are_left_out() -> None:
+    head = text_of("several").partition("\n\n")[0]
+    assert head.splitlines()[2:] == [
+        "  allocated  cuda:0  ▁█  1.00 KiB to 4.00 KiB",
+        "  note: judged after step 8; the program made 20",
+    ]
+
+
+def test_levels_are_numbers_where_the_encoding_has_no_bars() -> None:
+    assert (
+        "  allocated  cpu  1.00 KiB, 2.00 KiB, 3.00 KiB, 4.00 KiB, 5.00 KiB, 6.00 KiB,\n"
+        "                  7.00 KiB, 8.00 KiB\n"
+    ) in text_of("healthy", encoding="ascii")
+
+
+def test_many_levels_are_thinned_to_fit() -> None:
+    levels = {"cpu": tuple(range(1, 100_001))}
+    text = TextRenderer(width=80, encoding="utf-8").render(leaks.report(allocated=levels))
+    line = text.splitlines()[2]
+    assert line.startswith("  allocated  cpu  ▁") and line.endswith("█  1 B to 97.66 KiB")
+    assert width(line) <= 80
+
+
+def test_a_report_prints_itself_and_is_short_as_repr() -> None:
+    report = leaks.KINDS["leak"]()
+    assert str(report).startswith("leak: 1 tensor and 12.00 KiB stay behind in each step\n")
+    assert repr(report) == (
+        "<LeakReport: leak: 1 tensor and 12.00 KiB stay behind in each step; made at train.py:12 "
+        "in Trainer.step, held by trainer (global) -> Trainer.history (attribute) -> list[7] -> "
+        "grad_fn -> 3 saved activations>"
+    )
+    healthy = leaks.report()
+    assert repr(healthy) == "<LeakReport: no leak: nothing stays behind in each of 5 steps>"
+    assert (bool(report), bool(healthy)) == (True, False)
