@@ -82,16 +82,18 @@ def short_path(filename: str) -> str:
         return filename
 
 
-def shortened(text: str, room: int, ellipsis: str) -> str:
+def shortened(text: str, room: int, ellipsis: str, start: int | None = None) -> str:
     """Return ``text`` in at most ``room`` columns, cut in the middle where it does not fit.
 
-    The end is what tells names and paths apart, so it gets all that its last component needs.
+    The end is what tells names and paths apart, so it gets all that its last component needs, and
+    all but ``start`` columns where that is given.
     """
     if width(text) <= room:
         return text
     room = max(room - width(ellipsis), 1)
     tail = text[max(map(text.rfind, _JOINTS), default=0) :]
-    at_end = min(room, max(width(tail), room * 2 // 3))
+    least = room * 2 // 3 if start is None else room - min(start, room // 3)
+    at_end = min(room, max(width(tail), least))
     return _start(text, room - at_end) + ellipsis + _start(text[::-1], at_end)[::-1]
 
 

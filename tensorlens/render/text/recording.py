@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import add
 
 from tensorlens.records.moments import BackwardCost, Resident
 from tensorlens.records.recordings import Recording
@@ -27,11 +29,15 @@ from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
 
 _INDENT = 2
 _UNDER = 6
-_NAME_ROOM = 40
+_NAME_ROOM = 60
 _NAME_LEAST = 16
+_NAME_START = 10
+"""So many columns of the start of a long name: the layer and what made it come at the end."""
 _PLACE_ROOM = 34
 _PLACE_LEAST = 18
 _SOURCE_LEAST = 12
+_IN_IT = "():"
+"""Stands for the function that many names begin with, where they are long."""
 
 
 def recording_parts(recording: Recording, page: Page) -> list[str]:
@@ -110,34 +116,56 @@ def _blocks(instant: Instant, page: Page) -> list[str]:
 
 def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
     names = [page.shown(row.first.name) for row in rows]
-    counts = [f" x {row.count:,}" if row.count > 1 else "" for row in rows]
+    counts = [_times(row.count) for row in rows]
     cells = [["Role", "Size", "Age"]]
     cells += [[page.shown(row.first.role), size(row.nbytes), _age(row.first)] for row in rows]
     places = [page.shown(line_place(row.first.charged)) for row in rows]
-    longest = max(width(name + count) for name, count in zip(names, counts, strict=True))
     fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
     free = page.width - _INDENT - fixed
+    longest = max(map(width, map(add, names, counts)))
     place_room = min(_PLACE_ROOM, max(map(width, places)), free - GAP - min(longest, _NAME_ROOM))
     place_room = max(place_room, min(_PLACE_LEAST, max(map(width, places))))
-    room = max(free - max(place_room, len("Line")) - GAP, _NAME_LEAST)
+    has_lines = any(row.first.charged for row in rows)
+    room = max(free - has_lines * (max(place_room, len("Line")) + GAP), _NAME_LEAST)
+    function = _common_function(names) if longest > room else None
     texts = [
-        shortened(name, room - len(count), page.glyphs.ellipsis) + count
+        shortened(_without(function, name), room - len(count), page.glyphs.ellipsis, _NAME_START)
+        + count
         for name, count in zip(names, counts, strict=True)
     ]
     short = [shortened(each, place_room, page.glyphs.ellipsis) for each in places]
     columns = [["Name", *texts], *map(list, zip(*cells, strict=True))]
     right = [False, False, True, True]
-    if any(row.first.charged for row in rows):
+    if has_lines:
         columns.append(["Line", *short])
         right.append(False)
     lines = ruled(aligned(list(zip(*columns, strict=True)), right, _INDENT), page, _INDENT)
+    above = [] if function is None else page.wrapped(f"  {_IN_IT} stands for {function}:", "")
     if not page.view.verbose:
-        return lines
-    found = lines[:2]
+        return above + lines
+    found = above + lines[:2]
     for row, line, name, text in zip(rows, lines[2:], names, texts, strict=True):
         cut = [] if text.startswith(name) else [name]
         found += [line, *_everything(row.first, cut, page)]
     return found
+
+
+def _times(count: int) -> str:
+    return f" x {count:,}" if count > 1 else ""
+
+
+def _common_function(names: Sequence[str]) -> str | None:
+    """Return the function, ``train()``, whose variables most names begin with; None if few do."""
+    heads = Counter(name.partition(": ")[0] for name in names if "(): " in name)
+    found = [(count, head) for head, count in heads.items() if head.endswith("()")]
+    count, head = max(found, default=(0, ""))
+    return head if count > 1 and 4 * count >= len(names) and len(head) > len(_IN_IT) else None
+
+
+def _without(function: str | None, name: str) -> str:
+    """Return the name with a short sign for the function it begins with."""
+    start = f"{function}: "
+    return f"{_IN_IT} {name.removeprefix(start)}" if name.startswith(start) else name
 
 
 def _age(block: Resident) -> str:
@@ -178,7 +206,7 @@ def _modules(
     if not rows:
         return []
     whole = sum(by_module.values())
-    counts = [f" x {row.count:,}" if row.count > 1 else "" for row in rows]
+    counts = [_times(row.count) for row in rows]
     cells = [["Size", "Share"], *([size(row.nbytes), _share(row.nbytes, whole)] for row in rows)]
     fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
     room = max(page.width - _INDENT - fixed, _NAME_LEAST)

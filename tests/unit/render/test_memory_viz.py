@@ -103,7 +103,7 @@ def happened(log, device):
         (log.kind[row], log.address[row], log.size[row], log.pair[row] >= 0, log[row].module)
         for row in rows
     ]
-    times = [log.time[row] // 1000 for row in rows]
+    times = [log.time[row] // 1000 for row in rows if log.kind[row] != START]
     stacks = [log.stacks.of(log.stack[row]) for row in rows if log.kind[row] != START]
     starts = sum(log.kind[row] == START for row in rows)
     return sorted(told[:starts]), told[starts:], times, stacks

@@ -78,6 +78,26 @@ def test_a_click_shows_what_was_resident_then(tmp_path: Path) -> None:
     ]
 
 
+def test_a_dropped_peak_is_shown_first(tmp_path: Path) -> None:
+    go = "section.querySelector('[data-go=\"%s\"]').click(); title(); names();"
+    ages = "say([...section.querySelectorAll('table.tl-blocks tbody tr')]"
+    ages += ".map((row) => row.cells[3].textContent).join(' | '));"
+    steps = f"title(); names(); {ages} {go % 1} {ages} {go % -1} click(0.1); title();"
+    steps += f"click(0.999); title(); {ages} {go % 'peak'}"
+    peak = "At the peak: 510 B in 2 blocks, after 2.00 ms, before the first event that was kept"
+    of_peak = "fc1: aten::addmm | before the recording"
+    highest = "At the highest instant that was kept: 35 B in 3 blocks, after 7.00 ms, event 2"
+    assert said(tmp_path, "dropped", steps) == [
+        *(peak, of_peak, "0 ns | before"),
+        "Then: 15 B in 2 blocks, at the first event that was kept",
+        "before the recording | aten::sum at train.py:3",
+        "before | 4.00 ms",
+        *(peak, of_peak, highest),
+        *("Then: 15 B in 2 blocks, after 9.00 ms, event 3", "before | 6.00 ms"),
+        *(peak, of_peak),
+    ]
+
+
 def test_rows_are_sorted_and_filtered(tmp_path: Path) -> None:
     steps = "sort('age'); names(); sort('age'); names(); sort('name'); names();"
     steps += "filter('FC1 train.py:2'); names(); rest();"

@@ -3,7 +3,7 @@ import re
 
 import pytest
 import rendered_recordings as recordings
-from rendered_recordings import HOSTILE, KIB
+from rendered_recordings import HOSTILE, KIB, MS
 from test_html_renderer import Reader
 
 from tensorlens.records.snapshots import View
@@ -118,15 +118,16 @@ def test_what_is_shown_at_each_point_adds_up(kind: str) -> None:
     recording = recordings.KINDS[kind]()
     for data, device in zip(data_of(page_of(kind)), recording.devices[::-1], strict=False):
         blocks = data["blocks"]
-        for row, total, count in zip(data["row"], data["total"], data["count"], strict=True):
-            moment = recording.at(row, device)
+        for at, total, count in zip(data["row"], data["total"], data["count"], strict=True):
+            moment = recording.at(at, device)
+            row = max(at, data["starts"] - 1)
             assert (total, count) == (moment.bytes, len(moment.tensors))
             carried = [
                 (size, made)
-                for made, freed, size, time in zip(
-                    *(blocks[column] for column in ("row", "free", "size", "time")), strict=True
+                for made, freed, size in zip(
+                    *(blocks[column] for column in ("row", "free", "size")), strict=True
                 )
-                if (made <= row or time is None) and (freed < 0 or freed > row)
+                if made <= row and (freed < 0 or freed > row)
             ]
             # all of them, as there are few
             assert sorted(carried) == sorted((each.nbytes, each.row) for each in moment.tensors)
@@ -145,10 +146,15 @@ def test_an_instant_between_the_points_becomes_one() -> None:
 
 def test_a_peak_that_was_dropped_is_told_from_the_one_that_was_kept() -> None:
     text = page_of("dropped")
-    assert "peak 500 B in 1 block, before the first event that was kept" in text
+    assert "peak 510 B in 2 blocks, after 2.00 ms, before the first event that was kept" in text
+    assert "1,234 earlier events dropped" in text
     (data,) = data_of(text)
     assert data["peakCalled"] == "At the highest instant that was kept"
-    assert data["total"][data["peak"]] == 30
+    assert data["total"][data["peak"]] == 35
+    first = data["dropped"]
+    assert (data["shown"], first["total"], first["count"], first["time"]) == (-1, 510, 2, 2 * MS)
+    assert (first["blocks"]["size"], first["blocks"]["time"]) == ([500, 10], [2 * MS, None])
+    assert data_of(page_of("training"))[0]["dropped"] is None
 
 
 def test_the_boxes_of_the_peak_add_up() -> None:

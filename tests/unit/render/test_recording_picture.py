@@ -5,13 +5,14 @@ import re
 
 import pytest
 import rendered_recordings as recordings
+from rendered_recordings import MS
 
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.html.chosen import allocations, chosen_blocks, counts
 from tensorlens.render.html.heat import HeatRow, heat_files
-from tensorlens.render.html.timeline import HEIGHT, WIDTH, picture
+from tensorlens.render.html.timeline import HEIGHT, WIDTH, Label, picture
 
 
 def random_recording(seed: int, events: int = 400) -> Recording:
@@ -108,6 +109,19 @@ def test_a_picture_stays_inside_its_frame(kind: str) -> None:
                 assert 0 <= x <= WIDTH and 0 <= y <= HEIGHT
         assert list(found.xs) == sorted(found.xs)
         assert 2 <= len(found.grid) <= 6
+
+
+def test_what_was_dropped_is_no_part_of_the_picture() -> None:
+    found = drawn(recordings.dropped())
+    # 2 ms from the first kept event to the last and 1/99 more; 512 B are the whole height
+    assert found.xs == (0, 0, 2 * MS * WIDTH // (2 * MS + 20_203))
+    assert [label.text for label in found.ticks][:2] == ["7 ms", "7.50 ms"]
+    assert [label.text for label in found.grid] == ["0 B", "128 B", "256 B", "384 B", "512 B"]
+    assert found.dropped == "1,234 earlier events"
+    assert found.dropped_peak == Label("510 B", "99.61%")
+    assert (found.peak_x, found.peak_y) == ("0.00%", "6.84%")
+    whole = drawn(recordings.training())
+    assert (whole.dropped, whole.dropped_peak) == ("", None)
 
 
 def test_events_without_times_are_drawn_by_number() -> None:

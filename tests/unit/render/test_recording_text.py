@@ -109,7 +109,14 @@ def test_the_start_and_what_was_dropped() -> None:
     assert "cpu  peak 512 B in 2 blocks, at the start\n" in text_of(recordings.only_start())
     text = text_of(recordings.dropped(), 120)
     assert "  2 events over the last 2.00 ms of 9.00 ms; 1,234 earlier ones dropped\n" in text
-    assert "cpu  peak 500 B in 1 block, before the first event that was kept\n" in text
+    when = "after 2.00 ms, before the first event that was kept"
+    assert f"cpu  peak 510 B in 2 blocks, {when}\n" in text
+    # 20 B handed out, at most 35 B resident
+    assert (
+        "churn of the events that were kept: 20 B handed out in 1 allocation, 0.6 times their"
+        in text
+    )
+    assert "  no events\n" in text_of(recordings.only_start())
 
 
 def test_the_allocators_own_count() -> None:
@@ -243,3 +250,21 @@ def test_the_rows_follow_the_sizes_whatever_their_number() -> None:
     assert [row.first.name for row in found.rows] == ["t999", "t998", "t997"]
     # 0 + 1 + ... + 996, and the 7
     assert [(each.count, each.nbytes) for each in found.hidden] == [(998, 996 * 997 // 2 + 7)]
+
+
+def test_a_function_that_many_long_names_begin_with_is_said_once() -> None:
+    log = EventLog()
+    names = [f"Trainer.training_step(): model.encoder.layer.{n}.attention.weight" for n in range(2)]
+    for number, name in enumerate([*names, "model.weight"]):
+        log.append(START, "cpu", number + 1, 8 - number, 0)
+        log.name(number, Label(name, "parameter"))
+    text = text_of(Recording(log), 80)
+    assert (
+        "  (): stands for Trainer.training_step():\n"
+        "  Name                                        Role       Size     Age\n"
+    ) in text
+    assert "\n  (): model.encoder.layer.1.attention.weight  parameter   7 B  before\n" in text
+    assert "\n  model.weight" in text
+    # where there is room for all of them they are left as they are
+    assert f"\n  {names[1]}  parameter   7 B  before\n" in text_of(Recording(log), 120)
+    assert f"\n      {names[1]}\n" in text_of(Recording(log), 80, verbose=True)
