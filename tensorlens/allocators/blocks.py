@@ -177,7 +177,7 @@ class Memory:
         return block
 
     def _least_room(self, keys: list[int], index: int, block: Block) -> tuple[int, Block]:
-        """Prefer a block that cannot grow to a smaller one at the end of what is mapped."""
+        """Go on to larger blocks while they have less room, memory yet to be mapped included."""
         while block.reservation is not None and index + 1 < len(keys):
             following = self.blocks[keys[index + 1] & ADDRESSES]
             if _room(following) >= _room(block):
@@ -232,6 +232,15 @@ class Memory:
         del self.blocks[block.address]
         self.segments -= 1
         self.gave(block.address, block.size)
+
+    def reset_peaks(self) -> None:
+        """Let every peak be what is there now."""
+        self.peak_reserved, self.peak_segments = self.reserved, self.segments
+        self.peak_split_bytes = self.split_bytes
+
+    def keep_clear(self, end: int) -> None:
+        """Put later segments behind an address."""
+        self._next = max(self._next, -(-end // (2 << 20)) * (2 << 20))
 
     def split_more(self, change: int) -> None:
         """Count free bytes in segments that are partly in use."""

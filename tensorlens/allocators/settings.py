@@ -43,16 +43,17 @@ class Settings:
     below 2 MiB, below 4 MiB and so on, the last for all from 32 GiB on; empty for none."""
     garbage_collection_threshold: float = 0.0
     """Share of the memory allowed from which on old cached segments go back; 0 for never. It has no
-    effect unless ``memory_fraction`` is below 1."""
+    effect unless ``memory_fraction`` is below 1 and the card's memory is known."""
     large_segment_size: int = LARGE_SEGMENT
     memory_fraction: float = 1.0
-    """Share of the card's memory that the process may take."""
+    """Share of the card's memory that the process may take; all of it where that is unknown."""
 
     @classmethod
     def parse(cls, text: str) -> Settings:
         """Return the settings that a text such as ``max_split_size_mb:128`` makes.
 
-        What has no effect on a device's memory is checked and passed over.
+        What has no effect on a device's memory is checked and passed over, and so is
+        ``throw_on_cudamalloc_oom``, which changes how a request fails.
 
         Raises:
             UsageError: an option is unknown or its value malformed, so that torch would refuse it,

@@ -28,11 +28,15 @@ class ModuleRow:
     """Bytes of all of them."""
 
 
+ModuleTable = tuple[tuple[ModuleRow, ...], Hidden | None]
+"""The rows that are shown, and the sum of the others."""
+
+
 def module_table(
     by_line: Mapping[SourceLine | None, int],
     by_module: Mapping[str | None, int],
     limit: int | None,
-) -> tuple[tuple[ModuleRow, ...], Hidden | None]:
+) -> ModuleTable:
     """Return the modules with the most bytes and the sum of the others, where they tell more.
 
     That is where one line has half of what is counted for lines at all, as the call of a model has

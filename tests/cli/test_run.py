@@ -319,7 +319,9 @@ def test_f_overwrites(folder):
         (
             ["-o", "out.xyz", "mark.py"],
             2,
-            "cannot tell the format of 'out.xyz': the endings known are .csv, .html, .json, .txt",
+            "cannot tell the format of 'out.xyz': the endings known are .csv, .folded, .html,"
+            " .json, .perfetto.json, .pickle, .speedscope.json, .tlens, .tlens.gz,"
+            " .trace.json, .txt",
         ),
         (
             ["-o", "old.json", "mark.py"],

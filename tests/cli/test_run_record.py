@@ -58,10 +58,13 @@ def test_a_program_is_recorded_from_its_import_of_torch_on(folder):
         f"tensorlens: wrote run.tlens ({events}); next: tensorlens show run.tlens"
     ]
     assert program_lines(done.stderr) == []
-    # the gradient that exp gets is expanded from a one; times its result it is that of x
-    assert [(cost.line.lineno, cost.nbytes) for cost in recording.backward()] == [(6, 4096)]
+    # the gradient that exp gets is expanded from a one, made for line 7; times its result it is
+    # that of x
+    charged = [(cost.line.lineno, cost.nbytes) for cost in recording.backward()]
+    assert charged == [(6, 4096), (7, 4)]
     kept = [block for block in recording.at(len(recording.log) - 1).tensors if block.known]
-    assert ("kept", 4096) in {(block.name, block.nbytes) for block in kept}
+    # as it was called when backward began
+    assert ("step(): x", 4096) in {(block.name, block.nbytes) for block in kept}
     shown = tensorlens(folder, "show", "run.tlens")
     assert shown.returncode == 0 and shown.stdout.startswith("Memory over time")
 
@@ -86,7 +89,7 @@ def test_figures_and_recording_side_by_side(folder):
     ]
     assert last_words(done)[1].endswith("; next: open r.html in a browser")
     (function,) = package.load(folder / "l.json").functions
-    assert [m.backward for line in function.lines for m in line.memory.values()] == [0, 4096, 0, 0]
+    assert [m.backward for line in function.lines for m in line.memory.values()] == [0, 4096, 4, 0]
 
 
 def test_torch_that_is_imported_later_in_a_function(folder):
@@ -118,7 +121,7 @@ def test_torch_imported_before_the_program(folder):
         timeout=60,
     )
     assert done.returncode == 0
-    assert [cost.nbytes for cost in package.load(folder / "run.tlens").backward()] == [4096]
+    assert [cost.nbytes for cost in package.load(folder / "run.tlens").backward()] == [4096, 4]
 
 
 @pytest.mark.parametrize(

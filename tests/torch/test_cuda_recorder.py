@@ -1,6 +1,9 @@
 """The recorder of CUDA memory over a torch without CUDA: its history is a stub of known content."""
 
+import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +11,12 @@ import torch
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import RecordOptions
 from tensorlens.frameworks.torch.recorder import cuda, devices
+from tensorlens.records.tensors import TensorTable
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "records"))
+
+import snapshot_builder
+from snapshot_builder import T
 
 MIB = 1 << 20
 
@@ -63,6 +72,21 @@ class History:
         frames = [{"filename": "train.py", "line": 3, "name": "step"}]
         told = {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": int(when)}
         self.trace.append({**told, "frames": frames})
+
+
+@dataclass
+class Found:
+    """What a census returns."""
+
+    tensors: TensorTable
+
+
+def table_of(tensors):
+    """A census of the first GPU: name, address and bytes of each tensor."""
+    return snapshot_builder.table_of(
+        T(name, (nbytes,), "parameter", "cuda:0", "uint8", storage=address)
+        for name, address, nbytes in tensors
+    )
 
 
 @pytest.fixture
@@ -209,3 +233,35 @@ def test_cuda_that_cannot_be_recorded_ends_the_recording_of_the_host(monkeypatch
     with pytest.raises(MemoryError):
         devices.start(options)
     assert ended == [True]
+
+
+@pytest.mark.parametrize(("limit", "early"), [(1000, True), (4, True), (3, False)])
+def test_names_of_what_was_there_at_the_start_and_is_at_the_end(monkeypatch, limit, early):
+    history = History(monkeypatch)
+    weight = table_of([("fc.weight", 8 * MIB, 2 * MIB), ("fc.bias", 10 * MIB, 100)])
+    output = table_of([("out", 0, 3 * MIB - 100)])
+    tables = [weight, output]
+    monkeypatch.setattr(cuda, "take", lambda roots: Found(tables.pop(0)))
+    recorder = cuda.CudaRecorder(RecordOptions(limit=limit))
+    now = time.time() * 1e6 + 10
+    history.event("alloc", 0, 3 * MIB - 100, now)
+    history.event("free_requested", 8 * MIB, 2 * MIB, now + 10)
+    history.event("free_completed", 8 * MIB, 2 * MIB, now + 11)
+    history.blocks = [
+        (0, 3 * MIB, "active_allocated"),
+        (3 * MIB, 7 * MIB, "inactive"),
+        (10 * MIB, 512, "active_allocated"),
+        (10 * MIB + 512, 10 * MIB - 512, "inactive"),
+    ]
+    log, _ = recorder.read(True)
+    named = {event.label.name: event.action for event in log if event.label}
+    # the weight is gone at the end, the output was not there at the start; of 3 events in a history
+    # with room for 3 there may have been more
+    before = {"fc.weight": "start", "fc.bias": "start"} if early else {}
+    assert named == {**before, "out": "alloc"}
+
+
+def test_before_cuda_is_used_there_is_nothing_to_name(monkeypatch):
+    History(monkeypatch, initialized=False)
+    monkeypatch.setattr(cuda, "take", lambda roots: pytest.fail("a census of nothing"))
+    assert cuda.CudaRecorder(RecordOptions(limit=1000)).read(True) is None

@@ -178,8 +178,72 @@ def test_marks_are_at_the_rows_that_are_left(allocator):
         program.run(10)
     (mark,) = recording.marks
     assert mark.name == "late"
+    assert recording.log.dropped_marks == ["early"]
     assert len(recording.log) - mark.row == 10
     assert levels(recording.log)[mark.row - 1] == total
+
+
+def test_marks_are_no_dropped_events(allocator):
+    with record(limit=1, names=False) as recording:
+        for _ in range(CHUNK):
+            torch.empty(1)
+            recording.mark("each")
+    events = len(recording.log) - recording.log.starts
+    assert recording.origin.dropped
+    assert recording.origin.dropped + events == 2 * CHUNK
+
+
+def test_what_was_dropped_is_not_from_before(allocator):
+    before = torch.empty(1 << 20)
+    with record(limit=1, names=False) as recording:
+        kept = torch.empty(1 << 21)
+        high = torch.empty(1 << 22)  # the highest instant
+        del high
+        fill()
+    peak = recording.peak("cpu")
+    assert peak.dropped
+    found = [(block.nbytes, block.op, block.age_ns) for block in peak.tensors[:3]]
+    assert [each[:2] for each in found] == [
+        (4 << 22, "aten::empty"),
+        (4 << 21, "aten::empty"),
+        (4 << 20, None),
+    ]
+    (high_age, kept_age, before_age) = (age for *_, age in found)
+    assert high_age == 0 < kept_age < peak.time_ns
+    assert before_age is None
+    # what outlived them is as old at the first event that was kept as it is later
+    first, last = recording.at(-1, "cpu"), recording.at(len(recording.log) - 1, "cpu")
+    ages = [
+        next(block.age_ns for block in moment.tensors if block.nbytes == kept.nbytes)
+        for moment in (first, last)
+    ]
+    assert ages[1] - ages[0] == last.time_ns - first.time_ns > 0
+    assert before.nbytes == 4 << 20
+
+
+@pytest.mark.parametrize("outlives", [False, True])
+def test_names_found_in_backward_reach_the_dropped(allocator, outlives):
+    layer = torch.nn.Linear(300, 67)
+    with record(layer, limit=1) as recording:
+        known = [torch.ones(3, 300)]
+        address = known[0].data_ptr()
+        layer(known[0]).sum().backward()
+        high = torch.empty(1 << 20)  # the highest instant
+        del high
+        if not outlives:
+            known.clear()
+        fill()
+        # the census at the end does not see it
+        known.clear()
+    (peak,) = recording.origin.dropped_peaks.values()
+    for log, found in ((peak, 1), (recording.log, int(outlives))):
+        names = [
+            event.label.name
+            for event in log
+            if (event.address, event.nbytes) == (address, 3600) and event.action == "start"
+        ]
+        assert len(names) == found
+        assert all(name.endswith("known[0]") for name in names)
 
 
 def test_the_host_is_not_eaten(allocator):

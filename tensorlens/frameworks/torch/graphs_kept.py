@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.heap import living, select
 from tensorlens.frameworks.torch.census.graph import walk
+from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.records.failures import KeptGraph
 
 _base = torch._C.TensorBase
@@ -21,14 +21,14 @@ def graphs_kept() -> list[KeptGraph]:
 
     Two computations that share nothing but parameters are two parts.
     """
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
-        return _graphs_kept()
+    with undisturbed() as can_read:
+        return _graphs_kept(can_read)
 
 
-def _graphs_kept() -> list[KeptGraph]:
+def _graphs_kept(can_read: Callable[[], bool]) -> list[KeptGraph]:
     (tensors,) = select(living(), (torch.Tensor,))[:1]
     roots = [(tensor, node) for tensor in tensors for node in _node_of(tensor)]
-    graph = walk(node for _, node in roots)
+    graph = walk((node for _, node in roots), can_read)
     parts = _Parts()
     for node in graph.nodes:
         for below in _below(node):

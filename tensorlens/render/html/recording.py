@@ -26,6 +26,7 @@ from tensorlens.render.instants import (
     left_out,
     source_of,
 )
+from tensorlens.render.modules import ModuleTable, module_table
 from tensorlens.render.remarks import backward_title, device_remarks, device_sources, extent
 from tensorlens.render.source import printable
 
@@ -46,6 +47,9 @@ class _Device:
     files: tuple[HeatFile, ...]
     backward: Sequence[BackwardCost]
     hidden_backward: Sequence[BackwardCost]
+    modules: ModuleTable
+    backward_modules: ModuleTable
+    backward_bytes: int
     data: str
     """What the script reads, as JSON that cannot end the script it stands in."""
 
@@ -136,6 +140,9 @@ def _device(recording: Recording, instant: Instant, points: int | None, limit: i
         files=heat_files(recording.log, instant.moment.by_line, by_line) if data else (),
         backward=costs[:limit],
         hidden_backward=costs[limit:],
+        modules=module_table(instant.moment.by_line, instant.moment.by_module, LINES_SHOWN),
+        backward_modules=module_table(by_line, recording.backward_modules(device), LINES_SHOWN),
+        backward_bytes=sum(by_line.values()),
         data=as_script(data) if data else "",
     )
 

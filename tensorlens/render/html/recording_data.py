@@ -12,7 +12,7 @@ from tensorlens.render.balance import place
 from tensorlens.render.html.chosen import AT_THE_PEAK, chosen_blocks, counts
 from tensorlens.render.html.timeline import WIDTH, Picture
 from tensorlens.render.instants import start_called
-from tensorlens.render.source import printable
+from tensorlens.render.source import clipped, printable
 
 _TEXTS: dict[str, Callable[[Resident], str]] = {
     "name": lambda block: block.name,
@@ -22,6 +22,9 @@ _TEXTS: dict[str, Callable[[Resident], str]] = {
     "phase": lambda block: block.phase,
     "type": lambda block: _type(block),
 }
+
+LONGEST = 200
+"""So many columns of a name or a path are shown."""
 
 _LINES: dict[str, Callable[[Resident], SourceLine | None]] = {
     "line": lambda block: block.charged,
@@ -93,7 +96,7 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
         sizes.append(block.nbytes)
         aged.append(block.age_ns is not None)
         for name, text in _TEXTS.items():
-            columns[name].append(texts.setdefault(printable(text(block)), len(texts)))
+            columns[name].append(texts.setdefault(_short(text(block)), len(texts)))
         for name, line in _LINES.items():
             where = line(block)
             if where not in places:
@@ -106,6 +109,10 @@ def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
         **columns,
         "texts": list(texts),
     }
+
+
+def _short(text: str) -> str:
+    return clipped(printable(text), LONGEST, "…")
 
 
 def _type(block: Resident) -> str:

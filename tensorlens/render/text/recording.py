@@ -23,7 +23,7 @@ from tensorlens.render.instants import (
 )
 from tensorlens.render.inventory import Hidden, counted
 from tensorlens.render.modules import module_table
-from tensorlens.render.remarks import device_remarks, device_sources, extent
+from tensorlens.render.remarks import backward_title, device_remarks, device_sources, extent
 from tensorlens.render.source import clipped, shortened, width
 from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
 
@@ -258,7 +258,7 @@ def _backward_table(
     recording: Recording, device: str, costs: Sequence[BackwardCost], page: Page
 ) -> list[str]:
     total = size(sum(cost.nbytes for cost in costs))
-    text = f"allocated in backward, by the forward line that it goes back to: {total}"
+    text = f"{backward_title(recording)}: {total}"
     found = page.wrapped(f"{page.shown(device)}  ", text)
     limit = lines_limit(page.view)
     shown = costs if limit is None else costs[:limit]

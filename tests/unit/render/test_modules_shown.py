@@ -92,3 +92,23 @@ def test_it_is_shown_at_the_peak_and_in_backward():
         "  20 B  66.7 %  net.h[0,1].fc x 2\n"
         "  10 B  33.3 %  net.out\n"
     )
+
+
+def test_the_page_has_the_same_tables():
+    log = EventLog()
+    call = log.stacks.push(-1, Frame("train.py", 9, "step"))
+    engine = log.stacks.push(log.stacks.push(-1, Frame("train.py", 10, "step")), ENGINE)
+    hostile = "<b>net</b>"
+    for n in range(12):
+        stack = log.stacks.push(call, CALL, f"{hostile}.{'x' * n}out")
+        log.append(ALLOC, "cpu", 1 + n, 100, n, stack, Context(op="aten::mm", grad=True))
+    node = Context(node="MmBackward0", forward=stack)
+    log.append(ALLOC, "cpu", 100, 10, 12, engine, node)
+    for page in (Recording(log).to_html(), Recording(log)._repr_html_()):
+        # of backward one module is known: its line says as much
+        (table,) = page.split(">By module<")[1:]
+        table = table.partition("</div>\n<div")[0]
+        assert table.count("&lt;b&gt;net&lt;/b&gt;.") == 10
+        assert "<b>" not in page
+        # 12 modules of 100 B, of which the last one has 10 B more
+        assert "… 2 more modules, 200 B" in page

@@ -6,6 +6,8 @@ import rendered_recordings as recordings
 from rendered_recordings import HOSTILE, KIB, MS
 from test_html_renderer import Reader
 
+from tensorlens.records.events import ALLOC, Context, EventLog, Label
+from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
 from tensorlens.render.html import HtmlRenderer, fragment
 from tensorlens.render.source import printable
@@ -183,3 +185,18 @@ def test_one_device_of_two() -> None:
     assert "not shown: cpu (peak 4.00 KiB)" in text
     (data,) = data_of(text)
     assert data["reserved"] is not None and max(data["reserved"]) == 20 * KIB * KIB
+
+
+def test_very_long_names_are_clipped() -> None:
+    log = EventLog()
+    name = "n" * 5000
+    stack = log.stacks.push(-1, recordings.CALL, name)
+    log.append(ALLOC, "cpu", 1, 100, 0, stack, Context(op="aten::mm"))
+    log.name(0, Label(name, "other"))
+    recording = Recording(log)
+    for page in (recording.to_html(), recording._repr_html_()):
+        # 200 columns with the mark that it was cut
+        assert ">" + "n" * 199 + "…<" in page.replace(" <", "<")
+    (data,) = data_of(recording.to_html())
+    assert "n" * 199 + "…" in data["blocks"]["texts"]
+    assert not any(len(text) > 200 for text in data["blocks"]["texts"])

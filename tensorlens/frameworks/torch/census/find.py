@@ -45,14 +45,18 @@ class Named:
 class Found:
     """Every tensor that could be found, as rows of :attr:`scan`."""
 
-    def __init__(self, tensors: list[Any], named: Named, nodes: Sequence[Any]) -> None:
+    def __init__(
+        self, tensors: list[Any], named: Named, nodes: Sequence[Any], can_read: Callable[[], bool]
+    ) -> None:
         """Find the rest, beginning from the heap's tensors.
 
         Args:
             tensors: the tensors of the heap; takes those that are found besides.
             named: what has been named.
             nodes: autograd's nodes of the heap.
+            can_read: tells whether a node can be read now, see :mod:`.quiet`.
         """
+        self._can_read = can_read
         self.scan = Scan()
         self.tensors = tensors
         """Those that come into Python only now among them, to live until the census is over."""
@@ -177,7 +181,7 @@ class Found:
 
     def _walk_graph(self, nodes: Sequence[Any]) -> None:
         self._ask_makers(*self._having(_NO_LEAF))
-        self.graph = walk((*self.nonleaf.values(), *nodes))
+        self.graph = walk((*self.nonleaf.values(), *nodes), self._can_read)
         leaves = self._bring(list(self.graph.leaves.values()))
         self.leaves = [row for row in leaves if row >= 0]
         tensors = [saved.tensor for saved in self.graph.saved]

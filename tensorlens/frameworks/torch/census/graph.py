@@ -6,7 +6,7 @@ A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,8 @@ class Graph:
     """Values that a hook packed into something without tensors."""
     unread: int = 0
     """Saved values that could not be read."""
+    is_whole: bool = True
+    """False where a backward pass of another thread went on and on, so that the walk ended."""
 
 
 def node_types() -> tuple[type, ...]:
@@ -72,8 +74,11 @@ def node_types() -> tuple[type, ...]:
     return tuple(kind for kind in kinds if "next_functions" in vars(kind))
 
 
-def walk(roots: Iterable[Any]) -> Graph:
-    """Walk from the roots' nodes to the leaves; every node once."""
+def walk(roots: Iterable[Any], can_read: Callable[[], bool]) -> Graph:
+    """Walk from the roots' nodes to the leaves; every node once.
+
+    ``can_read`` is asked before each node is read; the walk ends when it cannot.
+    """
     graph = Graph()
     seen: set[Any] = set()
     for root in roots:
@@ -82,6 +87,9 @@ def walk(roots: Iterable[Any]) -> Graph:
             graph.nodes.append(root)
     frames: dict[int, Region] = {}
     for node in graph.nodes:
+        if not can_read():
+            graph.is_whole = False
+            break
         try:
             following = node.next_functions
         except Exception:

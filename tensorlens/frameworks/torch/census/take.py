@@ -6,15 +6,12 @@ at its end: nothing of it refers to a tensor.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens import collector
 from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
@@ -25,6 +22,7 @@ from tensorlens.frameworks.torch.census.host import cpu_ledger
 from tensorlens.frameworks.torch.census.modules import content_of
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
+from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.table import Births, tabulate
 from tensorlens.frameworks.torch.native import NativeAllocator
 
@@ -35,7 +33,7 @@ def take(roots: Sequence[Root]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     counter = cpu.cpu_counter()
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
-    with undisturbed():
+    with undisturbed() as can_read:
         objects = living()
         tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, node_types())
         owners = Owners(roots)
@@ -43,7 +41,7 @@ def take(roots: Sequence[Root]) -> Findings:
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))
         named = Named(owners.naming.given.addresses, owners.naming.items)
-        found = Found(tensors, named, (*functions, *nodes))
+        found = Found(tensors, named, (*functions, *nodes), can_read)
         names = NamedRows(found, owners, objects)
         found.scan.close()
         del objects
@@ -55,21 +53,20 @@ def take(roots: Sequence[Root]) -> Findings:
 
 def adopt_all(allocator: NativeAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
-    with undisturbed():
+    with undisturbed() as can_read:
         tensors, functions, _, _, nodes = select(living(), _KINDS, node_types())
         nothing = Named(array("Q"), ())
-        cpu.adopt_tensors(allocator, Found(tensors, nothing, (*functions, *nodes)).tensors)
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Run no code of the user's: no mode, no override of a subclass, no finalizer."""
-    with collector.paused(), torch._C.DisableTorchFunction(), _disable_current_modes():
-        yield
+        found = Found(tensors, nothing, (*functions, *nodes), can_read)
+        cpu.adopt_tensors(allocator, found.tensors)
 
 
 def _notes(found: Found) -> list[str]:
     notes = []
+    if not found.graph.is_whole:
+        notes.append(
+            "another thread is in a backward pass that goes on and on: not all of what autograd's "
+            "graphs hold was looked at"
+        )
     if found.scan.fakes:
         notes.append(f"{found.scan.fakes} fake tensors were left out: they hold no memory")
     if found.graph.recomputed:

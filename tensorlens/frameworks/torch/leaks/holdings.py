@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
-from tensorlens.frameworks.torch.census.take import undisturbed
+from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.arrays import bases_of, outside, shown
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
@@ -47,8 +47,8 @@ class Holdings:
 
     def __init__(self, addresses: Sequence[int]) -> None:
         """Look for what keeps the blocks at ``addresses`` alive."""
-        with undisturbed():
-            look = _Look(addresses)
+        with undisturbed() as can_read:
+            look = _Look(addresses, can_read)
             self._graph = look.graph
             self._roots = [vertex for vertex in look.roots if look.graph.holds_anything(vertex)]
             self._shown = {address for address, _ in look.graph.storages(look.roots)}
@@ -126,7 +126,7 @@ class Holdings:
 class _Look:
     """The heap as it is now: to be dropped at once."""
 
-    def __init__(self, addresses: Sequence[int]) -> None:
+    def __init__(self, addresses: Sequence[int], can_read: Callable[[], bool]) -> None:
         objects = living()
         heap = select(objects, (*_TORCHS, *_OWNERS), node_types())
         tensors, functions, storages, modules, optimizers, nodes = heap
@@ -143,7 +143,7 @@ class _Look:
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))
         named = Named(owners.naming.given.addresses, owners.naming.items)
-        self.found = Found(tensors, named, nodes)
+        self.found = Found(tensors, named, nodes, can_read)
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))
         self.sizes = _sizes(addresses, self.graph)

@@ -17,9 +17,10 @@ from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.recorder.labels import Names, label, module_paths, unfreed
-from tensorlens.records.events import EventLog, Mark
+from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.foreign.snapshots import from_snapshot
 from tensorlens.records.recordings import Origin
+from tensorlens.records.tensors import TensorTable
 
 _SOURCE = "CUDA memory history"
 _ROUNDING = 512
@@ -45,6 +46,8 @@ class CudaRecorder:
         self._ended = False
         self._marks: list[tuple[str, float]] = []
         self._unhook: Callable[[], None] | None = None
+        # before CUDA is in use nothing is there
+        self._before = self._census() if torch.cuda.is_initialized() else None
         # runs at once where CUDA is in use already
         torch.cuda._lazy_call(self._begin)
 
@@ -63,22 +66,33 @@ class CudaRecorder:
         self._ended = self._ended or end
         if not torch.cuda.is_initialized():
             return None
+        held = _history.limit if self._holds else None
         try:
             snapshot = torch.cuda.memory._snapshot()
         finally:
             if end:
                 self._stop()
+        whole = held is not None and _is_whole(snapshot, self._started, held)
         recording = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
         log = recording.log
-        if self._options.names:
-            table = take(self._options.roots()).tensors
-            for number, device in enumerate(log.devices):
-                label(log, (), [(Names(table, device, _ROUNDING), unfreed(log))], number)
+        # where events are missing, others may be at the addresses by the first that is left
+        early = [row for row, kind in enumerate(log.kind) if kind == START and whole]
+        censuses = ((self._before, early), (self._census(), unfreed(log)))
+        for number, device in enumerate(log.devices):
+            found = [
+                (Names(table, device, _ROUNDING), rows)
+                for table, rows in censuses
+                if table is not None
+            ]
+            label(log, (), found, number)
         begun = self._started if recording.origin.started is None else recording.origin.started
         for name, moment in self._marks:
             when = round((moment - begun) * 1e9)
             log.marks.append(Mark(name, bisect_right(log.time, when), when))
         return log, replace(recording.origin, started=begun)
+
+    def _census(self) -> TensorTable | None:
+        return take(self._options.roots()).tensors if self._options.names else None
 
     def _stop(self) -> None:
         if self._unhook is not None:
@@ -95,6 +109,8 @@ class _History:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holders = 0
+        self.limit = 0
+        """For how many events it has room."""
 
     def hold(self, limit: int) -> bool:
         """Turn it on, with room for so many events; tell whether :meth:`release` is due.
@@ -109,6 +125,7 @@ class _History:
                 torch.cuda.memory._record_memory_history(
                     stacks="python", max_entries=limit, clear_history=not self._holders
                 )
+                self.limit = limit
             self._holders += 1
             return True
 
@@ -138,6 +155,12 @@ def _since(snapshot: dict[str, Any], started: float) -> dict[str, Any]:
         for trace in snapshot.get("device_traces", ())
     ]
     return {**snapshot, "device_traces": traces}
+
+
+def _is_whole(snapshot: dict[str, Any], started: float, limit: int) -> bool:
+    """Tell whether a history with room for so many events has all since the recording began."""
+    traces = [trace for trace in snapshot.get("device_traces", ()) if trace]
+    return all(trace[0].get("time_us", 0) < started * 1e6 or len(trace) < limit for trace in traces)
 
 
 def _tell_modules(roots: Sequence[Root]) -> Callable[[], None]:

@@ -10,6 +10,7 @@ import torch
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap import anchors, hold, living, select
+from tensorlens.frameworks.heap.frames import TEMPORARY
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.owners import Owners, without_function
 from tensorlens.records.events import ALLOC, EventLog, Label
@@ -18,6 +19,10 @@ from tensorlens.records.tensors import ROLES, TensorTable
 _OTHER = ROLES.index("other")
 _NOBODYS = ("made at ", "<cell>")
 """How a census's names begin of what nothing holds that has a name."""
+
+
+def _is_nobodys(name: str) -> bool:
+    return name.startswith(_NOBODYS) or name.endswith(TEMPORARY)
 
 
 ModulePath = Callable[[int, str], str | None]
@@ -98,7 +103,7 @@ def _is_known_better(log: EventLog, row: int, name: Label) -> bool:
         return False
     context = log.context[row]
     made = context >= 0 and log.contexts[context].op is not None
-    return log.label[row] >= 0 or (made and name.name.startswith(_NOBODYS))
+    return log.label[row] >= 0 or (made and _is_nobodys(name.name))
 
 
 def unfreed(log: EventLog) -> list[int]:
