@@ -19,6 +19,7 @@ from tensorlens.records.moments import (
     Resident,
     Timeline,
 )
+from tensorlens.records.tensors import SourceLine
 
 if TYPE_CHECKING:
     import pandas
@@ -139,12 +140,16 @@ class Recording:
         return now.once(question, lambda: recording.timeline(now, device, points))
 
     @property
-    def backward_by_line(self) -> Sequence[BackwardCost]:
-        """What each forward line cost again in backward, largest first."""
-        return self.backward()
+    def backward_by_line(self) -> Mapping[SourceLine | None, int]:
+        """Bytes that each forward line cost again in backward, largest first; None: of no line."""
+        return {cost.line: cost.nbytes for cost in self.backward()}
 
     def backward(self, device: str | None = None) -> Sequence[BackwardCost]:
-        """Return what each forward line cost again in backward on a device; None: on all."""
+        """Return what each forward line cost again in backward on a device; None: on all.
+
+        Besides the bytes of :attr:`backward_by_line` each has what was kept, the most that was
+        resident at once, gradients and nodes. Largest first.
+        """
         from tensorlens import recording
 
         now = self.still()

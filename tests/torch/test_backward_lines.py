@@ -28,8 +28,8 @@ def _native():
 def costs(recording):
     """Line to sizes, all of this file, and as :attr:`backward_by_line` says."""
     found = charges(recording, "backward")
-    told = {cost.line.lineno: cost.nbytes for cost in recording.backward_by_line}
-    others = [cost for cost in recording.backward_by_line if cost.line.filename != __file__]
+    told = {line.lineno: nbytes for line, nbytes in recording.backward_by_line.items()}
+    others = [cost for cost in recording.backward() if cost.line.filename != __file__]
     # where no line of a user calls backward(), the gradient of the loss is made in torch's own
     assert sum(cost.nbytes for cost in others) <= NUMBER
     assert told == {line: sum(sizes) for line, sizes in found.items()}
@@ -442,7 +442,7 @@ def test_every_gradient_of_every_step_is_named(trained):
 
 def test_gradients_are_told_by_their_forward_line(trained):
     _, recording = trained
-    for cost in recording.backward_by_line:
+    for cost in recording.backward():
         for name in cost.gradients:
             part = name.split(".")[1]
             # the engine adds the embedding's part last

@@ -25,7 +25,7 @@ def two_lines() -> Made:
 
 
 def test_each_byte_is_charged_to_the_line_that_made_its_node() -> None:
-    costs = two_lines().recording.backward_by_line
+    costs = two_lines().recording.backward()
     assert [(cost.line.lineno, cost.nbytes, cost.blocks, cost.kept) for cost in costs] == [
         (5, 140, 2, 100),
         (6, 8, 1, 0),
@@ -111,5 +111,5 @@ def test_each_byte_belongs_to_the_module_of_the_forward_pass() -> None:
     assert list(recording.backward_by_module) == ["net", None, "net.fc"]
     assert dict(recording.backward_modules("cuda:0")) == {None: 64}
     assert sum(recording.backward_by_module.values()) == sum(
-        cost.nbytes for cost in recording.backward_by_line
+        cost.nbytes for cost in recording.backward()
     )
