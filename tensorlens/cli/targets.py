@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import tensorlens
@@ -79,7 +79,7 @@ def _of_path(typed: str, path: Path, program: Program) -> Target:
 def _of_module(typed: str, spec: ModuleSpec, rest: str) -> Target:
     if spec.loader is not None and spec.submodule_search_locations and not spec.has_location:
         path = Path(next(iter(spec.submodule_search_locations)))  # a namespace package
-    elif isinstance(spec.loader, SourceFileLoader) and spec.origin:
+    elif spec.origin is not None and spec.origin.endswith(".py"):
         path = Path(spec.origin)
     else:
         raise TensorlensError(f"-p {typed}: {spec.name} has no Python source (it is built in)")

@@ -31,8 +31,9 @@ def build_report(
     ``devices`` limits it to those names, in that order; one that was never used is listed with
     the reason instead of figures.
     """
+    functions = tuple(functions)
     slots = _chosen(meters.counters, devices)
-    backward = _backward()
+    backward = _backward({function.filename for function in functions})
     sources = [_source(counter) for _, counter in slots]
     seen = {source.name for source in sources}
     sources += [_unused(name) for name in devices or () if name not in seen]
@@ -44,13 +45,20 @@ def build_report(
     )
 
 
-def _backward() -> ByLine:
-    """Return what recordings know of backward, importing nothing where there was none."""
+def _backward(files: set[str]) -> ByLine:
+    """Return what recordings know of backward, importing nothing where there was none.
+
+    One that has ended is of use only where it knows a line of these files.
+    """
     if _RECORDINGS not in sys.modules:
         return {}
     from tensorlens.capture.backward import by_line
+    from tensorlens.capture.record import running
 
-    return by_line() or {}
+    found = by_line() or {}
+    if running() or any(file in files for lines in found.values() for file, _ in lines):
+        return found
+    return {}
 
 
 def _chosen(
