@@ -25,7 +25,7 @@ lint: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/.ready
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines tests/unit/render tests/unit/records \

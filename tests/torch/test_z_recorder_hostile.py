@@ -1,4 +1,7 @@
-"""A recording in programs that fork, are interrupted, end early, nest, or hold very much."""
+"""A recording in programs that fork, are interrupted, end early, nest, or hold very much.
+
+It comes last of these: it fills what a process has for stacks, and no later test would see one.
+"""
 
 import gc
 import os
