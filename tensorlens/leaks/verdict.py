@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.bounds import end_of
 from tensorlens.leaks.found import Found, Watched, look
@@ -33,7 +33,8 @@ def verdict(watched: Watched) -> LeakReport:
     if len(watched.judged) < 1:
         text = f"too few steps to tell: {watched.count} with {watched.warmup} of warm-up"
         return _report(watched, (), (), text)
-    with _still():
+    # or it might free what is about to be looked at
+    with collector.paused():
         found = look(watched)
     alive = _alive_after_collection(watched, found)
     leaks: list[Leak] = []
@@ -50,18 +51,6 @@ def verdict(watched: Watched) -> LeakReport:
     others += _reserved(watched, leaks)
     others += _host(watched, leaks)
     return _report(watched, tuple(leaks), tuple(others), _sentence(watched, leaks, others))
-
-
-@contextlib.contextmanager
-def _still() -> Iterator[None]:
-    """Keep the collector from freeing what is about to be looked at."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _alive_after_collection(watched: Watched, found: Sequence[Found]) -> frozenset[int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Collection, Iterator, Sequence
 
+from tensorlens import collector
 from tensorlens.frameworks.heap.paths.nodes import Node
 from tensorlens.frameworks.heap.paths.search import Search, ancestors
 from tensorlens.frameworks.heap.paths.ways import count, shortest_cycle, ways
@@ -62,16 +62,13 @@ def cycle(target: object, *, skip: Collection[int] = (), depth: int = 20) -> Ref
 def _searched(
     targets: Sequence[object], skip: Collection[int], depth: int, most: int
 ) -> Iterator[Search]:
-    collects = gc.isenabled()
-    gc.disable()
-    search = Search(targets, skip, depth)
-    try:
-        search.run(lambda target: count(target, most * _SPARE) >= most * _SPARE)
-        yield search
-    finally:
-        search.clear()
-        if collects:
-            gc.enable()
+    with collector.paused():
+        search = Search(targets, skip, depth)
+        try:
+            search.run(lambda target: count(target, most * _SPARE) >= most * _SPARE)
+            yield search
+        finally:
+            search.clear()
 
 
 def _choose(target: Node, most: int) -> list[ReferencePath]:
