@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.capture.arrival import when_imported
+from tensorlens.cli.choosing import add_program, program_of, words_of
 from tensorlens.cli.instrument import Instrument
 from tensorlens.cli.judging import LoopJudge
 from tensorlens.cli.messages import complain, say
 from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.program import Program, module, plain, script
+from tensorlens.cli.program import Program, plain
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import compiler, frameworks
@@ -88,37 +89,19 @@ def add_parser(subparsers: Any) -> None:
         help="exit with code 3 when there is a leak and the program's own code is 0",
     )
     add_options(parser, "the report")
-    parser.add_argument(
-        "-m",
-        dest="module",
-        nargs=argparse.REMAINDER,
-        metavar="MODULE",
-        help="run a module, as python -m does; all that follows is given to it",
-    )
-    parser.add_argument(
-        "script",
-        nargs=argparse.REMAINDER,
-        metavar="SCRIPT ARGS",
-        help="the program and what is given to it",
-    )
+    add_program(parser)
     parser.set_defaults(func=run, raises_for_the_program=True, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the program; return 0 or 3, or raise what it raises. Errors of our own give 1 or 2."""
-    rest = args.script[1:] if args.script[:1] == ["--"] else args.script
-    if not (rest or args.module):
-        args.parser.error("give a SCRIPT, or -m MODULE")
+    words = words_of(args)
     try:
         output = _output(args) if args.output else None
         judge = _judge(args)
-        if args.module:
-            program = module(args.module[0], args.module[1:])
-        else:
-            program = script(rest[0], rest[1:])
+        program = program_of(args, words)
         program.prepare()
         target = None if args.step is None else _target(args.step, program)
-        words = ["-m", *args.module] if args.module else rest
         session = Session(program, target, judge, output, [*shlex.split(args.parser.prog)], words)
         session.start()
     except TensorlensError as error:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorlens import config
+from tensorlens.cli.choosing import add_program, program_of, words_of
 from tensorlens.cli.gathering import Gathering
 from tensorlens.cli.instrument import Instrument
 from tensorlens.cli.messages import complain, say
 from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.program import Program, module, plain, script
+from tensorlens.cli.program import Program, plain
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.lines.exits import ExitReport
@@ -87,40 +88,22 @@ def add_parser(subparsers: Any) -> None:
         type=int,
         help="with --record: keep the last N events (1,000,000 unless told), 32 bytes each",
     )
-    parser.add_argument(
-        "-m",
-        dest="module",
-        nargs=argparse.REMAINDER,
-        metavar="MODULE",
-        help="run a module, as python -m does; all that follows is given to it",
-    )
-    parser.add_argument(
-        "script",
-        nargs=argparse.REMAINDER,
-        metavar="SCRIPT ARGS",
-        help="the program and what is given to it",
-    )
+    add_program(parser)
     parser.set_defaults(func=run, raises_for_the_program=True, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the program; return 0, or raise what it raises. Errors of our own give 1 or 2."""
-    rest = args.script[1:] if args.script[:1] == ["--"] else args.script
-    if not (rest or args.module):
-        args.parser.error("give a SCRIPT, or -m MODULE")
+    words = words_of(args)
     if args.events is not None and not args.record:
         args.parser.error("--events is for --record FILE")
     try:
         output = _line_output(args) if args.output else None
         recorded = _recorded(args, output) if args.record else None
         _switch_on()
-        if args.module:
-            program = module(args.module[0], args.module[1:])
-        else:
-            program = script(rest[0], rest[1:])
+        program = program_of(args, words)
         program.prepare()
         targets = [resolve(typed, program) for typed in args.profile]
-        words = ["-m", *args.module] if args.module else rest
         session = Session(program, output, targets, args.parser.prog, words, recorded)
         session.start()
     except TensorlensError as error:
