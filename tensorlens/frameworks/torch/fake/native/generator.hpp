@@ -1,0 +1,79 @@
+// The random numbers of a device: a seed and an offset, as Philox has them, and nothing drawn.
+
+#pragma once
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Generator.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include <cstring>
+
+namespace tensorlens {
+
+struct PhiloxState : public c10::intrusive_ptr_target {
+  uint64_t seed = c10::default_rng_seed_val;
+  uint64_t offset = 0;
+};
+
+struct PhiloxGenerator final : public c10::GeneratorImpl {
+  explicit PhiloxGenerator(
+      c10::DeviceIndex device,
+      c10::intrusive_ptr<PhiloxState> state = c10::make_intrusive<PhiloxState>())
+      : c10::GeneratorImpl(
+            c10::Device(c10::DeviceType::CUDA, device),
+            c10::DispatchKeySet(c10::DispatchKey::CUDA)),
+        state_(std::move(state)) {}
+
+  void set_current_seed(uint64_t seed) override {
+    state_->seed = seed;
+    state_->offset = 0;
+  }
+  void set_offset(uint64_t offset) override { state_->offset = offset; }
+  uint64_t get_offset() const override { return state_->offset; }
+  uint64_t current_seed() const override { return state_->seed; }
+  uint64_t seed() override {
+    set_current_seed(c10::detail::getNonDeterministicRandom());
+    return state_->seed;
+  }
+
+  // eight bytes of seed and eight of offset, on the CPU, as CUDA's generator gives them
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    auto bytes = at::detail::empty_cpu(
+        {16}, at::kByte, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
+    auto* data = static_cast<char*>(bytes.mutable_data_ptr());
+    std::memcpy(data, &state_->seed, 8);
+    std::memcpy(data + 8, &state_->offset, 8);
+    return bytes.getIntrusivePtr();
+  }
+  void set_state(const c10::TensorImpl& bytes) override {
+    // a fake tensor has no bytes to read, and nothing depends on them
+    if (bytes.key_set().has(c10::DispatchKey::Python)) return;
+    TORCH_CHECK(
+        bytes.device().is_cpu() && bytes.dtype() == at::kByte,
+        "RNG state must be a torch.ByteTensor");
+    TORCH_CHECK(bytes.numel() == 16 || bytes.numel() == 8, "RNG state is wrong size");
+    const auto* data = static_cast<const char*>(bytes.data());
+    std::memcpy(&state_->seed, data, 8);
+    state_->offset = 0;
+    if (bytes.numel() == 16) std::memcpy(&state_->offset, data + 8, 8);
+  }
+
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override {
+    state_ = static_cast<PhiloxGenerator*>(other.get())->state_;
+  }
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
+    return c10::make_intrusive<PhiloxGenerator>(device().index(), state_);
+  }
+
+ private:
+  PhiloxGenerator* clone_impl() const override {
+    auto state = c10::make_intrusive<PhiloxState>();
+    state->seed = state_->seed;
+    state->offset = state_->offset;
+    return new PhiloxGenerator(device().index(), std::move(state));
+  }
+
+  c10::intrusive_ptr<PhiloxState> state_;
+};
+
+}  // namespace tensorlens

@@ -1,0 +1,98 @@
+// What ATen's CPU code asks about CUDA.
+
+#pragma once
+
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <array>
+#include <mutex>
+
+#include "generator.hpp"
+#include "guard.hpp"
+#include "pinned.hpp"
+
+namespace tensorlens {
+
+inline std::atomic<long> cudnn_version{91002};
+inline thread_local bool default_generator_wanted = false;
+
+struct Hooks final : public at::CUDAHooksInterface {
+  void init() const override {}
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+
+  bool hasCUDA() const override { return true; }
+  bool hasCUDART() const override { return true; }
+  bool hasMAGMA() const override { return true; }
+  bool hasCuSOLVER() const override { return true; }
+  bool hasCuBLASLt() const override { return true; }
+
+  bool hasCuDNN() const override { return cudnn_version.load() > 0; }
+  bool compiledWithCuDNN() const override { return hasCuDNN(); }
+  long versionCuDNN() const override { return cudnn_version.load(); }
+  long versionRuntimeCuDNN() const override { return cudnn_version.load(); }
+  long versionCuDNNFrontend() const override { return 11200; }
+  long versionCUDART() const override { return 12080; }
+  bool supportsDilatedConvolutionWithCuDNN() const override { return hasCuDNN(); }
+  bool supportsDepthwiseConvolutionWithCuDNN() const override { return hasCuDNN(); }
+  bool supportsBFloat16ConvolutionWithCuDNNv8() const override { return hasCuDNN(); }
+  bool supportsBFloat16RNNWithCuDNN() const override { return hasCuDNN(); }
+  double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON
+  std::string showConfig() const override { return ""; }
+
+  c10::DeviceIndex deviceCount() const override { return guard.deviceCount(); }
+  int getNumGPUs() const override { return guard.deviceCount(); }
+  c10::DeviceIndex current_device() const override { return tensorlens::current_device; }
+  c10::DeviceIndex getCurrentDevice() const override { return tensorlens::current_device; }
+  void setCurrentDevice(c10::DeviceIndex device) const override {
+    guard.setDevice(c10::Device(c10::DeviceType::CUDA, device));
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    const auto before = tensorlens::current_device;
+    if (device >= 0) setCurrentDevice(device);
+    return before;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return exchangeDevice(device);
+  }
+  void deviceSynchronize(c10::DeviceIndex) const override {}
+
+  bool isPinnedPtr(const void* data) const override { return pinned_blocks().contain(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    static auto* allocator = new PinnedAllocator();
+    return allocator;
+  }
+  c10::Device getDeviceFromPtr(void*) const override {
+    return c10::Device(c10::DeviceType::CUDA, tensorlens::current_device);
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    static std::mutex mutex;
+    static auto* generators = new std::array<at::Generator, MOST_DEVICES>();
+    const std::lock_guard<std::mutex> lock(mutex);
+    auto& generator = generators->at(checked(device));
+    if (!generator.defined()) generator = make(device);
+    return generator;
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    if (!default_generator_wanted) return make(device);
+    default_generator_wanted = false;
+    return getDefaultGenerator(device);
+  }
+
+ private:
+  static size_t checked(c10::DeviceIndex device) {
+    const auto index = device < 0 ? tensorlens::current_device : device;
+    TORCH_CHECK(index < device_count.load(), "The device_index is invalid.");
+    return static_cast<size_t>(index);
+  }
+  static at::Generator make(c10::DeviceIndex device) {
+    return at::Generator(c10::intrusive_ptr<c10::GeneratorImpl>(
+        c10::make_intrusive<PhiloxGenerator>(static_cast<c10::DeviceIndex>(checked(device)))));
+  }
+
+  Guard guard;
+};
+
+}  // namespace tensorlens

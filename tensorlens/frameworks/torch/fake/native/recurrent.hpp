@@ -1,0 +1,96 @@
+// RNN, LSTM and GRU: with cuDNN they are one operator, to which ATen's CPU code finds the way
+// through these entries. The operator itself has a meta kernel.
+
+#pragma once
+
+#include <ATen/native/RNN.h>
+#include <ATen/ops/_cudnn_rnn.h>
+
+#include <tuple>
+
+namespace tensorlens {
+
+enum Mode : int64_t { RNN_RELU = 0, RNN_TANH = 1, LSTM = 2, GRU = 3 };  // cudnnRNNMode_t
+
+struct Options {
+  Mode mode;
+  bool has_biases;
+  int64_t layers;
+  double dropout;
+  bool train;
+  bool bidirectional;
+  bool batch_first;
+};
+
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrent(
+    const at::Tensor& input,
+    const at::Tensor& hx,
+    const at::Tensor& cx,
+    at::TensorList weights,
+    at::IntArrayRef batch_sizes,
+    const Options& options) {
+  const bool projected = cx.defined() && cx.size(2) != hx.size(2);
+  const int64_t hidden_size = projected ? cx.size(2) : hx.size(2);
+  const int64_t projection = projected ? hx.size(2) : 0;
+  const int64_t per_layer = (options.has_biases ? 4 : 2) + (projected ? 1 : 0);
+  auto result = at::_cudnn_rnn(
+      input, weights, per_layer, /*weight_buf=*/at::Tensor(), hx, cx, options.mode, hidden_size,
+      projection, options.layers, options.batch_first, options.dropout, options.train,
+      options.bidirectional, batch_sizes, /*dropout_state=*/at::Tensor());
+  return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
+}
+
+inline at::IntArrayRef sizes_of(const at::Tensor& batch_sizes) {
+  return {batch_sizes.data_ptr<int64_t>(), static_cast<size_t>(batch_sizes.size(0))};
+}
+
+inline void lstm(
+    at::Tensor& output, at::Tensor& hy, at::Tensor& cy, const at::Tensor& input,
+    at::TensorList hx, at::TensorList weights, bool has_biases, int64_t layers, double dropout,
+    bool train, bool bidirectional, bool batch_first) {
+  const Options options{LSTM, has_biases, layers, dropout, train, bidirectional, batch_first};
+  std::tie(output, hy, cy) = recurrent(input, hx[0], hx[1], weights, {}, options);
+}
+
+inline void lstm_packed(
+    at::Tensor& output, at::Tensor& hy, at::Tensor& cy, const at::Tensor& data,
+    const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList weights, bool has_biases,
+    int64_t layers, double dropout, bool train, bool bidirectional) {
+  const Options options{LSTM, has_biases, layers, dropout, train, bidirectional, false};
+  std::tie(output, hy, cy) =
+      recurrent(data, hx[0], hx[1], weights, sizes_of(batch_sizes), options);
+}
+
+template <Mode MODE>
+void plain(
+    at::Tensor& output, at::Tensor& hy, const at::Tensor& input, const at::Tensor& hx,
+    at::TensorList weights, bool has_biases, int64_t layers, double dropout, bool train,
+    bool bidirectional, bool batch_first) {
+  const Options options{MODE, has_biases, layers, dropout, train, bidirectional, batch_first};
+  std::tie(output, hy, std::ignore) = recurrent(input, hx, at::Tensor(), weights, {}, options);
+}
+
+template <Mode MODE>
+void plain_packed(
+    at::Tensor& output, at::Tensor& hy, const at::Tensor& data, const at::Tensor& batch_sizes,
+    const at::Tensor& hx, at::TensorList weights, bool has_biases, int64_t layers, double dropout,
+    bool train, bool bidirectional) {
+  const Options options{MODE, has_biases, layers, dropout, train, bidirectional, false};
+  std::tie(output, hy, std::ignore) =
+      recurrent(data, hx, at::Tensor(), weights, sizes_of(batch_sizes), options);
+}
+
+[[maybe_unused]] inline const bool recurrent_registered = [] {
+  using namespace at::native;
+  lstm_cudnn_stub.set_cuda_dispatch_ptr(&lstm);
+  lstm_packed_cudnn_stub.set_cuda_dispatch_ptr(&lstm_packed);
+  gru_cudnn_stub.set_cuda_dispatch_ptr(&plain<GRU>);
+  gru_packed_cudnn_stub.set_cuda_dispatch_ptr(&plain_packed<GRU>);
+  rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&plain<RNN_TANH>);
+  rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(&plain_packed<RNN_TANH>);
+  rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&plain<RNN_RELU>);
+  rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(&plain_packed<RNN_RELU>);
+  return true;
+}();
+
+}  // namespace tensorlens

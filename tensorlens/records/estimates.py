@@ -1,0 +1,268 @@
+"""What a step will need on a device that is not there: peaks, their bounds, and what they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.records.cards import Card
+from tensorlens.records.moments import Moment
+from tensorlens.records.recordings import Recording
+from tensorlens.records.tensors import SourceLine
+from tensorlens.records.traces import Caution
+from tensorlens.units import parse_bytes
+
+SCHEMA = "tensorlens.estimate"
+VERSION = 1
+
+REMAINDER = "remainder"
+"""Beside the roles of blocks: what the allocator sets aside with blocks and cannot split off."""
+
+CONTEXT = "CUDA context"
+"""The term that :attr:`Estimate.upper` leaves out."""
+
+FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes that are known within bounds."""
+
+    low: int
+    point: int
+    """The likeliest."""
+    high: int
+
+    @classmethod
+    def exactly(cls, nbytes: int) -> Range:
+        """Return what is known to the byte."""
+        return cls(nbytes, nbytes, nbytes)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the bounds are the same."""
+        return self.low == self.high
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.point + other.point, self.high + other.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Memory that no tensor of the program is."""
+
+    name: str
+    """``cuBLAS workspace``, ``CUDA context``."""
+    nbytes: Range
+    """At the peak where it is torch's, else as long as the process lives."""
+    why: str
+    """One line: the rule and where it comes from."""
+    apart: bool = False
+    """Whether it is outside of what torch's allocator holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """One step on one device, bytes as torch's allocator counts them."""
+
+    name: str
+    """``setup``, ``step 1``, ``step 2``."""
+    peak_allocated: int
+    peak_reserved: int
+    allocated: int
+    """At the step's end."""
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a capacity is enough; true where the likeliest figure fits."""
+
+    capacity: int
+    """Bytes of the card, context included."""
+    needed: Range
+    """The least capacity that works, what lies outside of torch's memory included."""
+
+    @property
+    def verdict(self) -> str:
+        """``fits`` if even the upper bound does, ``does not fit`` if the likeliest does not."""
+        if self.needed.high <= self.capacity:
+            return FITS
+        return TIGHT if self.needed.point <= self.capacity else TOO_LARGE
+
+    def __bool__(self) -> bool:
+        return self.verdict != TOO_LARGE
+
+
+class Fits:
+    """Answers for the capacity that was asked for, or, when called, for any other."""
+
+    def __init__(self, needed: Range, capacity: int | None) -> None:
+        self._needed = needed
+        self._capacity = capacity
+
+    def __call__(self, capacity: int | str | None = None) -> Fit:
+        """Return whether it fits into so many bytes, or a text such as ``24 GiB``.
+
+        Raises:
+            UsageError: there is no capacity, or it is no size.
+        """
+        wanted = self._capacity if capacity is None else parse_bytes(capacity)
+        if wanted is None:
+            raise UsageError('fits() needs a capacity: fits("24 GiB")')
+        return Fit(wanted, self._needed)
+
+    def __bool__(self) -> bool:
+        return bool(self())
+
+    def __repr__(self) -> str:
+        return f"<{self().verdict}>" if self._capacity is not None else "<no capacity was asked>"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a program's steps will need on one device; prints itself, in a notebook as HTML.
+
+    All sizes are bytes. What is outside of torch's memory is only in :attr:`apart`,
+    :attr:`upper`, :attr:`needed` and :attr:`fits`.
+    """
+
+    device: str
+    card: Card | None
+    """None for host memory."""
+    allocated: Range
+    """Peak over all steps, as ``torch.cuda.max_memory_allocated()`` will tell."""
+    reserved: Range
+    """Peak over all steps, as ``torch.cuda.max_memory_reserved()`` will tell."""
+    least_capacity: Range
+    """The least that the allocator can do with: cached segments go back when there is no room."""
+    steps: Sequence[StepFigures]
+    terms: Sequence[Term]
+    recording: Recording
+    """The steps as :func:`tensorlens.record` would have seen them."""
+    peak_row: int
+    """The event of the recording after which most was allocated."""
+    capacity: int | None = None
+    """What was asked to fit into."""
+    batch: int | None = None
+    """The first dimension that most inputs have; None where there is none."""
+    settings: str = ""
+    """``PYTORCH_CUDA_ALLOC_CONF`` that was simulated."""
+    warnings: Sequence[Caution] = ()
+    """What was not run as a real device would run it."""
+    approximate: str | None = None
+    """Why figures are those of host memory in place of the device's; else None."""
+    versions: Mapping[str, str] | None = None
+    program: str = ""
+    """What was run: ``train.py:make_step``."""
+
+    @property
+    def peak_allocated(self) -> int:
+        """The likeliest peak of what is allocated."""
+        return self.allocated.point
+
+    @property
+    def peak_reserved(self) -> int:
+        """The likeliest peak of what is reserved."""
+        return self.reserved.point
+
+    @property
+    def apart(self) -> Range:
+        """What is outside of torch's memory: context, loaded kernels."""
+        return sum((term.nbytes for term in self.terms if term.apart), Range(0, 0, 0))
+
+    @property
+    def lower(self) -> int:
+        """The least peak of what the process may take from the card: reserved memory alone."""
+        return self.reserved.low
+
+    @property
+    def upper(self) -> int:
+        """The highest peak of what the process may take from the card, the context left out.
+
+        Kernels that are loaded as they are used count.
+        """
+        loaded = (term.nbytes.high for term in self.terms if term.apart and not _is_context(term))
+        return self.reserved.high + sum(loaded)
+
+    @property
+    def needed(self) -> Range:
+        """What a card must have: the least capacity, and what is outside of torch's memory."""
+        return self.least_capacity + self.apart
+
+    @property
+    def fits(self) -> Fits:
+        """Whether it fits: ``if estimate.fits`` for the capacity asked, ``fits("24 GiB")`` else."""
+        return Fits(self.needed, self.capacity)
+
+    @property
+    def peak(self) -> Moment:
+        """What is resident when most is allocated."""
+        return self.recording.at(self.peak_row, self.device)
+
+    @property
+    def by_role(self) -> Mapping[str, int]:
+        """Bytes at the peak by role; :data:`REMAINDER` makes them add up to the peak."""
+        peak = self.peak
+        return _with_remainder(peak.by_role, peak, REMAINDER)
+
+    @property
+    def by_line(self) -> Mapping[SourceLine | None, int]:
+        """Bytes at the peak by line, largest first; what no line is known of is under None."""
+        peak = self.peak
+        return _with_remainder(peak.by_line, peak, None)
+
+    @property
+    def by_module(self) -> Mapping[str | None, int]:
+        """Bytes at the peak by module, largest first; what is of none is under None."""
+        peak = self.peak
+        return _with_remainder(peak.by_module, peak, None)
+
+    def explain(self) -> str:
+        """Return the answer in words and figures: what takes how much, and why."""
+        from tensorlens.render import text
+
+        return text.explain(self)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it: ``.html``, ``.json`` or ``.txt``, or its recording as ``.tlens``.
+
+        Raises:
+            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+            TensorlensError: the file could not be written; nothing is left behind.
+        """
+        from tensorlens.render import save
+
+        return save(self, path, overwrite=overwrite)
+
+    def __str__(self) -> str:
+        from tensorlens.render import text
+
+        return text.TextRenderer().render(self)
+
+    def _repr_html_(self) -> str:
+        from tensorlens.render import html
+
+        return html.fragment(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def __repr__(self) -> str:
+        return f"<estimate for {self.device}: {self.peak_reserved} bytes reserved at the peak>"
+
+
+def _is_context(term: Term) -> bool:
+    return term.name == CONTEXT
+
+
+def _with_remainder(sums: Mapping[Any, int], peak: Moment, key: Any) -> dict[Any, int]:
+    found = dict(sums)
+    rest = (peak.bytes if peak.held is None else peak.held) - peak.bytes
+    if rest:
+        found[key] = found.get(key, 0) + rest
+    return dict(sorted(found.items(), key=lambda item: -item[1]))

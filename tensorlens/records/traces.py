@@ -1,0 +1,45 @@
+"""What a program asked of allocators, without the allocators: the way from a run to a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensorlens.records.events import EventLog
+from tensorlens.records.tensors import SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """Something that was not run as a real device would run it, and what that may mean."""
+
+    text: str
+    """One line: what was met, what was assumed in its place, and what it may add."""
+    line: SourceLine | None = None
+    """The user's line that it was met on."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """The requests of a run on tensors without data, in the order in which they were made.
+
+    In the log the address of a block is a number of its own that no other block has, and the size
+    is the bytes that were asked for. Each step begins with a mark: ``step 1``, ``step 2`` and so
+    on; the last mark is ``end``. What comes before the first is the making of model and data.
+    """
+
+    log: EventLog = field(default_factory=EventLog)
+    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Row of an allocation to the least and the most bytes it may take, where its size depends on
+    what only a real device decides; the log has the likeliest."""
+    streams: dict[int, int] = field(default_factory=dict)
+    """Row of an allocation to its stream, where that is not the default one."""
+    emptied: list[tuple[int, str]] = field(default_factory=list)
+    """How many rows there were, and of which device, when ``empty_cache()`` was called."""
+    cautions: list[Caution] = field(default_factory=list)
+    approximate: str | None = None
+    """Why the device could not be put on stage, and host memory stands for it; else None."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """``torch`` to its version, and so on."""
+    seconds: Sequence[float] = ()
+    """How long each step took to run."""
