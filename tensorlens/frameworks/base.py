@@ -178,7 +178,8 @@ class StepFigures:
     """By device; -1 is unknown."""
     reserved: Mapping[str, int]
     lines: Mapping[int, tuple[int, int]]
-    """Number of the line that allocated to ``(blocks, bytes)`` that live; the CPU's alone."""
+    """Number of the line that allocated to ``(blocks, bytes)`` that live, those of each device
+    with numbers of their own; what a device's allocator adds to a block is in its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class Left:
     address: array[int]
     size: array[int]
     birth: array[int]
-    """Number of the line that allocated it; -1 is unknown."""
+    """Number of the line that allocated it; a negative one is unknown."""
     step: array[int]
     """The step that made it."""
 
@@ -210,6 +211,14 @@ class Steps(Protocol):
 
     def line(self, birth: int) -> SourceLine | None:
         """Return the line of a number in the figures; None for what is not known."""
+        ...
+
+    def device(self, birth: int) -> str:
+        """Return the device of the blocks with a number in the figures."""
+        ...
+
+    def notes(self) -> Sequence[str]:
+        """Return lines for the report on what could not be followed."""
         ...
 
     def holdings(self, addresses: Sequence[int]) -> Holdings:

@@ -257,7 +257,7 @@ def _found(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Fo
         addresses=tuple(block.address for block in group.blocks),
         bytes_per_step=0.0,
         role=survivor.role,
-        device=survivor.device or "cpu",
+        device=watched.steps.device(latest.block.birth),
         example=example,
         paths=(),
         bounds=(),

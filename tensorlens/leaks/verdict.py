@@ -199,4 +199,5 @@ def _report(
             for device in devices
         },
         verdict=text,
+        notes=(*notes, *watched.steps.notes()),
     )

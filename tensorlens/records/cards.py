@@ -16,6 +16,8 @@ class Card:
     multiprocessors: int
     memory: int
     """Bytes that ``torch.cuda.get_device_properties`` gives as its total memory."""
+    is_nominal: bool = False
+    """Whether the memory is what the data sheet names, as no reading of a card is known."""
 
 
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 132, 85_029_158_912)

@@ -1,4 +1,4 @@
-"""What a program asked of allocators, without the allocators: the way from a run to a simulation."""
+"""What a program asked of allocators, without the allocators."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class Trace:
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Row of an allocation to the least and the most bytes it may take, where its size depends on
     what only a real device decides; the log has the likeliest."""
+    hidden: dict[int, str] = field(default_factory=dict)
+    """Row of an allocation to what it is, where no tensor has it: ``cuBLAS workspace``."""
     streams: dict[int, int] = field(default_factory=dict)
     """Row of an allocation to its stream, where that is not the default one."""
     emptied: list[tuple[int, str]] = field(default_factory=list)

@@ -22,7 +22,7 @@ from tensorlens.render.instants import (
     source_of,
 )
 from tensorlens.render.inventory import Hidden, counted
-from tensorlens.render.modules import module_table
+from tensorlens.render.modules import ModuleRow, module_table
 from tensorlens.render.remarks import backward_title, device_remarks, device_sources, extent
 from tensorlens.render.source import clipped, shortened, width
 from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
@@ -93,15 +93,17 @@ def _roles(instant: Instant, page: Page) -> list[str]:
         return []
     cells = [["Role", "Size", "Share"]]
     for role, nbytes in instant.roles:
-        cells.append([page.shown(role), size(nbytes), _share(nbytes, instant.moment.bytes)])
+        cells.append([page.shown(role), size(nbytes), share(nbytes, instant.moment.bytes)])
     return ruled(aligned(cells, (False, True, True), _INDENT), page, _INDENT)
 
 
-def _share(part: int, whole: int) -> str:
+def share(part: int, whole: int) -> str:
+    """Return a part of a whole in percent; empty where there is nothing."""
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
-def _more(hidden: Hidden, what: str, page: Page) -> list[str]:
+def more(hidden: Hidden, what: str, page: Page) -> list[str]:
+    """Return the line that tells how many rows of a kind are not shown."""
     why = f" ({hidden.why})" if hidden.why else ""
     count = f"{hidden.count:,} more {counted(hidden.count, what).split()[1]}"
     return page.wrapped(f"  {page.glyphs.ellipsis} ", f"{count}, {size(hidden.nbytes)}{why}")
@@ -110,7 +112,7 @@ def _more(hidden: Hidden, what: str, page: Page) -> list[str]:
 def _blocks(instant: Instant, page: Page) -> list[str]:
     found = _block_table(instant.rows, page) if instant.rows else []
     for hidden in instant.hidden:
-        found += _more(hidden, "block", page)
+        found += more(hidden, "block", page)
     return found
 
 
@@ -190,11 +192,11 @@ def _lines(instant: Instant, page: Page) -> list[str]:
     if not instant.lines or all(row.line is None for row in instant.lines):
         return ["  By line: n/a: no block has a Python stack"] if instant.rows else []
     cells = [["Size", "Share"]]
-    cells += [[size(row.nbytes), _share(row.nbytes, instant.moment.bytes)] for row in instant.lines]
+    cells += [[size(row.nbytes), share(row.nbytes, instant.moment.bytes)] for row in instant.lines]
     places = [line_place(row.line) for row in instant.lines]
-    found = _with_source(cells, places, [row.source for row in instant.lines], page)
+    found = with_source(cells, places, [row.source for row in instant.lines], page)
     if instant.hidden_lines:
-        found += _more(instant.hidden_lines, "line", page)
+        found += more(instant.hidden_lines, "line", page)
     return found
 
 
@@ -203,11 +205,15 @@ def _modules(
 ) -> list[str]:
     """Return a table by module where lines tell little."""
     rows, hidden = module_table(by_line, by_module, lines_limit(page.view))
-    if not rows:
-        return []
-    whole = sum(by_module.values())
+    return rows_by_module(rows, hidden, sum(by_module.values()), page) if rows else []
+
+
+def rows_by_module(
+    rows: Sequence[ModuleRow], hidden: Hidden | None, whole: int, page: Page
+) -> list[str]:
+    """Return the table of modules, with the share that each has of ``whole`` bytes."""
     counts = [_times(row.count) for row in rows]
-    cells = [["Size", "Share"], *([size(row.nbytes), _share(row.nbytes, whole)] for row in rows)]
+    cells = [["Size", "Share"], *([size(row.nbytes), share(row.nbytes, whole)] for row in rows)]
     fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
     room = max(page.width - _INDENT - fixed, _NAME_LEAST)
     paths = [
@@ -216,10 +222,10 @@ def _modules(
     ]
     table = [[*each, path] for each, path in zip(cells, ("Module", *paths), strict=True)]
     found = ruled(aligned(table, (True, True, False), _INDENT), page, _INDENT)
-    return found + (_more(hidden, "module", page) if hidden else [])
+    return found + (more(hidden, "module", page) if hidden else [])
 
 
-def _with_source(
+def with_source(
     cells: Sequence[list[str]], places: Sequence[str], sources: Sequence[str], page: Page
 ) -> list[str]:
     """Return a table of figures, the line that they belong to, and its text where there is room."""
@@ -266,10 +272,10 @@ def _backward_table(
     cells += [[size(cost.nbytes), size(cost.kept), size(cost.peak)] for cost in shown]
     places = [line_place(cost.line) for cost in shown]
     sources = [source_of(recording.log, cost.line) for cost in shown]
-    found += _with_source(cells, places, sources, page)
+    found += with_source(cells, places, sources, page)
     rest = costs[len(shown) :]
     if rest:
-        found += _more(Hidden(len(rest), sum(cost.nbytes for cost in rest), ""), "line", page)
+        found += more(Hidden(len(rest), sum(cost.nbytes for cost in rest), ""), "line", page)
     by_line = {cost.line: cost.nbytes for cost in costs}
     modules = _modules(by_line, recording.backward_modules(device), page)
     return [*found, "", *modules] if modules else found
@@ -289,7 +295,7 @@ def _growth(recording: Recording, page: Page) -> list[str]:
     cells = [["Change", "Blocks", "Role"]]
     cells += [[size(each.nbytes, signed=True), f"{each.blocks:+,}", each.role] for each in shown]
     places = [line_place(each.line) for each in shown]
-    found += _with_source(
+    found += with_source(
         cells, places, [source_of(recording.log, each.line) for each in shown], page
     )
     rest = growths[len(shown) :]

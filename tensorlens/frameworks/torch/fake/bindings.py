@@ -6,7 +6,6 @@ itself.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -14,6 +13,7 @@ import torch
 
 from tensorlens.frameworks.torch.fake.library import DeviceLibrary
 from tensorlens.frameworks.torch.fake.meter import Meter
+from tensorlens.frameworks.torch.fake.standin import StandIn
 from tensorlens.records.cards import Card
 
 CUDA_VERSION = "12.8"
@@ -77,7 +77,7 @@ class Bindings:
         for name, answer in answers.items():
             setattr(torch._C, name, answer)
 
-    def properties(self, device: int) -> types.SimpleNamespace:
+    def properties(self, device: int) -> StandIn:
         """Return what ``torch.cuda.get_device_properties`` does."""
         card = self.card
         return _Properties(
@@ -201,7 +201,7 @@ class Bindings:
         return refuse
 
 
-class _Properties(types.SimpleNamespace):
+class _Properties(StandIn):
     """Stands in for ``torch._C._CudaDeviceProperties``."""
 
     def __repr__(self) -> str:

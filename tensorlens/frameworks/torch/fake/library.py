@@ -27,14 +27,43 @@ class DeviceLibrary:
     def __init__(self, library: ctypes.PyDLL) -> None:
         self._library = library
         number, large = ctypes.c_int, ctypes.c_longlong
-        self.exchange_device = self._function("exchange_device", number, number)
-        self.current_device = self._function("current_device", number)
-        self.device_count = self._function("device_count", number)
-        self.current_stream = self._function("current_stream", large, number)
-        self.set_stream = self._function("set_stream", None, number, large)
-        self.set_device_count = self._function("set_device_count", None, number)
-        self.set_cudnn = self._function("set_cudnn", None, ctypes.c_long)
-        self.hand_out_default_generator = self._function("hand_out_default_generator", None)
+        self._exchange_device = self._function("exchange_device", number, number)
+        self._current_device = self._function("current_device", number)
+        self._device_count = self._function("device_count", number)
+        self._current_stream = self._function("current_stream", large, number)
+        self._set_stream = self._function("set_stream", None, number, large)
+        self._set_device_count = self._function("set_device_count", None, number)
+        self._default_generator = self._function("hand_out_default_generator", None)
+
+    # methods, as a function of ctypes has no hash, and torch keeps tables by function
+
+    def exchange_device(self, device: int) -> int:
+        """Make a device this thread's current one, unless negative; return the one before."""
+        return int(self._exchange_device(device))
+
+    def current_device(self) -> int:
+        """Return this thread's current device."""
+        return int(self._current_device())
+
+    def device_count(self) -> int:
+        """Return how many devices there are."""
+        return int(self._device_count())
+
+    def set_device_count(self, count: int) -> None:
+        """Let there be ``count`` devices."""
+        self._set_device_count(count)
+
+    def current_stream(self, device: int) -> int:
+        """Return this thread's current stream of a device."""
+        return int(self._current_stream(device))
+
+    def set_stream(self, device: int, stream: int) -> None:
+        """Make a stream this thread's current one of a device."""
+        self._set_stream(device, stream)
+
+    def hand_out_default_generator(self) -> None:
+        """Let the next ``torch.Generator`` this thread makes be the device's default one."""
+        self._default_generator()
 
     def _function(self, name: str, result: Any, *arguments: Any) -> Any:
         function = getattr(self._library, f"tensorlens_{name}")

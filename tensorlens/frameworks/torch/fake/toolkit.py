@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import types
 from typing import Any
 
 import torch
 
 from tensorlens.frameworks.torch.fake.bindings import CUDA_VERSION, CUDNN_VERSION, Bindings
+from tensorlens.frameworks.torch.fake.standin import StandIn
 
 
 def install(bindings: Bindings) -> None:
@@ -20,7 +20,7 @@ def install(bindings: Bindings) -> None:
     cuda._exchange_device = torch._C._cuda_exchangeDevice
     cuda._maybe_exchange_device = torch._C._cuda_maybeExchangeDevice
     cuda._get_device_properties = bindings.properties
-    cuda._CudaDeviceProperties = types.SimpleNamespace
+    cuda._CudaDeviceProperties = StandIn
     cuda._queued_calls.clear()
     cuda._initialized = True
     cuda._cached_device_count = bindings.library.device_count()
@@ -47,9 +47,9 @@ def _mem_get_info(bindings: Bindings) -> Any:
     return mem_get_info
 
 
-def _cudart(bindings: Bindings) -> types.SimpleNamespace:
-    error = types.SimpleNamespace(success=0)
-    return types.SimpleNamespace(
+def _cudart(bindings: Bindings) -> StandIn:
+    error = StandIn(success=0)
+    return StandIn(
         cudaError=error,
         cudaGetErrorString=lambda code: f"error {code}",
         cudaProfilerStart=lambda: 0,
@@ -89,7 +89,7 @@ class _Nvtx:
 def _install_cudnn() -> None:
     version = (CUDNN_VERSION // 10000, CUDNN_VERSION // 100 % 100, CUDNN_VERSION % 100)
     cudnn: Any = torch.backends.cudnn
-    stand_in = types.SimpleNamespace(
+    stand_in = StandIn(
         is_cuda=True,
         getVersionInt=lambda: CUDNN_VERSION,
         getCompileVersion=lambda: version,

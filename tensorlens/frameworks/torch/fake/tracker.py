@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-from tensorlens.records.events import ALLOC, FREE, Context, Mark
+from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.traces import Trace
 
 _sequence = torch._C._autograd._get_sequence_nr
@@ -91,10 +91,14 @@ class Tracker(TorchDispatchMode):
         super().__exit__(*exception)
         torch.UntypedStorage.resize_ = self._resize
 
-    def mark(self, name: str) -> None:
-        """Give this moment a name."""
+    def mark(self, name: str, row: int | None = None) -> None:
+        """Give this moment a name, or the one after so many events."""
         with self._lock:
-            self._log.marks.append(Mark(name, len(self._log), 0))
+            self._log.marks.append(Mark(name, len(self._log) if row is None else row, 0))
+
+    def forget_marks(self) -> None:
+        """Take all marks back."""
+        self._log.marks.clear()
 
     def empty_cache(self, device: str) -> None:
         """Note that the program gave cached memory back."""
@@ -105,10 +109,18 @@ class Tracker(TorchDispatchMode):
         """Begin a new peak."""
         self.peaks[device] = self.allocated.get(device, 0)
 
-    def rows(self) -> Iterator[tuple[int, int]]:
-        """Give the address of every storage that lives, and the row of its allocation."""
-        for address, storage in [*self._live.items()]:
-            yield address, storage.row
+    def row_of(self, tensor: Any) -> int | None:
+        """Return the row of a tensor's storage; None for one that is none of the trace's."""
+        if not isinstance(tensor, FakeTensor):
+            return None
+        known = self._live.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known.row
+
+    def name(self, row: int, label: Label) -> None:
+        """Say what a block is; what was said first counts."""
+        with self._lock:
+            if self._log.label[row] < 0:
+                self._log.name(row, label)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -169,6 +181,7 @@ class Tracker(TorchDispatchMode):
     def _take(self, hidden: Hidden, device: str) -> int | None:
         """Note hidden memory; the row of what goes with the operator."""
         row = self._allocate(device, hidden.nbytes, hidden.name)
+        self.trace.hidden[row] = hidden.name
         if hidden.least != hidden.most:
             self.trace.bounds[row] = hidden.least, hidden.most
         return None if hidden.stays else row

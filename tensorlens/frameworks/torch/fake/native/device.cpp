@@ -50,8 +50,3 @@ TENSORLENS_EXPORT void tensorlens_set_stream(int device, long long stream) {
 TENSORLENS_EXPORT void tensorlens_hand_out_default_generator() {
   tensorlens::default_generator_wanted = true;
 }
-
-// cuDNN's version; 0 for a build without it
-TENSORLENS_EXPORT void tensorlens_set_cudnn(long version) {
-  tensorlens::cudnn_version.store(version);
-}

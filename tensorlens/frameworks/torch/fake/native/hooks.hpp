@@ -13,7 +13,7 @@
 
 namespace tensorlens {
 
-inline std::atomic<long> cudnn_version{91002};
+constexpr long CUDNN_VERSION = 91002;
 inline thread_local bool default_generator_wanted = false;
 
 struct Hooks final : public at::CUDAHooksInterface {
@@ -28,10 +28,10 @@ struct Hooks final : public at::CUDAHooksInterface {
   bool hasCuSOLVER() const override { return true; }
   bool hasCuBLASLt() const override { return true; }
 
-  bool hasCuDNN() const override { return cudnn_version.load() > 0; }
+  bool hasCuDNN() const override { return true; }
   bool compiledWithCuDNN() const override { return hasCuDNN(); }
-  long versionCuDNN() const override { return cudnn_version.load(); }
-  long versionRuntimeCuDNN() const override { return cudnn_version.load(); }
+  long versionCuDNN() const override { return CUDNN_VERSION; }
+  long versionRuntimeCuDNN() const override { return CUDNN_VERSION; }
   long versionCuDNNFrontend() const override { return 11200; }
   long versionCUDART() const override { return 12080; }
   bool supportsDilatedConvolutionWithCuDNN() const override { return hasCuDNN(); }

@@ -1,0 +1,149 @@
+"""The answer, put together from a trace and what allocators make of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from tensorlens.allocators import Settings
+from tensorlens.errors import TensorlensError
+from tensorlens.estimate.apart import apart
+from tensorlens.estimate.simulation import Simulated, Simulation, least_capacity
+from tensorlens.estimate.terms import why
+from tensorlens.records.cards import Card
+from tensorlens.records.estimates import Estimate, Range, Term
+from tensorlens.records.events import FREE, EventLog
+from tensorlens.records.recordings import Origin, Recording
+from tensorlens.records.traces import Trace
+
+
+def assemble(
+    trace: Trace,
+    *,
+    device: str,
+    card: Card | None,
+    settings: str,
+    capacity: int | None,
+    program: str,
+) -> Estimate:
+    """Return the estimate for a device.
+
+    Raises:
+        TensorlensError: the program puts nothing on it.
+    """
+    asked = Settings.parse(settings)
+    total = None if card is None else card.memory
+    device = _found(trace, device)
+    variants = [Simulation(trace, asked, total, size).run() for size in _sizes(trace)]
+    low, likely, high = variants if len(variants) == 3 else variants * 3
+
+    def ranged(of: Callable[[Simulated], int]) -> Range:
+        figures = [of(variant) for variant in (low, likely, high)]
+        return Range(min(figures), figures[1], max(figures))
+
+    reserved = ranged(lambda variant: variant.peak_reserved(device))
+    log = likely.log
+    row = _highest(log, device)
+    return Estimate(
+        device=device,
+        card=card,
+        allocated=ranged(lambda variant: variant.peak_allocated(device)),
+        reserved=reserved,
+        least_capacity=_capacity(trace, device, asked, reserved),
+        steps=tuple(likely.figures[device]),
+        terms=(*_terms(trace, likely, device, row), *apart(card, trace)),
+        recording=Recording(
+            log,
+            Origin(
+                provenance="estimated",
+                process=program,
+                source={name: _source(name) for name in log.devices},
+                notes=tuple(caution.text for caution in trace.cautions),
+            ),
+        ),
+        peak_row=row,
+        capacity=capacity,
+        batch=_batch(log),
+        settings=settings,
+        warnings=tuple(trace.cautions),
+        approximate=trace.approximate,
+        versions=trace.versions,
+        program=program,
+    )
+
+
+def _found(trace: Trace, device: str) -> str:
+    """Return the device as the trace has it: ``cuda:0`` for ``cuda``."""
+    names = [name for name in trace.log.devices if f"{name}:".startswith(f"{device}:")]
+    if not names:
+        raise TensorlensError(f"the program puts nothing on {device}: there is nothing to estimate")
+    return names[0]
+
+
+def _sizes(trace: Trace) -> list[Callable[[int], int] | None]:
+    """Return what gives the least, the likeliest and the largest size of each request."""
+    if not trace.bounds:
+        return [None]
+    size, bounds = trace.log.size, trace.bounds
+
+    def bound(end: int) -> Callable[[int], int]:
+        return lambda row: bounds[row][end] if row in bounds else size[row]
+
+    return [bound(0), None, bound(1)]
+
+
+def _capacity(trace: Trace, device: str, settings: Settings, reserved: Range) -> Range:
+    if device == "cpu":
+        return reserved
+    found = [
+        least_capacity(trace, device, settings, most, size)
+        for most, size in zip(
+            (reserved.low, reserved.point, reserved.high), _sizes(trace), strict=False
+        )
+    ]
+    return Range.exactly(found[0]) if len(found) == 1 else Range(*sorted(found))
+
+
+def _highest(log: EventLog, device: str) -> int:
+    """Return the event after which the allocator had most handed out, remainders included."""
+    number = log.devices.index(device)
+    held, most, highest = 0, -1, -1
+    for row, kind in enumerate(log.kind):
+        if log.device[row] != number or kind > FREE:
+            continue
+        if kind == FREE:
+            pair = log.pair[row]
+            held -= log.held.get(pair, log.size[row])
+        else:
+            held += log.held.get(row, log.size[row])
+        if held > most:
+            most, highest = held, row
+    return highest
+
+
+def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[Term]:
+    """Return what no tensor of the program is of what is resident at the peak, by name."""
+    log = simulated.log
+    found: dict[str, Range] = {}
+    for row, name in trace.hidden.items():
+        made = simulated.rows.get(row)
+        if made is None or log.devices[log.device[made]] != device:
+            continue
+        pair = log.pair[made]
+        if made <= peak and (pair < 0 or pair > peak):
+            size = trace.log.size[row]
+            least, most = trace.bounds.get(row, (size, size))
+            found[name] = found.get(name, Range(0, 0, 0)) + Range(least, size, most)
+    return [Term(name, nbytes, why(name)) for name, nbytes in found.items()]
+
+
+def _batch(log: EventLog) -> int | None:
+    """Return the first dimension that most inputs have."""
+    sizes = Counter(
+        label.shape[0] for label in log.labels if label.role == "input" and label.shape
+    )
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def _source(device: str) -> str:
+    return "fake tensors" if device == "cpu" else "fake tensors, simulated caching allocator"

@@ -1,0 +1,86 @@
+"""The process that runs steps on fake tensors: jobs come in, traces go out."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from tensorlens.errors import TensorlensError
+from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
+from tensorlens.frameworks.torch.fake.setup import Readiness, prepare
+from tensorlens.records.cards import H100
+
+_LAST = 2000
+"""Characters of the program's own output that a failure shows."""
+
+
+def serve(jobs: int, answers: int) -> None:
+    """Answer jobs until there are no more.
+
+    Args:
+        jobs: file descriptor to read pickled jobs from.
+        answers: file descriptor to write pickled answers to.
+    """
+    source, target = os.fdopen(jobs, "rb"), os.fdopen(answers, "wb")
+    readiness: Readiness | None = None
+    while True:
+        try:
+            job: Job = pickle.load(source)
+        except EOFError:
+            return
+        sys.path[:] = job.path
+        output = io.StringIO()
+        try:
+            if readiness is None:
+                readiness = _ready(job)
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                answer = _answer(job, readiness, target)
+        except BaseException as error:
+            answer = _failure(error, output.getvalue())
+        _send(target, answer)
+        gc.collect()
+
+
+def _ready(job: Job) -> Readiness:
+    if job.device == "cpu":
+        import torch  # noqa: F401
+
+        return Readiness(False)
+    return prepare(job.devices, job.card or H100)
+
+
+def _answer(job: Job, readiness: Readiness, target: BinaryIO) -> Answer:
+    from tensorlens.frameworks.torch.fake.run import run
+
+    return run(job, readiness, lambda done: _send(target, Progress(done)))
+
+
+def _send(target: BinaryIO, answer: Answer) -> None:
+    pickle.dump(answer, target, protocol=5)
+    target.flush()
+
+
+def _failure(error: BaseException, output: str) -> Failure:
+    if isinstance(error, TensorlensError):
+        return Failure(str(error))
+    kind = type(error).__name__
+    text = " ".join(str(error).split())[:300]
+    lines = [*_own_frames(error), f"{kind}: {error}"]
+    last = output[-_LAST:].strip()
+    if last:
+        lines += ["it wrote last:", last]
+    return Failure(f"the program failed: {kind}: {text}", "\n".join(lines))
+
+
+def _own_frames(error: BaseException) -> Iterator[str]:
+    """Give the traceback from where the program begins."""
+    entries: list[Any] = traceback.extract_tb(error.__traceback__)
+    begins = next((at + 1 for at, each in enumerate(entries) if each.name == "call_program"), 0)
+    yield from (line.rstrip() for line in traceback.format_list(entries[begins:]))

@@ -1,0 +1,65 @@
+"""What the process that runs fake steps is asked, and how it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorlens.records.cards import Card
+from tensorlens.records.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run: a function on its way, one to import, or a script."""
+
+    name: str
+    """As a person calls it: ``train.py:make_step``."""
+    parcel: bytes | None = None
+    """A function as :mod:`.parcels` packs it."""
+    module: str | None = None
+    """The module it is in."""
+    file: str | None = None
+    """Or the file; run as a script where there is no function."""
+    function: str | None = None
+    arguments: Sequence[str] = ()
+    """What a script finds in ``sys.argv[1:]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run."""
+
+    program: Program
+    device: str
+    """``cuda`` or ``cpu``."""
+    card: Card | None
+    steps: int
+    path: Sequence[str]
+    """``sys.path`` of whoever asks."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the function that makes the step."""
+    positional: Sequence[Any] = ()
+    world_size: int = 1
+    devices: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    steps_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run has no trace."""
+
+    text: str
+    """One line."""
+    details: str = ""
+    """The program's own traceback, and what it wrote last."""
+
+
+Answer = Progress | Failure | Trace

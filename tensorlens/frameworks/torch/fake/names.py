@@ -1,0 +1,79 @@
+"""Names of what the program's models and optimizers hold, for the blocks of a trace."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.torch.census.owners import Owners
+from tensorlens.frameworks.torch.fake.tracker import Tracker
+from tensorlens.records.events import Label
+from tensorlens.records.tensors import ROLES
+
+
+class BlockNames:
+    """Gives blocks their names while they are there."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._handle = register_optimizer_step_pre_hook(self._stepping)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._handle.remove()
+
+    def look(self) -> None:
+        """Name what models and optimizers hold now, and the gradients there are."""
+        found = [each for each in gc.get_objects() if issubclass(type(each), _KINDS)]
+        modules = [each for each in found if isinstance(each, torch.nn.Module)]
+        optimizers = [each for each in found if isinstance(each, torch.optim.Optimizer)]
+        roots = _outermost(modules)
+        owners = Owners([Root(root, None) for root in roots])
+        owners.add_found([], optimizers)
+        naming = owners.naming
+        columns = zip(naming.items, naming.given.nodes, naming.roles, strict=True)
+        named = [(item, naming.names[node], ROLES[role]) for item, node, role in columns]
+        self._name(named)
+        self._name(_gradients(named))
+
+    def _name(self, named: Iterable[tuple[Any, str, str]]) -> None:
+        tracker = self._tracker
+        for item, name, role in named:
+            for part in _plain(item):
+                row = tracker.row_of(part)
+                if row is not None:
+                    shape = tuple(int(size) for size in part.shape)
+                    dtype = str(part.dtype).removeprefix("torch.")
+                    tracker.name(row, Label(name, role, dtype, shape))
+
+    def _stepping(self, *step: Any) -> None:
+        self.look()
+
+
+_KINDS = (torch.nn.Module, torch.optim.Optimizer)
+
+
+def _outermost(modules: list[Any]) -> list[Any]:
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner and _holds(module)]
+
+
+def _holds(module: Any) -> bool:
+    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+
+
+def _gradients(named: list[tuple[Any, str, str]]) -> Iterable[tuple[Any, str, str]]:
+    for item, name, role in named:
+        if role == "parameter" and item.grad is not None:
+            yield item.grad, f"{name}.grad", "gradient"
+
+
+def _plain(tensor: Any) -> list[Any]:
+    """Return the tensors that a tensor's bytes are in: a sharded one's own part."""
+    local = getattr(tensor, "_local_tensor", None)
+    return [tensor] if local is None else [local]

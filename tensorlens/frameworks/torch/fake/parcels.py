@@ -1,0 +1,111 @@
+"""Functions on their way to another process; of tensors among what they refer to, only the shape.
+
+What has a place that the other process can import from goes by its name, anything else by value.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from tensorlens.errors import UsageError
+
+
+def pack(function: Callable[..., Any]) -> bytes:
+    """Return a function as :func:`unpack` takes it; torch is not imported for it.
+
+    Raises:
+        UsageError: something that it refers to cannot go to another process.
+    """
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    by_value = module is not None and module.__name__ != "__main__" and not _is_importable(module)
+    if by_value:
+        cloudpickle.register_pickle_by_value(module)
+    stream = io.BytesIO()
+    try:
+        _Pickler(stream).dump(function)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        name = getattr(function, "__qualname__", repr(function))
+        raise UsageError(
+            f"{name} cannot go to a process of its own: {reason}; build everything inside of it, "
+            'or give it as "module:function"'
+        ) from None
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+    return stream.getvalue()
+
+
+def unpack(parcel: bytes) -> Callable[..., Any]:
+    """Return the function; its tensors are fake where a mode of fake tensors is on."""
+    function: Callable[..., Any] = cloudpickle.loads(parcel)
+    return function
+
+
+def _is_importable(module: ModuleType) -> bool:
+    try:
+        found = importlib.util.find_spec(module.__name__)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    file = getattr(module, "__file__", None)
+    if found is None or found.origin is None or file is None:
+        return found is not None
+    return Path(found.origin).resolve() == Path(file).resolve()
+
+
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, item: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            if isinstance(item, torch.UntypedStorage):
+                return _storage, (item.nbytes(), str(item.device))
+            if isinstance(item, torch.Tensor) and item.layout == torch.strided:
+                return _tensor, _described(item, torch)
+        return super().reducer_override(item)
+
+
+def _described(tensor: Any, torch: Any) -> tuple[Any, ...]:
+    kind = torch.nn.Parameter if isinstance(tensor, torch.nn.Parameter) else torch.Tensor
+    return (
+        tensor.untyped_storage(),
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.requires_grad,
+        kind,
+    )
+
+
+def _storage(nbytes: int, device: str) -> Any:
+    import torch
+
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+
+def _tensor(
+    storage: Any,
+    dtype: Any,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    requires_grad: bool,
+    kind: Any,
+) -> Any:
+    import torch
+
+    # a view of the bytes would be one in autograd's eyes, too
+    with torch.no_grad():
+        whole = storage.view(dtype) if storage.numel() else storage.new_empty(0, dtype=dtype)
+        tensor = whole.as_strided(shape, stride, offset).detach()
+    if kind is torch.nn.Parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad)

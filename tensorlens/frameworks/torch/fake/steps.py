@@ -1,0 +1,155 @@
+"""Runs a program's steps, as many as are wanted."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import runpy
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.torch.fake.jobs import Program
+from tensorlens.frameworks.torch.fake.parcels import unpack
+from tensorlens.frameworks.torch.fake.tracker import Tracker
+from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
+
+
+class Enough(BaseException):
+    """Ends a program that has made all steps wanted."""
+
+
+class Steps:
+    """The steps of one run.
+
+    Args:
+        wanted: how many.
+        tracker: takes a mark where each begins, and ``end``.
+        done: called with the number of steps done.
+    """
+
+    def __init__(self, wanted: int, tracker: Tracker, done: Callable[[int], None]) -> None:
+        self._wanted = wanted
+        self._tracker = tracker
+        self._done = done
+        self._began = 0.0
+        self.seconds: list[float] = []
+
+    def run(
+        self, program: Program, begin: Callable[[], Any], call: Callable[[Callable[[], Any]], Any]
+    ) -> None:
+        """Run a program's steps.
+
+        Args:
+            program: whose.
+            begin: begins it. What it returns runs one step; None if it was the whole program, whose
+                steps are those of its first optimizer, or itself if there are none.
+            call: calls what runs one step.
+
+        Raises:
+            UsageError: it returned something else.
+        """
+        step = self._begun(begin)
+        if step is None:
+            if not self.seconds:
+                self._tracker.mark("step 1", row=0)
+                self._end()
+        elif not callable(step):
+            raise UsageError(
+                f"{program.name} returned a {type(step).__name__}: return a function that runs one "
+                "step, or nothing if it is the whole program"
+            )
+        else:
+            self._tracker.forget_marks()
+            self.seconds.clear()
+            for number in range(1, self._wanted + 1):
+                self._begin(number)
+                call(step)
+                self._end()
+        self._tracker.mark("end")
+
+    def _begun(self, begin: Callable[[], Any]) -> Any:
+        """Begin the program, and end it if it makes all steps wanted by itself."""
+        counted = OptimizerSteps(self._stepped)
+        self._began = time.perf_counter()
+        try:
+            return begin()
+        except Enough:
+            return None
+        finally:
+            counted.close()
+
+    def _stepped(self) -> None:
+        if not self.seconds:
+            self._tracker.mark("step 1", row=0)
+        self._end()
+        if len(self.seconds) == self._wanted:
+            raise Enough
+        self._begin(len(self.seconds) + 1)
+
+    def _begin(self, number: int) -> None:
+        self._tracker.mark(f"step {number}")
+        self._began = time.perf_counter()
+
+    def _end(self) -> None:
+        self.seconds.append(time.perf_counter() - self._began)
+        self._done(len(self.seconds))
+
+
+def beginning(program: Program, positional: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Import or unpack a program and begin it: call its function, or run the script.
+
+    Raises:
+        UsageError: there is no such module or function.
+    """
+    if program.function is None and program.parcel is None:
+        return _run_script(program)
+    return _function(program)(*positional, **options)
+
+
+def _function(program: Program) -> Callable[..., Any]:
+    if program.parcel is not None:
+        return unpack(program.parcel)
+    module = _module(program)
+    found: Any = module
+    assert program.function is not None
+    for name in program.function.split("."):
+        if not hasattr(found, name):
+            raise UsageError(f"{program.name}: there is no {name!r} in it")
+        found = getattr(found, name)
+    if not callable(found):
+        raise UsageError(f"{program.name} is no function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _module(program: Program) -> ModuleType:
+    if program.file is None:
+        assert program.module is not None
+        try:
+            return importlib.import_module(program.module)
+        except ModuleNotFoundError as error:
+            if error.name is not None and program.module.startswith(error.name):
+                raise UsageError(f"{program.name}: there is no module {error.name!r}") from None
+            raise
+    folder = str(Path(program.file).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = Path(program.file).stem
+    specification = importlib.util.spec_from_file_location(name, program.file)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def _run_script(program: Program) -> None:
+    assert program.file is not None
+    sys.argv = [program.file, *program.arguments]
+    sys.path.insert(0, str(Path(program.file).resolve().parent))
+    runpy.run_path(program.file, run_name="__main__")

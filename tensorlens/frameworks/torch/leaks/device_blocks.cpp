@@ -1,0 +1,317 @@
+// The blocks that accelerators' allocators have handed out, each with the step and the line that
+// made it.
+//
+// torch's caching allocators tell each block that they hand out or take back to a function of
+// libc10's, for torch's own profiler (c10::reportMemoryUsageToProfiler, called in alloc_found_block
+// and free of c10/cuda/CUDACachingAllocator.cpp and c10/xpu/XPUCachingAllocator.cpp). It is called
+// on all threads, whether a profiler runs or not. The libraries that import it are given ours,
+// which calls it: the entry of their global offset tables is replaced, once and for good.
+//
+// The reports come with an allocator's lock held, with or without the GIL: nothing here waits for
+// either.
+
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+
+#include "../native/births.hpp"
+#include "imports.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include <pthread.h>
+
+#define TL_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// Type and index of a device in one number, at least 1. ROCm's allocator says HIP of what torch
+// shows as CUDA.
+uintptr_t number_of(c10::Device device) {
+  const auto type = device.type() == c10::DeviceType::HIP ? c10::DeviceType::CUDA : device.type();
+  return (static_cast<uintptr_t>(type) + 1) << 8 | static_cast<uint8_t>(device.index());
+}
+
+struct DeviceBlock {
+  uintptr_t key;
+  int64_t size;
+  int32_t birth, era;
+  int64_t device;
+};
+
+// How many blocks of a device were made.
+struct Made {
+  uintptr_t key;
+  int64_t count;
+};
+
+struct Blocks {
+  SpinLock lock;
+  Table<DeviceBlock> blocks;
+  Table<Made> made;
+};
+
+Blocks& g_all = *new Blocks;
+std::atomic<int32_t> g_era{0};
+std::atomic<bool> g_follows{false};
+
+void take_in(uintptr_t address, int64_t size, uintptr_t device, int32_t birth) {
+  const Holding holding(g_all.lock);
+  if (Made* const made = g_all.made.put(device)) {
+    ++made->count;
+  }
+  if (DeviceBlock* const block = g_all.blocks.put(address)) {
+    const int32_t era = g_era.load(std::memory_order_relaxed);
+    *block = DeviceBlock{address, size, birth, era, static_cast<int64_t>(device)};
+  }
+}
+
+void take_out(uintptr_t address) {
+  const Holding holding(g_all.lock);
+  DeviceBlock block;
+  g_all.blocks.take(address, &block);
+}
+
+// Threads whose last operators are those that backward begins with, and the line of them.
+struct Beginning {
+  uintptr_t key;
+  int32_t birth;
+};
+
+struct Beginnings {
+  SpinLock lock;
+  Table<Beginning> threads;
+};
+
+Beginnings& g_beginnings = *new Beginnings;
+
+// Its address stands for the thread.
+struct Thread {
+  bool begins = false;
+
+  void begin(int32_t birth) {
+    begins = true;
+    const Holding holding(g_beginnings.lock);
+    if (Beginning* const beginning = g_beginnings.threads.put(key())) {
+      beginning->birth = birth;
+    }
+  }
+
+  void end() {
+    if (begins) {
+      begins = false;
+      Beginning beginning;
+      const Holding holding(g_beginnings.lock);
+      g_beginnings.threads.take(key(), &beginning);
+    }
+  }
+
+  ~Thread() {
+    end();
+  }
+
+ private:
+  uintptr_t key() const {
+    return reinterpret_cast<uintptr_t>(this);
+  }
+};
+
+alignas(16) thread_local Thread t_thread;
+
+// backward() makes the gradient that it begins with, and then other threads run the pass.
+std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
+  const char* const name = function.name();
+  if (std::strcmp(name, "aten::ones_like") == 0) {
+    const int32_t birth = birth_here();
+    if (birth != kNoBirth) {
+      t_thread.begin(birth);
+    }
+  } else if (
+      t_thread.begins && std::strcmp(name, "aten::empty_like") != 0 &&
+      std::strcmp(name, "aten::empty_strided") != 0 && std::strcmp(name, "aten::fill_") != 0) {
+    t_thread.end();
+  }
+  return nullptr;
+}
+
+// The line of the only pass that may run: several could not be told apart.
+int32_t birth_of_pass() {
+  int32_t birth = kNoBirth;
+  const Holding holding(g_beginnings.lock);
+  if (g_beginnings.threads.used() == 1) {
+    g_beginnings.threads.each([&](const Beginning& beginning) { birth = beginning.birth; });
+  }
+  return birth;
+}
+
+int32_t birth_now() {
+  const int32_t here = birth_here();
+  // a thread of autograd's runs no Python
+  return here != kNoBirth || t_thread.begins ? here : birth_of_pass();
+}
+
+void report(void* data, int64_t size, size_t allocated, size_t reserved, c10::Device device) {
+  if (g_follows.load(std::memory_order_relaxed) && data != nullptr && !device.is_cpu()) {
+    if (size > 0) {
+      take_in(reinterpret_cast<uintptr_t>(data), size, number_of(device), birth_now());
+    } else if (size < 0) {
+      take_out(reinterpret_cast<uintptr_t>(data));
+    }
+  }
+  c10::reportMemoryUsageToProfiler(data, size, allocated, reserved, device);
+}
+
+void lock_all() {
+  g_all.lock.lock();
+  g_beginnings.lock.lock();
+  lock_births();
+}
+
+void unlock_all() {
+  unlock_births();
+  g_beginnings.lock.unlock();
+  g_all.lock.unlock();
+}
+
+at::CallbackHandle g_callback = at::INVALID_CALLBACK_HANDLE;
+int g_followers = 0;
+
+struct Living {
+  std::vector<uint64_t> address;
+  std::vector<int64_t> size;
+  std::vector<int32_t> birth, era;
+  std::vector<int64_t> device;
+};
+
+struct Sums {
+  std::vector<int32_t> birth;
+  std::vector<int64_t> device, blocks, bytes;
+};
+
+}  // namespace
+
+// Both are called with the GIL held, which is what keeps them apart. Gives how many libraries
+// report here; where none does, nobody is to follow.
+TL_EXPORT int64_t tl_devices_follow() {
+  // a fork in the middle of a change would leave the child a lock that nobody opens
+  static const int prepared = pthread_atfork(&lock_all, &unlock_all, &unlock_all);
+  (void)prepared;
+  const int64_t libraries = replace_import(
+      reinterpret_cast<void*>(&c10::reportMemoryUsageToProfiler), reinterpret_cast<void*>(&report));
+  if (libraries > 0 && g_followers++ == 0) {
+    g_callback = at::addGlobalCallback(
+        at::RecordFunctionCallback(op_begins).scopes({at::RecordScope::FUNCTION}));
+    g_follows.store(true);
+  }
+  return libraries;
+}
+
+TL_EXPORT void tl_devices_leave() {
+  if (--g_followers == 0) {
+    g_follows.store(false);
+    at::removeCallback(g_callback);
+    const Holding holding(g_all.lock);
+    g_all.blocks.release();
+    g_all.made.release();
+  }
+}
+
+TL_EXPORT void tl_devices_era(int32_t era) {
+  g_era.store(era, std::memory_order_relaxed);
+}
+
+// How many blocks were made since someone follows, of the device with this number.
+TL_EXPORT int64_t tl_devices_made(int64_t device) {
+  const Holding holding(g_all.lock);
+  const Made* const made = g_all.made.find(static_cast<uintptr_t>(device));
+  return made == nullptr ? 0 : made->count;
+}
+
+TL_EXPORT Living* tl_devices_living(int32_t since) {
+  try {
+    auto living = std::make_unique<Living>();
+    const Holding holding(g_all.lock);
+    g_all.blocks.each([&](const DeviceBlock& block) {
+      if (block.era >= since) {
+        living->address.push_back(block.key);
+        living->size.push_back(block.size);
+        living->birth.push_back(block.birth);
+        living->era.push_back(block.era);
+        living->device.push_back(block.device);
+      }
+    });
+    return living.release();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+TL_EXPORT int64_t tl_devices_living_look(const Living* living, const void** columns) {
+  const void* all[] = {
+      living->address.data(), living->size.data(), living->birth.data(), living->era.data(),
+      living->device.data()};
+  std::copy(std::begin(all), std::end(all), columns);
+  return static_cast<int64_t>(living->address.size());
+}
+
+TL_EXPORT void tl_devices_living_release(Living* living) {
+  delete living;
+}
+
+TL_EXPORT Sums* tl_devices_sums() {
+  struct Sum {
+    int64_t blocks = 0, bytes = 0;
+  };
+  try {
+    std::unordered_map<uint64_t, Sum> sums;
+    {
+      const Holding holding(g_all.lock);
+      g_all.blocks.each([&](const DeviceBlock& block) {
+        const auto birth = static_cast<uint32_t>(block.birth);
+        Sum& sum = sums[static_cast<uint64_t>(block.device) << 32 | birth];
+        ++sum.blocks;
+        sum.bytes += block.size;
+      });
+    }
+    auto found = std::make_unique<Sums>();
+    for (const auto& [key, sum] : sums) {
+      found->birth.push_back(static_cast<int32_t>(static_cast<uint32_t>(key)));
+      found->device.push_back(static_cast<int64_t>(key >> 32));
+      found->blocks.push_back(sum.blocks);
+      found->bytes.push_back(sum.bytes);
+    }
+    return found.release();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+TL_EXPORT int64_t tl_devices_sums_look(const Sums* sums, const void** columns) {
+  const void* all[] = {
+      sums->birth.data(), sums->device.data(), sums->blocks.data(), sums->bytes.data()};
+  std::copy(std::begin(all), std::end(all), columns);
+  return static_cast<int64_t>(sums->birth.size());
+}
+
+TL_EXPORT void tl_devices_sums_release(Sums* sums) {
+  delete sums;
+}
+
+// Births are numbered apart from the counter's.
+
+TL_EXPORT int tl_devices_prepare_births(const char32_t* folders, int64_t length) {
+  // the counter, which has prepared before, has compared a whole stack
+  return prepare_births(folders, length, 1);
+}
+
+TL_EXPORT void tl_devices_switch_births(int on) {
+  switch_births(on != 0);
+}
+
+TL_EXPORT const char32_t* tl_devices_birth_line(int32_t number, int64_t* length) {
+  const std::u32string* const text = g_lines.text(number);
+  *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());
+  return text == nullptr ? nullptr : text->data();
+}

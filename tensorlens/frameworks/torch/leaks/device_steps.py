@@ -1,0 +1,189 @@
+"""A loop's steps on accelerators: which blocks of which step are left there, and of which line."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.frameworks.torch.accelerators import backends, used_devices
+from tensorlens.frameworks.torch.leaks.device_blocks import DeviceBlocks, name_of
+from tensorlens.records.tensors import SourceLine
+
+_FOLLOWED = ("cuda", "xpu")
+"""Kinds whose allocators report their blocks (torch 2.13)."""
+_HANDED_OUT = "active_allocated"
+_FIRST = 1 << 24
+"""The first number of a line here; lines of the host have smaller ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOnDevices:
+    """Blocks that live, in columns."""
+
+    address: array[int]
+    size: array[int]
+    """As it was asked for, where that is known."""
+    birth: array[int]
+    era: array[int]
+
+
+def is_possible() -> bool:
+    """Tell whether there is an accelerator here that can be followed; initialises nothing."""
+    return any(_is_visible(backends[kind]) for kind in _FOLLOWED if kind in backends)
+
+
+def _is_visible(backend: Any) -> bool:
+    try:
+        # None: only initialising would tell
+        return backend.visible() != 0
+    except Exception:  # a lost context or driver: nothing that runs there
+        return False
+
+
+class DeviceSteps:
+    """Follows the blocks of all accelerators from its making until it is closed.
+
+    Each block is noted when its allocator hands it out, so that an address that is handed out
+    again is another block, whatever happens between two looks; torch's memory history is neither
+    asked nor changed. What lives is compared with the allocator's own list at the end.
+
+    Args:
+        blocks: the table; it is closed with this.
+    """
+
+    def __init__(self, blocks: DeviceBlocks) -> None:
+        self._blocks = blocks
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._born: dict[int, tuple[int, int]] = {}
+        self._made = {device: _allocations(device) for device in used_devices()}
+
+    def set_era(self, era: int) -> None:
+        """Say which step it is."""
+        self._blocks.set_era(era)
+
+    def lines(self) -> dict[int, tuple[int, int]]:
+        """Return for each number of a line how many blocks and bytes of it live."""
+        sums = self._blocks.sums()
+        columns = zip(sums.birth, sums.device, sums.blocks, sums.bytes, strict=True)
+        return {
+            self._number(birth, device): (blocks, nbytes)
+            for birth, device, blocks, nbytes in columns
+        }
+
+    def left(self, since: int) -> LeftOnDevices:
+        """Return the blocks of the era ``since`` or later that live."""
+        living = self._blocks.living(since)
+        requested = {kind: _handed_out(kind) for kind in {*map(_kind, set(living.device))}}
+        left = LeftOnDevices(array("Q"), array("q"), array("i"), array("i"))
+        rows = zip(living.address, living.size, living.birth, living.era, strict=True)
+        for device, (address, size, birth, era) in zip(living.device, rows, strict=True):
+            known = requested[_kind(device)]
+            if known is not None and address not in known:
+                # the allocator knows better
+                continue
+            left.address.append(address)
+            left.size.append(size if known is None else known[address])
+            left.birth.append(self._number(birth, device))
+            left.era.append(era)
+        return left
+
+    def line(self, number: int) -> SourceLine | None:
+        """Return the line with a number; None where it is not known."""
+        birth, _ = self._born.get(number, (-1, 0))
+        return None if birth < 0 else SourceLine(*self._blocks.birth_line(birth))
+
+    def device(self, number: int) -> str | None:
+        """Return the device of the blocks with a line's number; None if it is not of here."""
+        born = self._born.get(number)
+        return None if born is None else name_of(born[1])
+
+    def notes(self) -> list[str]:
+        """Return lines for the report on what could not be followed."""
+        return [note for device in used_devices() if (note := self._note(device)) is not None]
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._blocks.close()
+
+    def _number(self, birth: int, device: int) -> int:
+        """Return one number for a line and a device: each device's blocks are told apart."""
+        number = self._numbers.get((birth, device))
+        if number is None:
+            count = len(self._numbers)
+            number = _FIRST + count if birth >= 0 else -2 - count
+            self._numbers[birth, device] = number
+            self._born[number] = birth, device
+        return number
+
+    def _note(self, device: str) -> str | None:
+        seen = self._blocks.made(device)
+        if device.partition(":")[0] not in _FOLLOWED:
+            return f"{device} is not followed step by step: its allocator reports no blocks"
+        made = _allocations(device)
+        if made is None:
+            return None
+        missing = made - (self._made.get(device) or 0) - seen
+        if missing <= 0:
+            return None
+        return (
+            f"{device}: {missing} of {missing + seen} blocks were not seen when they were made "
+            "(by an allocator that reports none): what is left of them is not told"
+        )
+
+
+def not_followed(reason: str) -> list[str]:
+    """Return lines for the report where nothing is followed."""
+    return [f"{device} is not followed step by step: {reason}" for device in used_devices()]
+
+
+def _kind(device: int) -> str:
+    return name_of(device).partition(":")[0]
+
+
+def _handed_out(kind: str) -> Mapping[int, int] | None:
+    """Return the address of each block that is handed out, and how much was asked for.
+
+    None where the allocator has no list.
+    """
+    try:
+        segments = _snapshot(kind)
+        return dict(block for segment in segments for block in _blocks_of(segment))
+    except Exception:  # an allocator without a list, a lost context
+        return None
+
+
+def _snapshot(kind: str) -> Sequence[Mapping[str, Any]]:
+    take = getattr(backends[kind].module, "memory_snapshot", None)
+    if take is None:
+        take = backends[kind].module.memory.memory_snapshot
+    try:
+        # without the history, which can be long (torch 2.13)
+        found: Sequence[Mapping[str, Any]] = take(include_traces=False)
+    except TypeError:
+        found = take()
+    return found
+
+
+def _blocks_of(segment: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    address = segment["address"]
+    for block in segment["blocks"]:
+        # snapshots before torch 2.1 give no address of a block
+        address = block.get("address", address)
+        if block["state"] == _HANDED_OUT:
+            yield address, block.get("requested_size", block["size"])
+        address += block["size"]
+
+
+def _allocations(device: str) -> int | None:
+    """Return how many blocks of a device were ever handed out; None where nobody counts."""
+    kind, _, index = device.partition(":")
+    backend = backends.get(kind)
+    if backend is None or backend.statistics is None:
+        return None
+    try:
+        stats = backend.module.memory_stats_as_nested_dict(int(index or 0))
+        return int(stats["allocation"]["all"]["allocated"])
+    except Exception:  # an allocator without statistics
+        return None

@@ -1,0 +1,189 @@
+"""What a report says of an estimate, decided once for text and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tensorlens.records.estimates import FITS, TIGHT, Estimate, Fit, Range
+from tensorlens.records.events import ALLOC
+from tensorlens.records.moments import Resident
+from tensorlens.render.balance import place
+from tensorlens.render.figures import size
+from tensorlens.render.instants import mark_before
+from tensorlens.render.peak_parts import GROWING, Part, bytes_of
+from tensorlens.render.source import printable
+
+SETUP = "setup"
+"""What comes before the first mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One of the figures that a person asks for."""
+
+    label: str
+    nbytes: Range
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One line of a sum that can be checked by hand."""
+
+    sign: str
+    """What is done with it: empty for the first, ``+``, ``-``, and ``=`` for the sum so far."""
+    label: str
+    nbytes: int
+
+
+def title(estimate: Estimate) -> str:
+    """Return what was estimated for which device."""
+    what = "Approximate estimate" if estimate.approximate else "Estimate"
+    program = f": {printable(estimate.program)}" if estimate.program else ""
+    return f"{what} for {printable(estimate.device)}{program}"
+
+
+def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:
+    """Return what the estimate is true for: card, settings of the allocator, versions."""
+    card = estimate.card
+    found = []
+    if card is not None:
+        capability = ".".join(map(str, card.capability))
+        text = f"{printable(card.name)}, {size(card.memory)}, compute capability {capability}"
+        found.append(("card", text))
+    if estimate.settings:
+        found.append(("allocator", printable(estimate.settings)))
+    if estimate.versions:
+        versions = (f"{name} {version}" for name, version in estimate.versions.items())
+        found.append(("versions", printable(", ".join(versions))))
+    return tuple(found)
+
+
+def spread(nbytes: Range) -> str:
+    """Return ``9.61 GiB (9.40 GiB to 9.93 GiB)``, or one figure where the bounds read alike."""
+    low, point, high = size(nbytes.low), size(nbytes.point), size(nbytes.high)
+    return point if low == high else f"{point} ({low} to {high})"
+
+
+def judged(estimate: Estimate) -> Fit | None:
+    """Return whether it fits: into what was asked, else into the card's whole memory."""
+    if estimate.capacity is not None:
+        return estimate.fits()
+    return None if estimate.card is None else estimate.fits(estimate.card.memory)
+
+
+def verdict(estimate: Estimate) -> str:
+    """Return the answer in one line: whether it fits, what it needs, what is left or lacks."""
+    needed, fit = estimate.needed, judged(estimate)
+    if fit is None:
+        return f"needs {spread(needed)}"
+    where = size(fit.capacity)
+    if estimate.capacity is None:
+        where = f"the card's {where}"
+    spare = fit.capacity - needed.point
+    if fit.verdict == FITS:
+        return f"fits into {where}: needs {spread(needed)}, {size(spare)} to spare"
+    if fit.verdict == TIGHT:
+        return (
+            f"tight in {where}: likely needs {size(needed.point)}, {size(spare)} to spare,"
+            f" but may need up to {size(needed.high)}"
+        )
+    return f"does not fit into {where}: needs {spread(needed)}, {size(-spare)} more than there is"
+
+
+def figures(estimate: Estimate) -> tuple[Figure, ...]:
+    """Return the figures that are asked for first; those outside of torch where there are any."""
+    allocated = Figure("peak allocated", estimate.allocated, "torch.cuda.max_memory_allocated()")
+    reserved = Figure("peak reserved", estimate.reserved, "torch.cuda.max_memory_reserved()")
+    if estimate.card is None:
+        return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
+    return (
+        allocated,
+        reserved,
+        Figure("least capacity", estimate.least_capacity, "cached memory goes back when it must"),
+        Figure("outside of torch", estimate.apart, "context, loaded kernels"),
+        Figure("card must have", estimate.needed, "least capacity and what is outside"),
+    )
+
+
+def rungs(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[Rung]:
+    """Give the sum from the parts of the peak up to what the card must have.
+
+    It adds up to the byte: to the peaks of what is allocated and reserved, to the least capacity,
+    and with the terms outside of torch to what is needed.
+    """
+    for number, part in enumerate(parts.values()):
+        yield _signed(part.nbytes, part.label, first=not number)
+    yield Rung("=", "allocated at the peak", estimate.peak_allocated)
+    if estimate.card is None and not estimate.apart.high:
+        return
+    cached = estimate.peak_reserved - estimate.peak_allocated
+    if cached:
+        yield _signed(cached, "held in segments beyond that")
+    yield Rung("=", "reserved at the peak", estimate.peak_reserved)
+    given_back = estimate.least_capacity.point - estimate.peak_reserved
+    if given_back:
+        label = "cached, goes back when it must" if given_back < 0 else "up to whole segments"
+        yield _signed(given_back, label)
+        yield Rung("=", "least that the allocator can do with", estimate.least_capacity.point)
+    for term in estimate.terms:
+        if term.apart and term.nbytes.high:
+            yield _signed(term.nbytes.point, printable(term.name))
+    yield Rung("=", "what the card must have", estimate.needed.point)
+
+
+def peak_block(estimate: Estimate) -> Resident | None:
+    """Return the block whose allocation made the peak."""
+    log, row = estimate.recording.log, estimate.peak_row
+    if not 0 <= row < len(log) or log.kind[row] != ALLOC:
+        return None
+    (block,) = estimate.recording.blocks((row,))
+    return block
+
+
+def peak_step(estimate: Estimate) -> str:
+    """Return the step that the peak is in: ``step 2``, or :data:`SETUP`."""
+    mark = mark_before(estimate.recording.marks, estimate.peak_row)
+    return SETUP if mark is None else printable(mark.name)
+
+
+def peak_place(estimate: Estimate) -> str:
+    """Return where the peak is: ``in backward of step 2, at train.py:12 in step, in fc1``."""
+    step, block = peak_step(estimate), peak_block(estimate)
+    when = "while model and data are made" if step == SETUP else f"in {step}"
+    if block is None:
+        return when
+    if step != SETUP and block.phase != "other":
+        when = f"in {printable(block.phase)} of {step}"
+    line = block.charged or block.born
+    where = [f"at {place(line, function=True)}"] if line else []
+    where += [f"in {printable(block.module)}"] if block.module else []
+    where += [f"for {printable(block.op)}"] if block.op else []
+    return ", ".join([when, *where])
+
+
+def cost_of_an_item(estimate: Estimate, parts: Mapping[str, Part]) -> int | None:
+    """Return about how many bytes one more item of the batch adds to the peak.
+
+    It is what grows with the batch at the peak, by the items there are: activations, inputs, the
+    gradients of activations, and what operators of forward and backward have for themselves.
+    """
+    if not estimate.batch:
+        return None
+    growing = sum(bytes_of(parts, kind) for kind in GROWING)
+    growing += sum(part.in_operators for part in parts.values())
+    return growing // estimate.batch
+
+
+def highest(estimate: Estimate, role: str) -> int:
+    """Return the bytes of a role at its own highest instant, as the timeline has it."""
+    recording = estimate.recording
+    if estimate.device not in recording.devices:
+        return 0
+    values = recording.timeline(estimate.device).by_role.get(role, ())
+    return max(values, default=0)
+
+
+def _signed(nbytes: int, label: str, *, first: bool = False) -> Rung:
+    return Rung("-" if nbytes < 0 else "" if first else "+", label, abs(nbytes))

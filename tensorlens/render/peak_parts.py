@@ -1,0 +1,120 @@
+"""What an estimate's peak is made of, in parts that add up to it, decided once for all formats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tensorlens.records.estimates import REMAINDER, Estimate
+from tensorlens.records.moments import Resident
+from tensorlens.records.tensors import BLOCK_ROLES
+
+ON_THE_WAY = "gradient of activations"
+"""The part of what backward makes that is the gradient of no parameter."""
+WORKSPACE = "workspace"
+"""The kind of the parts that no tensor of the program is."""
+UNTOLD = "not told apart"
+"""The part that is left where the blocks do not add up to the peak."""
+
+GROWING = ("activation", "input", ON_THE_WAY)
+"""The kinds that grow with the batch, besides what an operator takes for itself."""
+
+_ORDER = (
+    *("parameter", "buffer", "gradient", "optimizer", "activation", ON_THE_WAY),
+    *("input", "other", "temporary", WORKSPACE, REMAINDER, UNTOLD),
+)
+_CALLED = {
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "gradient": "gradients",
+    "optimizer": "optimizer state",
+    "activation": "activations",
+    ON_THE_WAY: "gradients of activations",
+    "input": "inputs",
+    "other": "other tensors",
+    "temporary": "temporaries of operators",
+    REMAINDER: "remainders of blocks",
+}
+
+
+@dataclass(slots=True)
+class Part:
+    """Blocks of one kind that are there at the peak."""
+
+    kind: str
+    """A role, :data:`ON_THE_WAY`, :data:`WORKSPACE`, the remainder or :data:`UNTOLD`."""
+    label: str
+    """As a person reads it: ``parameters``, ``cuBLAS workspace``."""
+    nbytes: int = 0
+    blocks: int = 0
+    elements: int | None = 0
+    """Numbers in all of them; None where a shape is not known."""
+    dtypes: dict[str, int] = field(default_factory=dict)
+    """Type of their numbers to bytes, where known."""
+    slots: dict[str, int] = field(default_factory=dict)
+    """Of an optimizer's state, what each of its tensors is called to bytes: ``exp_avg``."""
+    in_operators: int = 0
+    """Bytes that an operator of forward or backward has for itself."""
+
+
+def peak_parts(estimate: Estimate) -> Mapping[str, Part]:
+    """Return the parts by their labels, in the order in which a report tells of them.
+
+    They add up to the likeliest peak of what is allocated. Roles are told apart further: blocks
+    that are a term of the estimate, and gradients that no parameter has.
+    """
+    peak = estimate.peak
+    terms = {term.name for term in estimate.terms if not term.apart}
+    found: dict[str, Part] = {}
+    for block in peak.tensors:
+        kind, label = _kind(block, terms)
+        _add(found.setdefault(label, Part(kind, label)), block)
+    held = peak.bytes if peak.held is None else peak.held
+    for kind, nbytes in ((REMAINDER, held - peak.bytes), (UNTOLD, estimate.peak_allocated - held)):
+        if nbytes:
+            label = _CALLED.get(kind, kind)
+            found[label] = Part(kind, label, nbytes, elements=None)
+    ordered = sorted(found.values(), key=lambda part: (_place(part.kind), -part.nbytes))
+    return {part.label: part for part in ordered if part.nbytes}
+
+
+def of_kind(parts: Mapping[str, Part], kind: str) -> Part | None:
+    """Return the first part of a kind."""
+    return next((part for part in parts.values() if part.kind == kind), None)
+
+
+def bytes_of(parts: Mapping[str, Part], kind: str) -> int:
+    """Return the bytes of all parts of a kind."""
+    return sum(part.nbytes for part in parts.values() if part.kind == kind)
+
+
+def _kind(block: Resident, terms: set[str]) -> tuple[str, str]:
+    for name in (block.op, block.name):
+        if name in terms and name is not None:
+            return WORKSPACE, name
+    kind = block.role
+    if kind == "gradient" and not (block.known or block.name.endswith(".grad")):
+        kind = ON_THE_WAY
+    return kind, _CALLED.get(kind, kind)
+
+
+def _add(part: Part, block: Resident) -> None:
+    part.nbytes += block.nbytes
+    part.blocks += 1
+    if block.shape is None or part.elements is None:
+        part.elements = None
+    else:
+        part.elements += math.prod(block.shape)
+    if block.dtype:
+        part.dtypes[block.dtype] = part.dtypes.get(block.dtype, 0) + block.nbytes
+    if block.role == "optimizer" and block.known and "." in block.name:
+        slot = block.name.rpartition(".")[2]
+        part.slots[slot] = part.slots.get(slot, 0) + block.nbytes
+    if block.role == "temporary" and block.phase in ("forward", "backward"):
+        part.in_operators += block.nbytes
+
+
+def _place(kind: str) -> int:
+    # a role that is not known comes with the others
+    return _ORDER.index(kind if kind in _ORDER else BLOCK_ROLES[-2])
