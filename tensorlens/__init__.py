@@ -27,6 +27,13 @@ _HOME = {
     "Recording": "tensorlens.records.recordings",
     "record": "tensorlens.capture.record",
     "explain_oom": "tensorlens.capture.hooks",
+    "Estimate": "tensorlens.records.estimates",
+    "MaxBatch": "tensorlens.estimating.batches",
+    "Scaling": "tensorlens.estimating.scaling",
+    "estimate": "tensorlens.estimating.asking",
+    "estimate_cards": "tensorlens.estimating.asking",
+    "max_batch": "tensorlens.estimating.batches",
+    "scaling": "tensorlens.estimating.scaling",
     "TensorlensError": "tensorlens.errors",
     "load": "tensorlens.records.loading",
     "load_ipython_extension": "tensorlens.integrations.ipython",
@@ -35,21 +42,28 @@ _HOME = {
 
 __all__ = [
     "Difference",
+    "Estimate",
     "LeakReport",
     "LeakWatch",
     "LineProfiler",
     "LineReport",
+    "MaxBatch",
     "MemReporter",
     "Recording",
+    "Scaling",
     "Snapshot",
     "TensorlensError",
     "clear_global_line_profiler",
+    "estimate",
+    "estimate_cards",
     "explain_oom",
     "find_leaks",
     "load",
+    "max_batch",
     "profile",
     "profile_every",
     "record",
+    "scaling",
     "set_target_gpu",
 ]
 
@@ -58,6 +72,9 @@ if TYPE_CHECKING:
     from tensorlens.capture.record import record
     from tensorlens.census.reporter import MemReporter
     from tensorlens.errors import TensorlensError
+    from tensorlens.estimating.asking import estimate, estimate_cards
+    from tensorlens.estimating.batches import MaxBatch, max_batch
+    from tensorlens.estimating.scaling import Scaling, scaling
     from tensorlens.leaks.watch import LeakWatch, find_leaks
     from tensorlens.lines.profile import (
         clear_global_line_profiler,
@@ -67,6 +84,7 @@ if TYPE_CHECKING:
     )
     from tensorlens.lines.profiler import LineProfiler
     from tensorlens.records.differences import Difference
+    from tensorlens.records.estimates import Estimate
     from tensorlens.records.leaks import LeakReport
     from tensorlens.records.lines import LineReport
     from tensorlens.records.loading import load

@@ -179,7 +179,9 @@ class StepFigures:
     reserved: Mapping[str, int]
     lines: Mapping[int, tuple[int, int]]
     """Number of the line that allocated to ``(blocks, bytes)`` that live, those of each device
-    with numbers of their own; what a device's allocator adds to a block is in its bytes."""
+    with numbers of their own; what an accelerator's allocator adds to a block is in its bytes."""
+    asked: Mapping[int, tuple[int, int]] | None = None
+    """The same for accelerators, with the bytes that were asked for; None where nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class Facts:
     """A NumPy array holds the memory."""
     is_cycle: bool = False
     """Only a cycle through autograd's graph holds it."""
+    is_replaced: bool = False
+    """It is one tensor, that a larger one replaces in each step."""
 
 
 def advice(
@@ -96,7 +98,7 @@ def _of_way(way: _Way, example: Example | None) -> str | None:
         if text is not None:
             return text
     text = None if example is None else _graph(way, example) or _small_view(way, example)
-    return text or _container(way)
+    return text or (_larger(way) if way.facts.is_replaced else _container(way))
 
 
 _CYCLE = (
@@ -243,6 +245,17 @@ def _small_view(way: _Way, example: Example) -> str | None:
     if example.grad_fn is not None:
         call = ".detach().clone()"
     return f"keep a {call} of the view: its {shown} keep a storage of {storage}"
+
+
+def _larger(way: _Way) -> str | None:
+    """Return the advice on a tensor that a larger one replaces: ``x = torch.cat([x, new])``."""
+    if way.grows() is not None:
+        return None
+    name = _name(way.references[-1], "the tensor")
+    return (
+        f"bound {name}, which a larger tensor replaces in each step, as torch.cat makes it: keep "
+        "its latest part alone, or write into one of a fixed size"
+    )
 
 
 def _container(way: _Way) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,10 @@ _MOST_GROUPS = 20
 """Groups whose paths are searched for, those with the most bytes."""
 _FEW_GROUPS = 5
 """Groups of which it is asked at once, too, who holds what the earliest steps left."""
+
+
+_ENOUGH_LOOKS = 4
+"""Looks at what was asked for after which it is known whether something grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +73,36 @@ class Found:
     """Whether the cycle runs through autograd, where the collector does not look."""
     is_in_array: bool
     is_unseen: bool
+    is_replaced: bool
+    """Whether it is one tensor, that a larger one replaces in each step."""
     is_renewed: bool
     """Whether its lines free as much in each step as they make."""
 
 
-def look(watched: Watched) -> list[Found]:
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look found."""
+
+    found: list[Found]
+    unseen: int = 0
+    """How many groups grew besides, the smallest, which nobody has looked at."""
+    unseen_bytes_per_step: float = 0.0
+
+
+def look(watched: Watched) -> Look:
     """Return what is left of each of the steps; the heap is read once."""
     left = watched.steps.left(0)
     if left is None:
-        return []
+        return Look([])
     blocks = candidates(left, watched.span)
     holdings = watched.steps.holdings([block.address for block in _few(blocks)])
     groups = grouped(_few(blocks), holdings.survivors, watched.span)
     known = frozenset(block.birth for group in groups for block in group.blocks)
-    found = _described(groups, holdings, left, watched)
+    groups.sort(key=lambda group: -group.nbytes)
+    unseen = [group.judgement.bytes_per_step for group in groups[_MOST_GROUPS:]]
+    found = _described(groups[:_MOST_GROUPS], holdings, left, watched)
     del holdings, groups
-    return found + _replaced(watched, left, known)
+    return Look(found + _replaced(watched, left, known), len(unseen), sum(unseen))
 
 
 def _few(blocks: list[Block]) -> list[Block]:
@@ -98,7 +116,6 @@ def _few(blocks: list[Block]) -> list[Block]:
 def _described(
     groups: list[Group], holdings: Holdings, left: Left, watched: Watched
 ) -> list[Found]:
-    groups = sorted(groups, key=lambda group: -group.nbytes)[:_MOST_GROUPS]
     few = groups if len(groups) <= _FEW_GROUPS else []
     latest, earliest = ([each.latest.item for each in groups], [each.earliest.item for each in few])
     # asked together: each question reads the heap once
@@ -265,6 +282,7 @@ def _found(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Fo
         is_graphs_cycle=False,
         is_in_array=bool(survivor.arrays) and not survivor.tensors,
         is_unseen=survivor.is_held_unseen,
+        is_replaced=False,
         is_renewed=False,
     )
 
@@ -327,14 +345,7 @@ def _reached(
 
 def _replaced(watched: Watched, left: Left, known: frozenset[int]) -> list[Found]:
     """Return lines whose one block is replaced by a larger one in each step."""
-    figures = [each.lines for each in watched.figures[watched.warmup + 1 :]]
-    if len(figures) < 2:
-        return []
-    grown: dict[int, Judgement] = {}
-    for birth, counts, levels in growing_lines(figures, known):
-        judgement = growing(levels)
-        if birth >= 0 and judgement is not None and max(counts) == min(counts):
-            grown[birth] = judgement
+    grown = _grown(watched, known)
     largest: dict[int, int] = {}
     for row, birth in enumerate(left.birth):
         if birth in grown and (birth not in largest or left.size[largest[birth]] < left.size[row]):
@@ -351,6 +362,36 @@ def _replaced(watched: Watched, left: Left, known: frozenset[int]) -> list[Found
         for block, survivor in zip(blocks, holdings.survivors, strict=True)
     ]
     return [
-        replace(each, is_renewed=False, bounds=())
-        for each in _described(groups, holdings, left, watched)
+        replace(each, is_replaced=True, is_renewed=False, bounds=())
+        for each in _described(groups[:_MOST_GROUPS], holdings, left, watched)
     ]
+
+
+def _grown(watched: Watched, known: frozenset[int]) -> dict[int, Judgement]:
+    """Return the lines that have as many blocks after each step, but more bytes."""
+    figures = watched.figures[watched.warmup + 1 :]
+    looks = [(step, each.asked) for step, each in enumerate(figures) if each.asked is not None]
+    grown = _grown_in([each.lines for each in figures], known)
+    if not looks:
+        return grown
+    # an accelerator's allocator rounds: what was asked for is known where it was looked at
+    device = watched.steps.device
+    exact = _grown_in([asked for _, asked in looks], known)
+    steps = looks[-1][0] - looks[0][0]
+    few = len(looks) < _ENOUGH_LOOKS
+    found = {birth: each for birth, each in grown.items() if few or device(birth) == "cpu"}
+    for birth, judgement in exact.items():
+        rate = judgement.bytes_per_step * (len(looks) - 1) / steps
+        found[birth] = replace(judgement, bytes_per_step=rate)
+    return found
+
+
+def _grown_in(
+    figures: Sequence[Mapping[int, tuple[int, int]]], known: frozenset[int]
+) -> dict[int, Judgement]:
+    grown: dict[int, Judgement] = {}
+    for birth, counts, levels in growing_lines(figures, known) if len(figures) > 1 else ():
+        judgement = growing(levels)
+        if birth >= 0 and judgement is not None and max(counts) == min(counts):
+            grown[birth] = judgement
+    return grown

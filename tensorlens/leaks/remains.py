@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import linecache
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tensorlens.errors import UsageError
@@ -61,7 +61,8 @@ class Stretch:
     def remains(self) -> list[Remains]:
         """Return what is still there when the collector has run, the most bytes first."""
         gc.collect()
-        found = self._by_line() + self._of_devices()
+        found = self._by_line()
+        found += self._of_devices({each.device for each in found})
         return sorted(found, key=lambda each: -each.nbytes)
 
     def close(self) -> None:
@@ -107,13 +108,14 @@ class Stretch:
         line = self._steps.line(birth)
         source = "" if line is None else linecache.getline(line.filename, line.lineno).strip()
         name, dtype, shape = known
-        return Remains("cpu", nbytes, tensors, line, source, name, dtype, shape, path)
+        device = self._steps.device(birth)
+        return Remains(device, nbytes, tensors, line, source, name, dtype, shape, path)
 
-    def _of_devices(self) -> list[Remains]:
+    def _of_devices(self, told: Collection[str]) -> list[Remains]:
         found = []
         for device, now in self._steps.figures().allocated.items():
             before = self._allocated.get(device, 0)
-            if device != "cpu" and before >= 0 and now > before:
+            if device != "cpu" and device not in told and before >= 0 and now > before:
                 found.append(Remains(device, now - before, None))
         return found
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.bounds import end_of
-from tensorlens.leaks.found import Found, Watched, look
+from tensorlens.leaks.found import Found, Look, Watched, look
 from tensorlens.leaks.host import host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
 from tensorlens.leaks.steady import CERTAIN, LIKELY, UNCLEAR, Judgement, growing
@@ -35,7 +35,8 @@ def verdict(watched: Watched) -> LeakReport:
         return _report(watched, (), (), text)
     # or it might free what is about to be looked at
     with collector.paused():
-        found = look(watched)
+        seen = look(watched)
+    found = seen.found
     alive = _alive_after_collection(watched, found)
     leaks: list[Leak] = []
     others: list[Growth] = []
@@ -50,7 +51,17 @@ def verdict(watched: Watched) -> LeakReport:
     leaks.sort(key=lambda leak: -leak.bytes_per_step)
     others += _reserved(watched, leaks)
     others += _host(watched, leaks)
-    return _report(watched, tuple(leaks), tuple(others), _sentence(watched, leaks, others))
+    text = _sentence(watched, leaks, others)
+    return _report(watched, tuple(leaks), tuple(others), text, _left_out(seen))
+
+
+def _left_out(seen: Look) -> tuple[str, ...]:
+    """Return the note on what grew but was not looked at."""
+    if not seen.unseen:
+        return ()
+    groups = "1 smaller group" if seen.unseen == 1 else f"{seen.unseen} smaller groups"
+    nbytes = format_bytes(round(seen.unseen_bytes_per_step))
+    return (f"{groups} left something behind too, {nbytes} a step: not looked at",)
 
 
 def _alive_after_collection(watched: Watched, found: Sequence[Found]) -> frozenset[int]:
@@ -106,7 +117,9 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
 
 
 def _leak(found: Found, watched: Watched) -> Leak:
-    facts = Facts(len(watched.judged), found.is_in_array, found.is_graphs_cycle)
+    facts = Facts(
+        len(watched.judged), found.is_in_array, found.is_graphs_cycle, found.is_replaced
+    )
     certainty, reason = _certainty(found, watched)
     return Leak(
         born=watched.steps.line(found.birth),
@@ -186,7 +199,11 @@ def _sentence(watched: Watched, leaks: Sequence[Leak], others: Sequence[Growth])
 
 
 def _report(
-    watched: Watched, leaks: tuple[Leak, ...], others: tuple[Growth, ...], text: str
+    watched: Watched,
+    leaks: tuple[Leak, ...],
+    others: tuple[Growth, ...],
+    text: str,
+    notes: tuple[str, ...] = (),
 ) -> LeakReport:
     devices = watched.figures[-1].allocated
     return LeakReport(

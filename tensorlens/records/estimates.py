@@ -201,7 +201,9 @@ class Estimate:
 
     @property
     def peak(self) -> Moment:
-        """What is resident when most is allocated."""
+        """What is resident when most is allocated; nothing on a device without any event."""
+        if self.device not in self.recording.devices:
+            return Moment(self.device, 0, -1, 0, (), {}, {}, {}, {}, {})
         return self.recording.at(self.peak_row, self.device)
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tensorlens.errors import FileFormatError, TensorlensError
-from tensorlens.records import differences, leaks, lines, recordings, snapshots, tlens
+from tensorlens.records import differences, estimates, leaks, lines, recordings, snapshots, tlens
 
 Record: TypeAlias = (
     lines.LineReport
@@ -16,8 +16,9 @@ Record: TypeAlias = (
     | differences.Difference
     | recordings.Recording
     | leaks.LeakReport
+    | estimates.Estimate
 )
-"""Everything that can be shown, saved and loaded."""
+"""Everything that can be shown and saved; of estimates what is loaded is their recording."""
 
 _InJson: TypeAlias = (
     lines.LineReport | snapshots.Snapshot | differences.Difference | leaks.LeakReport
@@ -93,6 +94,10 @@ def parse(content: str) -> Record:
     if schema == recordings.SUMMARY_SCHEMA:
         raise FileFormatError(
             "a summary of a recording, without its events: keep the .tlens to show it again"
+        )
+    if schema == estimates.SCHEMA:
+        raise FileFormatError(
+            "the figures of an estimate, without its events: save the .tlens too, which shows again"
         )
     kind = _KINDS.get(schema) if isinstance(schema, str) else None
     if kind is not None:

@@ -37,7 +37,7 @@ _FOR_PEOPLE = ("html", "txt")
 OF_ALL = ("json", "html", "csv", "txt")
 """The endings that every kind of record can be written with."""
 OF_RECORDINGS = tuple(ending for ending in _RENDERERS if ending not in OF_ALL)
-"""Those for recordings alone."""
+"""Those for recordings alone; of an estimate they keep its recording."""
 
 
 class Renderer(Protocol):
@@ -110,7 +110,7 @@ def save(
     target = Path(path)
     if not overwrite and os.path.lexists(target):
         raise UsageError(f"{target} exists: choose another name, or overwrite it with -f")
-    content = renderer.render(record)
+    content = renderer.render(_kept(record, renderer.extension))
     if isinstance(content, str):
         # a file name that is no valid text reaches the report as lone surrogates
         content = content.encode("utf-8", "backslashreplace")
@@ -119,6 +119,15 @@ def save(
     except OSError as error:
         raise TensorlensError(f"cannot write {target}: {error.strerror or error}") from None
     return target
+
+
+def _kept(record: Record, ending: str) -> Record:
+    """Return what files with an ending keep of a record: of an estimate it may be its recording."""
+    from tensorlens.records.estimates import Estimate
+
+    if isinstance(record, Estimate) and ending in OF_RECORDINGS:
+        return record.recording
+    return record
 
 
 def _replace(target: Path, content: bytes) -> None:

@@ -50,7 +50,8 @@ def conditions(estimate: Estimate) -> tuple[tuple[str, str], ...]:
     found = []
     if card is not None:
         capability = ".".join(map(str, card.capability))
-        text = f"{printable(card.name)}, {size(card.memory)}, compute capability {capability}"
+        memory = f"{size(card.memory)}{' by its data sheet' if card.is_nominal else ''}"
+        text = f"{printable(card.name)}, {memory}, compute capability {capability}"
         found.append(("card", text))
     if estimate.settings:
         found.append(("allocator", printable(estimate.settings)))
@@ -174,15 +175,6 @@ def cost_of_an_item(estimate: Estimate, parts: Mapping[str, Part]) -> int | None
     growing = sum(bytes_of(parts, kind) for kind in GROWING)
     growing += sum(part.in_operators for part in parts.values())
     return growing // estimate.batch
-
-
-def highest(estimate: Estimate, role: str) -> int:
-    """Return the bytes of a role at its own highest instant, as the timeline has it."""
-    recording = estimate.recording
-    if estimate.device not in recording.devices:
-        return 0
-    values = recording.timeline(estimate.device).by_role.get(role, ())
-    return max(values, default=0)
 
 
 def _signed(nbytes: int, label: str, *, first: bool = False) -> Rung:

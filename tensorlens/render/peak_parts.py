@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tensorlens.records.estimates import REMAINDER, Estimate
+from tensorlens.records.events import FREE
 from tensorlens.records.moments import Resident
 from tensorlens.records.tensors import BLOCK_ROLES
 
@@ -65,7 +66,7 @@ def peak_parts(estimate: Estimate) -> Mapping[str, Part]:
     that are a term of the estimate, and gradients that no parameter has.
     """
     peak = estimate.peak
-    terms = {term.name for term in estimate.terms if not term.apart}
+    terms = _terms(estimate)
     found: dict[str, Part] = {}
     for block in peak.tensors:
         kind, label = _kind(block, terms)
@@ -79,6 +80,12 @@ def peak_parts(estimate: Estimate) -> Mapping[str, Part]:
     return {part.label: part for part in ordered if part.nbytes}
 
 
+def highest(estimate: Estimate) -> Mapping[str, int]:
+    """Return the kinds of parts with the most bytes each ever has, at an instant of its own."""
+    question = "highest of each kind", estimate.device, _terms(estimate)
+    return estimate.recording.once(question, lambda: _highest(estimate))
+
+
 def of_kind(parts: Mapping[str, Part], kind: str) -> Part | None:
     """Return the first part of a kind."""
     return next((part for part in parts.values() if part.kind == kind), None)
@@ -89,7 +96,35 @@ def bytes_of(parts: Mapping[str, Part], kind: str) -> int:
     return sum(part.nbytes for part in parts.values() if part.kind == kind)
 
 
-def _kind(block: Resident, terms: set[str]) -> tuple[str, str]:
+def _terms(estimate: Estimate) -> frozenset[str]:
+    return frozenset(term.name for term in estimate.terms if not term.apart)
+
+
+def _highest(estimate: Estimate) -> dict[str, int]:
+    log, terms = estimate.recording.log, _terms(estimate)
+    number = log.devices.index(estimate.device) if estimate.device in log.devices else -1
+    rows = [
+        row
+        for row, (kind, device) in enumerate(zip(log.kind, log.device, strict=True))
+        if device == number and kind < FREE
+    ]
+    kinds = {
+        row: _kind(block, terms)[0]
+        for row, block in zip(rows, estimate.recording.blocks(rows), strict=True)
+    }
+    level: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for row, (kind, pair) in enumerate(zip(log.kind, log.pair, strict=True)):
+        if row in kinds:
+            found = kinds[row]
+            level[found] = level.get(found, 0) + log.size[row]
+            most[found] = max(most.get(found, 0), level[found])
+        elif kind == FREE and pair in kinds:
+            level[kinds[pair]] -= log.size[pair]
+    return most
+
+
+def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:
     for name in (block.op, block.name):
         if name in terms and name is not None:
             return WORKSPACE, name

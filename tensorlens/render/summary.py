@@ -38,7 +38,7 @@ def summary(recording: Recording) -> dict[str, Any]:
         "dropped": origin.dropped,
         "marks": [asdict(mark) for mark in recording.marks],
         "devices": {device: _device(recording, device) for device in recording.devices},
-        "growth": [{**asdict(each), "line": _line(each.line)} for each in recording.growth()],
+        "growth": [{**asdict(each), "line": line_data(each.line)} for each in recording.growth()],
     }
 
 
@@ -47,10 +47,10 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
     timeline = recording.timeline(device)
     return {
         "source": recording.origin.source.get(device),
-        "peak": _moment(recording.peak(device)),
+        "peak": moment_data(recording.peak(device)),
         "backward": [
             {
-                "line": _line(cost.line),
+                "line": line_data(cost.line),
                 "nbytes": cost.nbytes,
                 "blocks": cost.blocks,
                 "kept": cost.kept,
@@ -60,11 +60,11 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
             }
             for cost in recording.backward(device)
         ],
-        "backward_by_module": _by_module(recording.backward_modules(device)),
+        "backward_by_module": by_module_data(recording.backward_modules(device)),
         "churn": {
             "handed_out": churn.handed_out,
             "allocations": churn.allocations,
-            "by_line": _by_line(churn.by_line),
+            "by_line": by_line_data(churn.by_line),
         },
         "fragmentation": None if fragmentation is None else asdict(fragmentation),
         "timeline": {
@@ -78,7 +78,8 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
     }
 
 
-def _moment(moment: Moment) -> dict[str, Any]:
+def moment_data(moment: Moment) -> dict[str, Any]:
+    """Return an instant as plain data, with the :data:`TENSORS` largest blocks."""
     listed = [_block(block) for _, block in zip(range(TENSORS), moment.tensors, strict=False)]
     return {
         "bytes": moment.bytes,
@@ -89,8 +90,8 @@ def _moment(moment: Moment) -> dict[str, Any]:
         "counted": moment.counted,
         "by_role": dict(moment.by_role),
         "by_phase": dict(moment.by_phase),
-        "by_line": _by_line(moment.by_line),
-        "by_module": _by_module(moment.by_module),
+        "by_line": by_line_data(moment.by_line),
+        "by_module": by_module_data(moment.by_module),
         "tensors": listed,
         "rest": {
             "count": len(moment.tensors) - len(listed),
@@ -103,16 +104,24 @@ def _block(block: Resident) -> dict[str, Any]:
     found = asdict(block)
     del found["stack"]
     shape = None if block.shape is None else list(block.shape)
-    return {**found, "born": _line(block.born), "charged": _line(block.charged), "shape": shape}
+    return {
+        **found,
+        "born": line_data(block.born),
+        "charged": line_data(block.charged),
+        "shape": shape,
+    }
 
 
-def _by_line(sizes: Mapping[SourceLine | None, int]) -> list[dict[str, Any]]:
-    return [{"line": _line(line), "nbytes": nbytes} for line, nbytes in sizes.items()]
+def by_line_data(sizes: Mapping[SourceLine | None, int]) -> list[dict[str, Any]]:
+    """Return the bytes of lines as plain data, in their order."""
+    return [{"line": line_data(line), "nbytes": nbytes} for line, nbytes in sizes.items()]
 
 
-def _by_module(sizes: Mapping[str | None, int]) -> list[dict[str, Any]]:
+def by_module_data(sizes: Mapping[str | None, int]) -> list[dict[str, Any]]:
+    """Return the bytes of modules as plain data, in their order."""
     return [{"module": module, "nbytes": nbytes} for module, nbytes in sizes.items()]
 
 
-def _line(line: SourceLine | None) -> dict[str, Any] | None:
+def line_data(line: SourceLine | None) -> dict[str, Any] | None:
+    """Return a line as plain data."""
     return None if line is None else asdict(line)

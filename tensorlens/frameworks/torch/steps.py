@@ -85,9 +85,10 @@ class TorchSteps:
                     totals.birth, totals.blocks, totals.bytes, strict=True
                 )
             }
-        if self._devices is not None:
-            lines.update(self._devices.lines())
-        return StepFigures(allocated, reserved, lines)
+        if self._devices is None:
+            return StepFigures(allocated, reserved, lines)
+        lines.update(self._devices.lines())
+        return StepFigures(allocated, reserved, lines, self._devices.asked())
 
     def left(self, since: int) -> Left | None:
         """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""

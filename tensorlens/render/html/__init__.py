@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorlens.records.differences import Difference
+from tensorlens.records.estimates import Estimate
 from tensorlens.records.leaks import LeakReport
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.html.difference import difference_fragment
+from tensorlens.render.html.estimate import estimate_fragment, estimate_page
 from tensorlens.render.html.leaks import leak_fragment
 from tensorlens.render.html.lines import line_fragment
 from tensorlens.render.html.recording import recording_fragment, recording_page
@@ -25,7 +27,8 @@ _ROWS_OF_A_PAGE = 1000
 class HtmlRenderer:
     """One self-contained page: nothing loaded from elsewhere, light and dark.
 
-    A recording's page has a script of ours, with which any instant can be looked at. It and a
+    A recording's page, and an estimate's, which has its recording on it, have a script of ours,
+    with which any instant can be looked at. They and a
     snapshot's have a treemap, and so plotly's script, where plotly is installed.
 
     Args:
@@ -50,8 +53,12 @@ class HtmlRenderer:
             title = "what changed in memory"
         elif isinstance(record, LeakReport):
             title = "what stays behind"
+        elif isinstance(record, Estimate):
+            title = "what it will need"
         if isinstance(record, Recording):
             body = recording_page(record, self.view)
+        elif isinstance(record, Estimate):
+            body = estimate_page(record, self.view)
         else:
             body = fragment(record, self.view)
         return environment().get_template("page.html").render(title=title, body=body, after=after)
@@ -71,4 +78,6 @@ def fragment(record: Record, view: View | None = None) -> str:
         return recording_fragment(record, view)
     if isinstance(record, LeakReport):
         return leak_fragment(record)
+    if isinstance(record, Estimate):
+        return estimate_fragment(record, view)
     return line_fragment(record)

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.records.differences import Difference
+from tensorlens.records.estimates import Estimate
 from tensorlens.records.leaks import LeakReport
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.render.table import leaks, lines, recording, tensors
+from tensorlens.render.table import estimates, leaks, lines, recording, tensors
 
 if TYPE_CHECKING:
     import pandas
@@ -26,7 +27,8 @@ class CsvRenderer:
     """A header row and the rows of a record, as RFC 4180 has it.
 
     A line report has one row per function, line and device; a snapshot one per tensor; a
-    difference one per change; a recording one per event; a leak report one per leak.
+    difference one per change; a recording one per event; a leak report one per leak; an estimate
+    one per figure.
     What could not be had is empty. Text is written as it is, so that ``csv.reader`` gives back
     the very source.
     """
@@ -80,4 +82,6 @@ def _table(record: Record) -> tuple[Sequence[str], Sequence[str], Iterable[tuple
         return recording.COLUMNS, recording.TEXT, recording.rows(record)
     if isinstance(record, LeakReport):
         return leaks.COLUMNS, leaks.TEXT, leaks.rows(record)
+    if isinstance(record, Estimate):
+        return estimates.COLUMNS, estimates.TEXT, estimates.rows(record)
     return lines.columns(record), lines.TEXT, lines.rows(record)

@@ -8,11 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.records.differences import Difference
+from tensorlens.records.estimates import Estimate
 from tensorlens.records.failures import OutOfMemory
 from tensorlens.records.leaks import LeakReport
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.text.difference import difference_parts
+from tensorlens.render.text.estimate import card_parts, estimate_parts
+from tensorlens.render.text.explanation import explanation_parts
 from tensorlens.render.text.failure import failure_parts
 from tensorlens.render.text.leaks import leak_parts
 from tensorlens.render.text.lines import line_parts
@@ -35,7 +38,8 @@ class TextRenderer:
         encoding: what the text will be written in; what it cannot hold is spelt in ASCII. None
             takes that of standard output.
         view: which tensors of a snapshot, a difference or a recording are shown, and how fully.
-            None shows the largest of each device. Line and leak reports are always shown whole.
+            None shows the largest of each device. Of an estimate, ``top=None`` shows all lines and
+            modules. Line and leak reports are always shown whole.
     """
 
     extension = "txt"
@@ -58,6 +62,8 @@ class TextRenderer:
             parts = recording_parts(record, page)
         elif isinstance(record, LeakReport):
             parts = leak_parts(record, page)
+        elif isinstance(record, Estimate):
+            parts = estimate_parts(record, page)
         else:
             parts = line_parts(record, page)
         return self._joined(parts)
@@ -67,9 +73,22 @@ class TextRenderer:
         view = self.view if self.view.devices else replace(self.view, **_shown_of(failure))
         return self._joined(failure_parts(failure, Page(self.width, self.encoding, view)))
 
+    def render_explanation(self, estimate: Estimate) -> str:
+        """Return an estimate in words and figures, as text that ends in a newline."""
+        return self._joined(explanation_parts(estimate, Page(self.width, self.encoding, self.view)))
+
+    def render_cards(self, estimates: Sequence[Estimate]) -> str:
+        """Return one table of the same program on several cards, ending in a newline."""
+        return self._joined(card_parts(estimates, Page(self.width, self.encoding, self.view)))
+
     def _joined(self, parts: Sequence[str]) -> str:
         text = "\n\n".join(part for part in parts if part)
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n"
+
+
+def explain(estimate: Estimate) -> str:
+    """Return an estimate in words and figures, as wide as the terminal."""
+    return TextRenderer().render_explanation(estimate)
 
 
 def _shown_of(failure: OutOfMemory) -> dict[str, Any]:

@@ -20,12 +20,14 @@ from tensorlens.render.needs import (
     verdict,
 )
 from tensorlens.render.peak_parts import peak_parts
-from tensorlens.render.source import width
-from tensorlens.render.text.page import Page, aligned, padded, ruled
-from tensorlens.render.text.recording import more, rows_by_module, share, with_source
+from tensorlens.render.source import shortened, width
+from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
+from tensorlens.render.text.recording import more_rows, rows_by_module, share, with_source
 
 _INDENT = 2
 _UNDER = 6
+_NAME_LEAST = 12
+_MAKER = "NVIDIA "
 FEW = 5
 """So many lines and modules are named before the others are summed."""
 
@@ -47,22 +49,21 @@ def estimate_parts(estimate: Estimate, page: Page) -> list[str]:
 
 def card_parts(estimates: Sequence[Estimate], page: Page) -> list[str]:
     """Return one table of the same program on several cards."""
-    cells = [["Card", "Capacity", "Allocated", "Reserved", "Needed", ""]]
+    names = ["Card"]
+    cells = [["Capacity", "Allocated", "Reserved", "Needed", ""]]
     for each in estimates:
         fit = judged(each)
-        cells.append(
-            [
-                page.shown(each.card.name if each.card else each.device),
-                "" if fit is None else size(fit.capacity),
-                size(each.peak_allocated),
-                size(each.peak_reserved),
-                size(each.needed.point),
-                "" if fit is None else fit.verdict,
-            ]
-        )
+        names.append(page.shown(each.card.name if each.card else each.device))
+        capacity, said = ("", "") if fit is None else (size(fit.capacity), fit.verdict)
+        peaks = (each.peak_allocated, each.peak_reserved, each.needed.point)
+        cells.append([capacity, *map(size, peaks), said])
+    fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
+    room = max(page.width - _INDENT - fixed, _NAME_LEAST)
+    short = [shortened(name.removeprefix(_MAKER), room, page.glyphs.ellipsis) for name in names]
+    rows = [[name, *row] for name, row in zip(short, cells, strict=True)]
     program = page.shown(estimates[0].program)
     found = page.wrapped("", f"Estimates for {counted(len(estimates), 'card')}: {program}")
-    table = aligned(cells, (False, True, True, True, True, False), _INDENT)
+    table = aligned(rows, (False, True, True, True, True, False), _INDENT)
     return ["\n".join([*found, *ruled(table, page, _INDENT)])]
 
 
@@ -94,12 +95,16 @@ def _figures(estimate: Estimate, page: Page) -> list[str]:
 
 def _peak(estimate: Estimate, page: Page) -> list[str]:
     whole = estimate.peak_allocated
-    found = page.wrapped("", f"At the peak, {exact_size(whole)}, {page.shown(peak_place(estimate))}")
+    found = page.wrapped(
+        "", f"At the peak, {exact_size(whole)}, {page.shown(peak_place(estimate))}"
+    )
     parts = peak_parts(estimate).values()
     if not parts:
         return found
     cells = [["Of it", "Size", "Share"]]
-    cells += [[page.shown(each.label), size(each.nbytes), share(each.nbytes, whole)] for each in parts]
+    cells += [
+        [page.shown(each.label), size(each.nbytes), share(each.nbytes, whole)] for each in parts
+    ]
     return found + ruled(aligned(cells, (False, True, True), _INDENT), page, _INDENT)
 
 
@@ -113,7 +118,7 @@ def _lines(estimate: Estimate, page: Page) -> list[str]:
     cells += [[size(row.nbytes), share(row.nbytes, whole)] for row in rows]
     places = [line_place(row.line) for row in rows]
     found = with_source(cells, places, [row.source for row in rows], page)
-    return found + (more(hidden, "line", page) if hidden else [])
+    return found + (more_rows(hidden, "line", page) if hidden else [])
 
 
 def _modules(estimate: Estimate, page: Page) -> list[str]:

@@ -102,7 +102,7 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
-def more(hidden: Hidden, what: str, page: Page) -> list[str]:
+def more_rows(hidden: Hidden, what: str, page: Page) -> list[str]:
     """Return the line that tells how many rows of a kind are not shown."""
     why = f" ({hidden.why})" if hidden.why else ""
     count = f"{hidden.count:,} more {counted(hidden.count, what).split()[1]}"
@@ -112,7 +112,7 @@ def more(hidden: Hidden, what: str, page: Page) -> list[str]:
 def _blocks(instant: Instant, page: Page) -> list[str]:
     found = _block_table(instant.rows, page) if instant.rows else []
     for hidden in instant.hidden:
-        found += more(hidden, "block", page)
+        found += more_rows(hidden, "block", page)
     return found
 
 
@@ -196,7 +196,7 @@ def _lines(instant: Instant, page: Page) -> list[str]:
     places = [line_place(row.line) for row in instant.lines]
     found = with_source(cells, places, [row.source for row in instant.lines], page)
     if instant.hidden_lines:
-        found += more(instant.hidden_lines, "line", page)
+        found += more_rows(instant.hidden_lines, "line", page)
     return found
 
 
@@ -222,7 +222,7 @@ def rows_by_module(
     ]
     table = [[*each, path] for each, path in zip(cells, ("Module", *paths), strict=True)]
     found = ruled(aligned(table, (True, True, False), _INDENT), page, _INDENT)
-    return found + (more(hidden, "module", page) if hidden else [])
+    return found + (more_rows(hidden, "module", page) if hidden else [])
 
 
 def with_source(
@@ -275,7 +275,7 @@ def _backward_table(
     found += with_source(cells, places, sources, page)
     rest = costs[len(shown) :]
     if rest:
-        found += more(Hidden(len(rest), sum(cost.nbytes for cost in rest), ""), "line", page)
+        found += more_rows(Hidden(len(rest), sum(cost.nbytes for cost in rest), ""), "line", page)
     by_line = {cost.line: cost.nbytes for cost in costs}
     modules = _modules(by_line, recording.backward_modules(device), page)
     return [*found, "", *modules] if modules else found

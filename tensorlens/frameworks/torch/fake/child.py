@@ -10,6 +10,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from tensorlens.errors import TensorlensError
@@ -17,6 +18,7 @@ from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
 from tensorlens.frameworks.torch.fake.setup import Readiness, prepare
 from tensorlens.records.cards import H100
 
+_PACKAGE = str(Path(__file__).parents[3]) + os.sep
 _LAST = 2000
 """Characters of the program's own output that a failure shows."""
 
@@ -80,7 +82,8 @@ def _failure(error: BaseException, output: str) -> Failure:
 
 
 def _own_frames(error: BaseException) -> Iterator[str]:
-    """Give the traceback from where the program begins."""
+    """Give the traceback from where the program begins, without our own frames."""
     entries: list[Any] = traceback.extract_tb(error.__traceback__)
     begins = next((at + 1 for at, each in enumerate(entries) if each.name == "call_program"), 0)
-    yield from (line.rstrip() for line in traceback.format_list(entries[begins:]))
+    own = [each for each in entries[begins:] if not each.filename.startswith(_PACKAGE)]
+    yield from (line.rstrip() for line in traceback.format_list(own))

@@ -22,7 +22,15 @@ def makers() -> dict[Any, Maker]:
         for overload in packet.overloads():
             if "out" not in overload:
                 table[getattr(packet, overload)] = make
+    table[_aten.max.dim] = table[_aten.min.dim] = _in_turn
     return table
+
+
+def are_known(result: Any) -> bool:
+    """Whether the values of a result, or of its last part, are known already."""
+    if isinstance(result, (list, tuple)):
+        return not result or are_known(result[-1])
+    return known.known(result) is not None
 
 
 def _real(tensor: Any, make: Callable[[], Any], assumed: bool = False) -> None:
@@ -92,13 +100,11 @@ def _in_turn(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Note indices that take each of the choices equally often, as an even router does."""
     indices = result if isinstance(result, torch.Tensor) else result[1]
     source = args[0]
-    rest = [each for each in args[1:] if isinstance(each, int)]
     dim = _dim_of(args, kwargs)
     if dim is None:
         choices = source.numel()
     else:
         choices = source.shape[dim] if source.dim() else 1
-    del rest
     if choices and dim is not None and indices.dim() == source.dim():
         _real(indices, lambda: _rounds(indices.shape, dim, choices), True)
     elif choices:
@@ -119,8 +125,6 @@ def _topk(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 def _ordered(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Note the indices of a sort as those of what is in order already."""
     indices = result if isinstance(result, torch.Tensor) else result[1]
-    if isinstance(result, tuple) and known.known(result[0]) is not None:
-        return
     dim = kwargs.get("dim", next((a for a in args[1:] if type(a) is int), -1))
     if indices.dim():
         shape = [1] * indices.dim()
@@ -152,27 +156,15 @@ def _dim_of(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
 
 
 def _compared(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    if known.known(result) is None:
-        note_uniform(result, True)
+    note_uniform(result, True)
 
 
 def _differing(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    if known.known(result) is None:
-        note_uniform(result, len(args) < 2 or args[0] is not args[1])
+    note_uniform(result, len(args) < 2 or args[0] is not args[1])
 
 
 def _never(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    if known.known(result) is None:
-        note_uniform(result, False)
-
-
-def _unless_known(make: Maker) -> Maker:
-    def guess(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        first = result if isinstance(result, torch.Tensor) else result[-1]
-        if known.known(first) is None:
-            make(result, args, kwargs)
-
-    return guess
+    note_uniform(result, False)
 
 
 _MAKERS: dict[Any, Maker] = {
@@ -198,12 +190,12 @@ _MAKERS: dict[Any, Maker] = {
     _aten.randperm: _randperm,
     _aten.random_: _random,
     _aten.rand: _rand,
-    _aten.topk: _unless_known(_topk),
-    _aten.argmax: _unless_known(_in_turn),
-    _aten.argmin: _unless_known(_in_turn),
-    _aten.sort: _unless_known(_ordered),
-    _aten.argsort: _unless_known(_ordered),
-    _aten.multinomial: _unless_known(_multinomial),
+    _aten.topk: _topk,
+    _aten.argmax: _in_turn,
+    _aten.argmin: _in_turn,
+    _aten.sort: _ordered,
+    _aten.argsort: _ordered,
+    _aten.multinomial: _multinomial,
     _aten.eq: _compared,
     _aten.ne: _differing,
     _aten.lt: _compared,

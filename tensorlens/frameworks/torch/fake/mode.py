@@ -17,6 +17,8 @@ def install() -> None:
     FakeTensorMode.avoid_device_init = property(lambda mode: True)
     fake_tensor.init_gpu_context = lambda device: None
     torch.utils.swap_tensors = _swap_tensors
+    # inference goes through nested tensors there, which have no fake form
+    torch.backends.mha.set_fastpath_enabled(False)
     # torch.optim takes the name of its module away
     supported: list[Any] = vars(sys.modules["torch.optim.optimizer"])["_foreach_supported_types"]
     if FakeTensor not in supported:

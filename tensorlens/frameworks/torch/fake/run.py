@@ -8,12 +8,12 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.frameworks.code import is_foreign
+from tensorlens.frameworks.torch.fake.inputs import name_inputs
 from tensorlens.frameworks.torch.fake.jobs import Job
 from tensorlens.frameworks.torch.fake.names import BlockNames
 from tensorlens.frameworks.torch.fake.setup import Readiness, measure_with
@@ -48,9 +48,7 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
     return trace
 
 
-def _run(
-    job: Job, readiness: Readiness, tell: Callable[[int], None], default: str | None
-) -> Trace:
+def _run(job: Job, readiness: Readiness, tell: Callable[[int], None], default: str | None) -> Trace:
     trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
     stacks = ProgramStacks(trace.log.stacks)
     cautions = _Cautions()
@@ -62,7 +60,7 @@ def _run(
         enter(stacks)
         enter(noting_nodes(stacks))
         enter(tracker)
-        enter(_default_device(default))
+        enter(_defaults(default))
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(TraceMeter(tracker))
         program = job.program
@@ -72,6 +70,7 @@ def _run(
             stacks.call_program,
         )
         names.look()
+    name_inputs(trace.log, tracker.brought)
     trace.seconds = tuple(steps.seconds)
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log, linecache.getlines)
@@ -128,13 +127,14 @@ def _line_of_program(frame: FrameType | None) -> SourceLine | None:
 
 
 @contextlib.contextmanager
-def _default_device(device: str | None) -> Iterator[None]:
-    if device is None:
-        yield
-        return
-    before: Any = torch.get_default_device()
-    torch.set_default_device(device)
+def _defaults(device: str | None) -> Iterator[None]:
+    """Let what a program sets for its whole process end with it."""
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    if device is not None:
+        torch.set_default_device(device)
     try:
         yield
     finally:
-        torch.set_default_device(before)
+        torch.set_default_device(None)
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)

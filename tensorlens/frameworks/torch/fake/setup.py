@@ -67,7 +67,20 @@ def _install(
 
     if hasattr(torch._C, "_cuda_getDeviceCount"):
         return Readiness(False, "this torch has CUDA of its own")
-    from tensorlens.frameworks.torch.fake import mode, streams, toolkit
+    from tensorlens.frameworks.torch.fake import (
+        compiling,
+        fallback,
+        graphs,
+        kernels,
+        legacy,
+        loaders,
+        mode,
+        recurrent,
+        saving,
+        several,
+        streams,
+        toolkit,
+    )
     from tensorlens.frameworks.torch.fake.bindings import Bindings
 
     bindings = Bindings(library, card, meter, warn)
@@ -75,6 +88,16 @@ def _install(
     toolkit.install(bindings)
     streams.install()
     mode.install()
+    kernels.install()
+    fallback.install(warn)
+    recurrent.install()
+    loaders.install()
+    legacy.install()
+    compiling.install(warn)
+    graphs.install(warn)
+    saving.install(warn)
+    if library.device_count() > 1:
+        several.install()
     _installed.append(bindings)
     return _checked()
 

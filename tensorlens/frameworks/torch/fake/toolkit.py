@@ -91,12 +91,13 @@ def _install_cudnn() -> None:
     cudnn: Any = torch.backends.cudnn
     stand_in = StandIn(
         is_cuda=True,
+        RNNMode=StandIn(rnn_relu=0, rnn_tanh=1, lstm=2, gru=3),
         getVersionInt=lambda: CUDNN_VERSION,
         getCompileVersion=lambda: version,
         getRuntimeVersion=lambda: version,
     )
     torch._C._cudnn = stand_in
     module = cudnn.m if hasattr(cudnn, "m") else cudnn
-    module._cudnn = stand_in
+    module._cudnn = module.rnn._cudnn = stand_in
     module._init = lambda: True
     module.version = lambda: CUDNN_VERSION

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tensorlens.frameworks.torch.fake.inputs import BRINGING, Brought
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.traces import Trace
@@ -39,7 +40,9 @@ class Hidden:
     """Whether it outlives the operator: a library's workspace."""
 
     @classmethod
-    def exactly(cls, nbytes: int, name: str, *, before: bool = False, stays: bool = False) -> Hidden:
+    def exactly(
+        cls, nbytes: int, name: str, *, before: bool = False, stays: bool = False
+    ) -> Hidden:
         """Return memory whose size is known."""
         return cls(nbytes, nbytes, nbytes, name, before, stays)
 
@@ -49,7 +52,7 @@ HiddenOf = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[Hid
 its results and the number of the thread; asked once the operator has run."""
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(TorchDispatchMode):  # type: ignore[misc]
     """Writes requests into a trace while it is entered, on top of a ``FakeTensorMode``.
 
     Args:
@@ -73,6 +76,8 @@ class Tracker(TorchDispatchMode):
         self.allocated: dict[str, int] = {}
         """Bytes of each device now, rounded up as its allocator would."""
         self.peaks: dict[str, int] = {}
+        self.brought: dict[int, Brought] = {}
+        """See :func:`tensorlens.frameworks.torch.fake.inputs.name_inputs`."""
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Tracker:
@@ -172,7 +177,7 @@ class Tracker(TorchDispatchMode):
             for tensor, storage in new:
                 if storage._cdata not in seen:
                     seen.add(storage._cdata)
-                    self._begin(_device(tensor), storage)
+                    self._begin(tensor, storage)
             taken += [self._take(each, device) for each in hidden if not each.before]
             for row in taken:
                 if row is not None:
@@ -186,12 +191,16 @@ class Tracker(TorchDispatchMode):
             self.trace.bounds[row] = hidden.least, hidden.most
         return None if hidden.stays else row
 
-    def _begin(self, device: str, storage: Any) -> None:
+    def _begin(self, tensor: Any, storage: Any) -> None:
+        device = _device(tensor)
         if device == "meta":
             return
         address, nbytes = storage._cdata, storage.nbytes()
         row = self._allocate(device, nbytes)
         self._live[address] = _Storage(storage, self._end, address, nbytes, row)
+        here = self._here
+        if not here.grad and here.op is not None and here.op._schema.name in BRINGING:
+            self.brought[row] = _described(tensor)
 
     def _end(self, storage: _Storage) -> None:
         with self._lock:
@@ -285,7 +294,7 @@ class _Storage(weakref.ref[Any]):
     def __init__(
         self, storage: Any, end: Callable[[_Storage], None], address: int, nbytes: int, row: int
     ) -> None:
-        super().__init__(storage, end)
+        super().__init__(storage, end)  # type: ignore[call-arg]
         self.address, self.nbytes, self.row = address, nbytes, row
 
 
@@ -325,6 +334,10 @@ def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
 
 def _device(tensor: Any) -> str:
     return str(tensor.fake_device)
+
+
+def _described(tensor: Any) -> Brought:
+    return str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape)
 
 
 def _context(thread: int, op: Any, node: str | None, forward: int, grad: bool) -> Context:

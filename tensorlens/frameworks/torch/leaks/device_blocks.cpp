@@ -34,6 +34,9 @@ uintptr_t number_of(c10::Device device) {
   return (static_cast<uintptr_t>(type) + 1) << 8 | static_cast<uint8_t>(device.index());
 }
 
+// The era of blocks that were made before someone followed.
+constexpr int32_t kBefore = -1;
+
 struct DeviceBlock {
   uintptr_t key;
   int64_t size;
@@ -215,6 +218,20 @@ TL_EXPORT void tl_devices_leave() {
     const Holding holding(g_all.lock);
     g_all.blocks.release();
     g_all.made.release();
+  }
+}
+
+// Takes in blocks that were made before, so that it is seen when they go.
+TL_EXPORT void tl_devices_adopt(
+    const uint64_t* addresses, const int64_t* sizes, int64_t length, int64_t device) {
+  const Holding holding(g_all.lock);
+  for (int64_t index = 0; index < length; ++index) {
+    const auto address = static_cast<uintptr_t>(addresses[index]);
+    if (address != 0 && g_all.blocks.find(address) == nullptr) {
+      if (DeviceBlock* const block = g_all.blocks.put(address)) {
+        *block = DeviceBlock{address, sizes[index], kNoBirth, kBefore, device};
+      }
+    }
   }
 }
 

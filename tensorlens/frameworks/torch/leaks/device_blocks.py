@@ -21,6 +21,9 @@ _HEADERS = _HERE.parents[1] / "native"
 _KINDS = {1: "cuda", 12: "xpu", 13: "mps", 19: "mtia"}
 """``c10/core/DeviceType.h``; the native part says 1 for ROCm too."""
 
+BEFORE = -1
+"""The era of blocks that were made before someone followed."""
+
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
@@ -103,6 +106,16 @@ class DeviceBlocks:
         """Say which step it is: blocks made from now on keep the number (at least 0)."""
         self._library.tl_devices_era(era)
 
+    def adopt(self, device: str, addresses: array[int], sizes: array[int]) -> None:
+        """Take in blocks that were made before: an ``array('Q')``, and an ``array('q')``.
+
+        Their era is :data:`BEFORE`. Those that are known stay as they are.
+        """
+        if addresses.typecode != "Q" or sizes.typecode != "q" or len(addresses) != len(sizes):
+            raise TypeError("array('Q') and array('q') of one length expected")
+        starts = addresses.buffer_info()[0], sizes.buffer_info()[0]
+        self._library.tl_devices_adopt(*starts, len(addresses), number_of(device))
+
     def living(self, since: int = 0) -> Living:
         """Return all blocks that live, of the era ``since`` or later.
 
@@ -172,6 +185,7 @@ def _loaded() -> ctypes.PyDLL:
     signatures: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
         "follow": (_Number, ()),
         "leave": (None, ()),
+        "adopt": (None, (pointer, pointer, _Number, _Number)),
         "era": (None, (number,)),
         "made": (_Number, (_Number,)),
         "living": (pointer, (number,)),

@@ -5,14 +5,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from tensorlens.frameworks.torch.accelerators import backends, used_devices
-from tensorlens.frameworks.torch.leaks.device_blocks import DeviceBlocks, name_of
+from tensorlens.frameworks.torch.leaks.device_blocks import BEFORE, DeviceBlocks, name_of
 from tensorlens.records.tensors import SourceLine
 
 _FOLLOWED = ("cuda", "xpu")
 """Kinds whose allocators report their blocks (torch 2.13)."""
+_FREE, _PART = 0.05, 0.15
+"""Seconds for looks at all blocks that are free, and the part of the time that further ones get."""
 _HANDED_OUT = "active_allocated"
 _FIRST = 1 << 24
 """The first number of a line here; lines of the host have smaller ones."""
@@ -47,7 +50,8 @@ class DeviceSteps:
 
     Each block is noted when its allocator hands it out, so that an address that is handed out
     again is another block, whatever happens between two looks; torch's memory history is neither
-    asked nor changed. What lives is compared with the allocator's own list at the end.
+    asked nor changed. The allocator's own list of blocks says what is there at the beginning,
+    and what lives at the end, with the sizes that were asked for.
 
     Args:
         blocks: the table; it is closed with this.
@@ -58,6 +62,19 @@ class DeviceSteps:
         self._numbers: dict[tuple[int, int], int] = {}
         self._born: dict[int, tuple[int, int]] = {}
         self._made = {device: _allocations(device) for device in used_devices()}
+        for kind in {device.partition(":")[0] for device in used_devices()}:
+            self._adopt(kind)
+        self._begun = perf_counter()
+        self._spent = 0.0
+
+    def _adopt(self, kind: str) -> None:
+        columns: dict[int, tuple[array[int], array[int]]] = {}
+        for address, block in (_handed_out(kind) or {}).items():
+            addresses, sizes = columns.setdefault(block.device, (array("Q"), array("q")))
+            addresses.append(address)
+            sizes.append(block.size)
+        for device, (addresses, sizes) in columns.items():
+            self._blocks.adopt(f"{kind}:{device}", addresses, sizes)
 
     def set_era(self, era: int) -> None:
         """Say which step it is."""
@@ -72,6 +89,22 @@ class DeviceSteps:
             for birth, device, blocks, nbytes in columns
         }
 
+    def asked(self) -> dict[int, tuple[int, int]] | None:
+        """Return the same with the bytes that were asked for; None where it would take too long.
+
+        The allocator's list is read, which takes longer the more blocks there are.
+        """
+        begun = perf_counter()
+        if self._spent > _FREE + _PART * (begun - self._begun):
+            return None
+        left = self.left(BEFORE)
+        sums: dict[int, tuple[int, int]] = {}
+        for number, size in zip(left.birth, left.size, strict=True):
+            blocks, nbytes = sums.get(number, (0, 0))
+            sums[number] = blocks + 1, nbytes + size
+        self._spent += perf_counter() - begun
+        return sums
+
     def left(self, since: int) -> LeftOnDevices:
         """Return the blocks of the era ``since`` or later that live."""
         living = self._blocks.living(since)
@@ -84,7 +117,7 @@ class DeviceSteps:
                 # the allocator knows better
                 continue
             left.address.append(address)
-            left.size.append(size if known is None else known[address])
+            left.size.append(size if known is None else known[address].asked)
             left.birth.append(self._number(birth, device))
             left.era.append(era)
         return left
@@ -142,14 +175,17 @@ def _kind(device: int) -> str:
     return name_of(device).partition(":")[0]
 
 
-def _handed_out(kind: str) -> Mapping[int, int] | None:
-    """Return the address of each block that is handed out, and how much was asked for.
+@dataclass(frozen=True, slots=True)
+class _Block:
+    device: int
+    size: int
+    asked: int
 
-    None where the allocator has no list.
-    """
+
+def _handed_out(kind: str) -> Mapping[int, _Block] | None:
+    """Return the blocks that are handed out, by address; None where the allocator has no list."""
     try:
-        segments = _snapshot(kind)
-        return dict(block for segment in segments for block in _blocks_of(segment))
+        return dict(block for segment in _snapshot(kind) for block in _blocks_of(segment))
     except Exception:  # an allocator without a list, a lost context
         return None
 
@@ -166,14 +202,14 @@ def _snapshot(kind: str) -> Sequence[Mapping[str, Any]]:
     return found
 
 
-def _blocks_of(segment: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    address = segment["address"]
+def _blocks_of(segment: Mapping[str, Any]) -> Iterator[tuple[int, _Block]]:
+    address, device = segment["address"], segment["device"]
     for block in segment["blocks"]:
         # snapshots before torch 2.1 give no address of a block
-        address = block.get("address", address)
+        address, size = block.get("address", address), block["size"]
         if block["state"] == _HANDED_OUT:
-            yield address, block.get("requested_size", block["size"])
-        address += block["size"]
+            yield address, _Block(device, size, block.get("requested_size", size))
+        address += size
 
 
 def _allocations(device: str) -> int | None:

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <ATen/native/RNN.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_cudnn_rnn.h>
+#include <ATen/ops/item.h>
 
 #include <tuple>
+#include <vector>
 
 namespace tensorlens {
 
@@ -22,6 +25,22 @@ struct Options {
   bool batch_first;
 };
 
+// all weights where they lie one behind the other in one storage, else nothing
+inline at::Tensor packed(at::TensorList weights) {
+  int64_t total = 0;
+  for (const auto& weight : weights) total += weight.numel();
+  for (const auto& weight : weights) {
+    if (!weight.storage().is_alias_of(weights[0].storage()) ||
+        weight.scalar_type() != weights[0].scalar_type()) {
+      return {};
+    }
+  }
+  const auto nbytes = total * static_cast<int64_t>(weights[0].element_size());
+  if (static_cast<int64_t>(weights[0].storage().nbytes()) != nbytes) return {};
+  const at::NoGradGuard no_grad;
+  return weights[0].detach().as_strided({total}, {1}, 0);
+}
+
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrent(
     const at::Tensor& input,
     const at::Tensor& hx,
@@ -34,14 +53,19 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> recurrent(
   const int64_t projection = projected ? hx.size(2) : 0;
   const int64_t per_layer = (options.has_biases ? 4 : 2) + (projected ? 1 : 0);
   auto result = at::_cudnn_rnn(
-      input, weights, per_layer, /*weight_buf=*/at::Tensor(), hx, cx, options.mode, hidden_size,
+      input, weights, per_layer, packed(weights), hx, cx, options.mode, hidden_size,
       projection, options.layers, options.batch_first, options.dropout, options.train,
       options.bidirectional, batch_sizes, /*dropout_state=*/at::Tensor());
   return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
 }
 
-inline at::IntArrayRef sizes_of(const at::Tensor& batch_sizes) {
-  return {batch_sizes.data_ptr<int64_t>(), static_cast<size_t>(batch_sizes.size(0))};
+// one by one: the numbers of a fake tensor are not in its memory
+inline std::vector<int64_t> sizes_of(const at::Tensor& batch_sizes) {
+  std::vector<int64_t> sizes;
+  for (int64_t step = 0; step < batch_sizes.size(0); ++step) {
+    sizes.push_back(batch_sizes.select(0, step).item<int64_t>());
+  }
+  return sizes;
 }
 
 inline void lstm(

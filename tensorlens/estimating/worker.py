@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-import tensorlens
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
 from tensorlens.records.traces import Trace
@@ -71,7 +70,7 @@ class Worker:
     def _start(self) -> None:
         jobs, self_jobs = os.pipe()
         self_answers, answers = os.pipe()
-        folder = str(Path(tensorlens.__file__).parents[1])
+        folder = str(Path(__file__).parents[2])
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, folder, str(jobs), str(answers)],

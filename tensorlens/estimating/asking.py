@@ -9,11 +9,11 @@ from typing import Any
 
 from tensorlens.allocators import Settings
 from tensorlens.errors import UsageError
-from tensorlens.estimate.assembling import assemble
-from tensorlens.estimate.cards import find_card
-from tensorlens.estimate.programs import MakeStep, program, search_path
-from tensorlens.estimate.progress import Bar
-from tensorlens.estimate.worker import Worker
+from tensorlens.estimating.assembling import assemble
+from tensorlens.estimating.cards import find_card
+from tensorlens.estimating.programs import MakeStep, program, search_path
+from tensorlens.estimating.progress import Bar
+from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.torch.fake.jobs import Job, Program
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
@@ -152,3 +152,26 @@ def estimate(
     )
     with Worker() as worker:
         return asked.ask(worker)
+
+
+def estimate_cards(
+    make_step: MakeStep, cards: Sequence[str | Card], **options: Any
+) -> Mapping[str, Estimate]:
+    """Return the estimate for each of several cards, by the cards' full names.
+
+    Args:
+        make_step: as for :func:`estimate`.
+        cards: their names.
+        options: as for :func:`estimate`.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+        ProgramFailed: the program raised an error.
+    """
+    asked = [question(make_step, card=card, **options) for card in cards]
+    found = {}
+    for each in asked:
+        with Worker() as worker:
+            answer = each.ask(worker)
+        found["" if answer.card is None else answer.card.name] = answer
+    return found

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from tensorlens.allocators import Settings
 from tensorlens.errors import TensorlensError
-from tensorlens.estimate.apart import apart
-from tensorlens.estimate.simulation import Simulated, Simulation, least_capacity
-from tensorlens.estimate.terms import why
+from tensorlens.estimating.apart import apart
+from tensorlens.estimating.simulation import Simulated, Simulation, least_capacity
+from tensorlens.estimating.terms import why
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate, Range, Term
-from tensorlens.records.events import FREE, EventLog
+from tensorlens.records.events import FREE, EventLog, Label
 from tensorlens.records.recordings import Origin, Recording
 from tensorlens.records.traces import Trace
 
@@ -43,6 +43,7 @@ def assemble(
 
     reserved = ranged(lambda variant: variant.peak_reserved(device))
     log = likely.log
+    _label_workspaces(trace, likely)
     row = _highest(log, device)
     return Estimate(
         device=device,
@@ -121,6 +122,15 @@ def _highest(log: EventLog, device: str) -> int:
     return highest
 
 
+def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
+    """Name what is no tensor of the program and outlives the operator that took it."""
+    log = simulated.log
+    for row, name in trace.hidden.items():
+        made = simulated.rows.get(row)
+        if made is not None and log.pair[made] < 0:
+            log.name(made, Label(name, "other"))
+
+
 def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[Term]:
     """Return what no tensor of the program is of what is resident at the peak, by name."""
     log = simulated.log
@@ -138,10 +148,10 @@ def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[T
 
 
 def _batch(log: EventLog) -> int | None:
-    """Return the first dimension that most inputs have."""
-    sizes = Counter(
-        label.shape[0] for label in log.labels if label.role == "input" and label.shape
-    )
+    """Return the first dimension that most inputs have, those of one dimension last."""
+    shapes = [label.shape for label in log.labels if label.role == "input" and label.shape]
+    sizes = Counter(shape[0] for shape in shapes if len(shape) > 1)
+    sizes = sizes or Counter(shape[0] for shape in shapes)
     return sizes.most_common(1)[0][0] if sizes else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from tensorlens.allocators import CachingAllocator, Figures, Journal, Level, Settings
 from tensorlens.records.estimates import StepFigures
@@ -92,7 +93,7 @@ class Simulation:
             if log.kind[row] == ALLOC:
                 stream = trace.streams.get(row, 0)
                 address = counter.malloc(
-                    self._size(row), stream, stack=log.stack[row], context=context
+                    self._size(row), stream, time=0, stack=log.stack[row], context=context
                 )
                 addresses[log.address[row]] = address
                 if address:
@@ -100,9 +101,8 @@ class Simulation:
                     self._result.rows[row] = made
                     self._log.label[made] = log.label[row]
             elif log.kind[row] == FREE:
-                counter.free(
-                    addresses.pop(log.address[row]), stack=log.stack[row], context=context
-                )
+                address = addresses.pop(log.address[row])
+                counter.free(address, time=0, stack=log.stack[row], context=context)
         while stop >= 0:
             act()
             stop, act = next(stops)
@@ -115,9 +115,9 @@ class Simulation:
         found: list[tuple[int, int, Callable[[], None]]] = []
         ends = ["setup", *(mark.name for mark in self._trace.log.marks)]
         for name, mark in zip(ends, self._trace.log.marks, strict=False):
-            found.append((mark.row, 1, lambda name=name, mark=mark: self._mark(name, mark.name)))
+            found.append((mark.row, 1, partial(self._mark, name, mark.name)))
         for row, device in self._trace.emptied:
-            found.append((row, 0, lambda device=device: self._empty(device)))
+            found.append((row, 0, partial(self._empty, device)))
         for row, _, act in sorted(found, key=lambda each: each[:2]):
             yield row, act
         yield -1, lambda: None
@@ -135,11 +135,11 @@ class Simulation:
                 )
             )
             counter.reset_peaks()
-        self._log.marks.append(Mark(begins, len(self._log.kind), 1000 * len(self._log.kind)))
+        self._log.marks.append(Mark(begins, len(self._log.kind), 0))
 
     def _empty(self, device: str) -> None:
         names = dict(zip(self._trace.log.devices, self._devices, strict=True))
-        self._counters[names[device]].empty_cache()
+        self._counters[names[device]].empty_cache(time=0)
 
 
 class _HostCounter:
@@ -151,21 +151,23 @@ class _HostCounter:
         self._sizes: dict[int, int] = {}
         self._requests = self._now = self._peak = 0
 
-    def malloc(self, nbytes: int, stream: int, *, stack: int, context: Context | None) -> int:
+    def malloc(
+        self, nbytes: int, stream: int, *, time: int, stack: int, context: Context | None
+    ) -> int:
         self._requests += 1
         address = self._requests << 12
         self._sizes[address] = nbytes
         self._now += nbytes
         self._peak = max(self._peak, self._now)
         log = self._log
-        log.append(ALLOC, self._device, address, nbytes, 1000 * len(log.kind), stack, context)
+        log.append(ALLOC, self._device, address, nbytes, time, stack, context)
         return address
 
-    def free(self, address: int, *, stack: int, context: Context | None) -> None:
+    def free(self, address: int, *, time: int, stack: int, context: Context | None) -> None:
         nbytes = self._sizes.pop(address)
         self._now -= nbytes
         log = self._log
-        log.append(FREE, self._device, address, nbytes, 1000 * len(log.kind), stack, context)
+        log.append(FREE, self._device, address, nbytes, time, stack, context)
 
     @property
     def figures(self) -> Figures:
@@ -178,7 +180,7 @@ class _HostCounter:
     def write_segments(self) -> None:
         pass
 
-    def empty_cache(self) -> None:
+    def empty_cache(self, *, time: int) -> None:
         pass
 
 

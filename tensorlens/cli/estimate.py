@@ -1,0 +1,326 @@
+"""``tensorlens estimate``: what a program's steps will need on a card that need not be there."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorlens.cli.messages import say
+from tensorlens.cli.output import Output
+from tensorlens.errors import UsageError
+from tensorlens.records.estimates import TIGHT, Estimate
+from tensorlens.records.snapshots import View
+from tensorlens.render import OF_ALL, OF_RECORDINGS, either
+from tensorlens.units import parse_bytes
+
+if TYPE_CHECKING:
+    from tensorlens.estimating.batches import MaxBatch
+
+_DOES_NOT_FIT = 3
+
+_EPILOG = """\
+examples:
+  tensorlens estimate train:make_step --card h100 --capacity 24GiB
+  tensorlens estimate train.py:make_step --set batch=32 --set lr=1e-3 --explain
+  tensorlens estimate train:make_step --card a100 --card l4 --card "rtx 4090"
+  tensorlens estimate train:make_step --max-batch --capacity 24GiB
+  tensorlens estimate -o estimate.html -o estimate.json train.py --epochs 1
+
+PROGRAM is a function that builds model, optimizer and data and returns step(),
+or a whole script, which is given all that follows it: options of tensorlens
+come before a script. What follows -- goes to the script of a function too.
+
+The exit code is 0 when it fits, or likely does (which is said on standard
+error), and 3 when it does not: into --capacity, or without it into the memory
+of the card that --card names. Of several cards it has to fit one. It is 1 when
+the program fails, 2 for a usage error.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "estimate",
+        help="tell what a program will need on a card that need not be there",
+        description="Run a program's training steps on tensors without data, and tell what they\n"
+        "will need on a card: whether it fits, the peaks, and what they are made of.",
+        usage="%(prog)s [OPTIONS] PROGRAM [OPTIONS | ARGS...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_questions(parser)
+    _add_answers(parser)
+    parser.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM",
+        help="module:function, file.py:function, or a script and what is given to it",
+    )
+    parser.set_defaults(func=run, parser=parser)
+
+
+def _add_questions(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="NAME", default="cuda", help="cuda, or cpu (cuda)")
+    parser.add_argument(
+        "--card",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="the card: h100, a100-40gb, 'rtx 4090'; repeatable, for one table of several",
+    )
+    parser.add_argument(
+        "--capacity", metavar="SIZE", help="what it is to fit into, all included: 24GiB"
+    )
+    parser.add_argument(
+        "--steps", metavar="N", type=int, default=2, help="how many steps are run (2)"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="arguments",
+        help="a keyword argument of the function, as Python has it, else text; repeatable",
+    )
+    parser.add_argument(
+        "--alloc-conf",
+        metavar="TEXT",
+        help="PYTORCH_CUDA_ALLOC_CONF on the card; without it, what it is here",
+    )
+    parser.add_argument(
+        "--world-size",
+        metavar="N",
+        type=int,
+        default=1,
+        help="how many processes train together; the figures are of one (1)",
+    )
+    parser.add_argument(
+        "--max-batch",
+        action="store_true",
+        help="find the largest batch that fits: the function is called with it",
+    )
+
+
+def _add_answers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--explain", action="store_true", help="in words: what takes how much and why, and the sum"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="write the estimate to FILE instead of printing; its ending names the format:"
+        f" {either(OF_ALL)}, or of its recording {either(OF_RECORDINGS)}; repeatable",
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite files that exist")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the estimate; return 0, or 3 where it does not fit.
+
+    Raises:
+        TensorlensError: the program failed, or the output cannot be written.
+        UsageError: something of what is asked makes no sense.
+    """
+    program, args = _parsed(args)
+    outputs = [Output.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
+    asked = _asked(args, program)
+    if args.max_batch:
+        return _largest_batch(args, asked, outputs)
+    if len(args.card) > 1:
+        return _several_cards(args, asked, outputs)
+    from tensorlens.estimating import estimate
+
+    with _Failures():
+        found = estimate(asked.program, **asked.options, card=next(iter(args.card), None))
+    _give(found, args, outputs)
+    return _judged(found, args)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    program: str
+    options: Mapping[str, Any]
+    """Of ``estimate()``, but for the card."""
+
+
+def _parsed(args: argparse.Namespace) -> tuple[Sequence[str], argparse.Namespace]:
+    """Return the program with what is given to it, and the options, those after it included."""
+    words: list[str] = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        args.parser.error("give a PROGRAM: module:function, file.py:function or a script")
+    program, rest = words[0], words[1:]
+    if not _names_function(program):
+        return (program, *rest), args
+    given: list[str] = []
+    if "--" in rest:
+        end = rest.index("--")
+        rest, given = rest[:end], rest[end + 1 :]
+    args = args.parser.parse_args(rest, args)
+    if args.words:
+        raise UsageError(f"{args.words[0]!r} after {program}: what is given to it comes after --")
+    return (program, *given), args
+
+
+def _names_function(program: str) -> bool:
+    """Tell whether it is ``module:function`` or ``file.py:function``, and no script."""
+    place, separator, function = program.rpartition(":")
+    return bool(separator and place) and function.isidentifier() and not Path(program).is_file()
+
+
+def _asked(args: argparse.Namespace, program: Sequence[str]) -> _Asked:
+    capacity = None if args.capacity is None else parse_bytes(args.capacity)
+    if capacity == 0:
+        raise UsageError("--capacity 0: nothing fits into that")
+    options = {
+        "device": args.device,
+        "steps": args.steps,
+        "capacity": capacity,
+        "settings": args.alloc_conf,
+        "arguments": _arguments(args.arguments),
+        "world_size": args.world_size,
+        "script_args": tuple(program[1:]),
+    }
+    return _Asked(program[0], options)
+
+
+def _arguments(given: Sequence[str]) -> dict[str, Any]:
+    """Return the keyword arguments that ``--set`` gives.
+
+    Raises:
+        UsageError: one is not ``NAME=VALUE``.
+    """
+    found: dict[str, Any] = {}
+    for each in given:
+        name, separator, text = each.partition("=")
+        if not separator or not name.strip().isidentifier():
+            raise UsageError(f"--set {each}: give NAME=VALUE, as in --set batch=32")
+        try:
+            value = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = text
+        found[name.strip()] = value
+    return found
+
+
+def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Output]) -> int:
+    """Find the largest batch and tell of it; return 3 where not even the smallest fits.
+
+    Raises:
+        UsageError: options that do not go together with it.
+    """
+    if len(args.card) > 1:
+        raise UsageError("--max-batch: give one --card")
+    options = dict(asked.options)
+    if options.pop("device").partition(":")[0] != "cuda":
+        raise UsageError("--max-batch is for --device cuda")
+    if options.pop("script_args") or not _names_function(asked.program):
+        raise UsageError("--max-batch needs a function, which is called with the batch")
+    card = next(iter(args.card), None)
+    if options["capacity"] is None:
+        if card is None:
+            raise UsageError("--max-batch needs a --capacity, or a --card")
+        from tensorlens.estimating.cards import find_card
+
+        options["capacity"] = find_card(card).memory
+    from tensorlens.estimating import max_batch
+
+    with _Failures():
+        found = max_batch(asked.program, **options, card=card)
+    answer = _largest_in_words(found)
+    if args.explain or not outputs:
+        print(f"{answer}\n")
+    else:
+        say(answer)
+    _give(found.estimate, args, outputs)
+    return 0 if found else _DOES_NOT_FIT
+
+
+def _largest_in_words(found: MaxBatch) -> str:
+    from tensorlens.render.figures import size
+
+    capacity, tried = size(found.capacity), found.estimates
+    if not found:
+        smallest = min(tried)
+        needed = size(tried[smallest].needed.point)
+        return f"not even a batch of {smallest:,} fits into {capacity}: it needs {needed}"
+    answer = f"the largest batch that fits into {capacity} is {int(found):,}"
+    beyond = tried.get(found + 1)
+    if found.reaches_end:
+        return f"{answer}, the largest that was tried"
+    if beyond is None:
+        return answer
+    return f"{answer}; {found + 1:,} would need {size(beyond.needed.point)}"
+
+
+def _several_cards(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Output]) -> int:
+    """Print one table of several cards; return 3 where it fits none.
+
+    Raises:
+        UsageError: options that do not go together with it.
+    """
+    if outputs:
+        raise UsageError("-o writes the estimate for one card: give one --card")
+    from tensorlens.estimating import estimate_cards
+    from tensorlens.render.text import TextRenderer
+
+    with _Failures():
+        found = [*estimate_cards(asked.program, args.card, **asked.options).values()]
+    renderer = TextRenderer()
+    texts = [renderer.render_cards(found)]
+    texts += [renderer.render_explanation(each) for each in found if args.explain]
+    sys.stdout.write("\n".join(texts))
+    return 0 if any(_fits(each) for each in found) else _DOES_NOT_FIT
+
+
+def _give(found: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) -> None:
+    from tensorlens.render.needs import verdict
+    from tensorlens.render.text import TextRenderer
+
+    renderer = TextRenderer(view=View())
+    if args.explain:
+        sys.stdout.write(renderer.render_explanation(found))
+    elif not outputs:
+        sys.stdout.write(renderer.render(found))
+    for output in outputs:
+        output.write(found)
+        say(f"wrote {output.typed}: {verdict(found)}")
+
+
+def _judged(found: Estimate, args: argparse.Namespace) -> int:
+    """Return the exit code, and say where it is not sure."""
+    if found.capacity is None and not args.card:
+        return 0
+    from tensorlens.render.needs import judged, verdict
+
+    fit = judged(found)
+    if fit is not None and fit.verdict == TIGHT:
+        say(verdict(found))
+    return 0 if _fits(found) else _DOES_NOT_FIT
+
+
+def _fits(found: Estimate) -> bool:
+    from tensorlens.render.needs import judged
+
+    fit = judged(found)
+    return fit is None or bool(fit)
+
+
+class _Failures:
+    """Prints what a program that failed wrote last, before the one line of the error."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        details = getattr(error, "details", "")
+        if details and sys.stderr is not None:
+            sys.stderr.write(str(details).rstrip("\n") + "\n")

@@ -1,0 +1,176 @@
+"""Answers to what a program asks of values that are not there.
+
+A value that follows from the program alone is answered as it is; any other is assumed, and said
+once for each line: numbers are 1, comparisons hold, nothing is infinite or not a number, and a
+selection by a condition takes every element.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from tensorlens.frameworks.torch.fake.files import without_writing
+from tensorlens.frameworks.torch.fake.guesses import are_known, makers
+from tensorlens.frameworks.torch.fake.known import compute, known
+from tensorlens.frameworks.torch.fake.methods import methods
+from tensorlens.frameworks.torch.fake.patches import patched
+from tensorlens.frameworks.torch.fake.selections import Selections
+
+MOST_ASKED = 1000
+"""Times one line may ask for a value until the answer changes, which ends a loop that waits."""
+
+_aten = torch.ops.aten
+Tell = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def answering(caution: Tell) -> Iterator[None]:
+    """Let fake tensors answer while it is entered.
+
+    Args:
+        caution: called with one line for everything that is assumed.
+    """
+    answers = Answers(caution)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
+        stack.enter_context(without_writing(caution))
+        for name, method in methods(answers.scalar, caution).items():
+            stack.enter_context(patched(FakeTensor, name, method))
+        from torch.nn import functional
+
+        for owner in (functional, torch._C._nn):
+            stack.enter_context(patched(owner, "one_hot", _one_hot(functional.one_hot)))
+        yield
+
+
+class Answers:
+    """Stands before ``FakeTensorMode.dispatch``."""
+
+    def __init__(self, caution: Tell) -> None:
+        self._caution = caution
+        self._asked: Counter[tuple[int, int]] = Counter()
+        original = FakeTensorMode.dispatch
+        self._makers = makers()
+        self._special: dict[Any, Callable[..., Any]] = {
+            _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
+            _aten.item.default: lambda mode, func, x: self.scalar(x),
+            _aten.equal.default: self._equal,
+            _aten.allclose.default: self._allclose,
+            _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
+            **Selections(original, caution).table(),
+        }
+        makers_, special = self._makers, self._special
+        keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
+
+        def dispatch(
+            mode: Any, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            answer = special.get(func)
+            if answer is not None:
+                result = answer(mode, func, *args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            result = original(mode, func, types, args, kwargs)
+            if result is NotImplemented or func is keeps_flag:
+                return result
+            make = makers_.get(func)
+            if make is None:
+                if args and type(args[0]) is FakeTensor and "_known" not in args[0].__dict__:
+                    if args[0].constant is None:
+                        return result
+                compute(func, args, kwargs, result)
+            else:
+                compute(func, args, kwargs, result)
+                if not are_known(result):
+                    make(result, args, kwargs)
+            return result
+
+        self.dispatch = dispatch
+
+    def scalar(self, tensor: Any) -> Any:
+        """Return the value of a tensor of one element."""
+        if tensor.numel() != 1:
+            raise RuntimeError(
+                f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar"
+            )
+        found = known(tensor)
+        if found is not None:
+            value = _value(found.tensor)
+            if not found.origin.assumed:
+                return value
+        else:
+            value = self._guess(tensor.dtype)
+        self._say(value, tensor.dtype)
+        return value
+
+    def _say(self, value: Any, dtype: Any) -> None:
+        if dtype is torch.bool:
+            what = f"whether something holds, which depends on data: it was taken as {value}"
+        elif dtype.is_floating_point or dtype.is_complex:
+            what = f"the value of a tensor, which depends on data: it was given {value}"
+        else:
+            what = "a whole number that depends on data: it was given a likely one"
+        self._caution(
+            f"the program asks for {what}; what it decides by it may take more or less memory"
+        )
+
+    def _guess(self, dtype: Any) -> Any:
+        frame = sys._getframe(2)
+        key = id(frame.f_code), frame.f_lasti
+        while frame is not None and "torch" in frame.f_code.co_filename:
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is not None:
+            key = id(frame.f_code), frame.f_lasti
+        self._asked[key] += 1
+        number = 1 if self._asked[key] % (2 * MOST_ASKED) < MOST_ASKED else 0
+        if dtype is torch.bool:
+            return bool(number)
+        if dtype.is_complex:
+            return complex(number)
+        return float(number) if dtype.is_floating_point else number
+
+    def _equal(self, mode: Any, func: Any, one: Any, other: Any) -> bool:
+        if one is other or one.shape != other.shape:
+            return one is other
+        mine, theirs = known(one), known(other)
+        if mine is not None and theirs is not None:
+            with torch._C._DisableTorchDispatch():
+                return bool(torch.equal(mine.tensor, theirs.tensor))
+        self._caution("two tensors are compared, which depends on data: they were taken as equal")
+        return True
+
+    def _allclose(self, mode: Any, func: Any, one: Any, other: Any, *_: Any, **__: Any) -> bool:
+        return self._equal(mode, func, one, other)
+
+
+def _value(tensor: Any) -> Any:
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        return tensor.item()
+
+
+def _one_hot(original: Any) -> Any:
+    """Return ``one_hot`` with the memory it takes where there are values.
+
+    For tensors without data torch compares with an ``arange`` instead of scattering into zeros
+    (aten/src/ATen/native/Onehot.cpp, torch 2.13).
+    """
+
+    def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+        if not isinstance(tensor, FakeTensor) or tensor.numel() == 0:
+            return original(tensor, num_classes)
+        if num_classes == -1:
+            num_classes = int(tensor.max().item()) + 1
+        zeros = torch.zeros(
+            (*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device
+        )
+        return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    return one_hot

@@ -1,0 +1,171 @@
+"""Checkpoints of a run without data.
+
+Nothing is written, and what was to be is given back. Of weights in files the shapes count: what is
+read is mapped, and no page of it is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tensorlens.frameworks.torch.fake.patches import patched
+
+Tell = Callable[[str], None]
+
+_WRITERS = (
+    ("safetensors.torch", "save_file"),
+    ("safetensors.torch", "save_model"),
+    ("torch.jit", "save"),
+    ("torch.export", "save"),
+)
+
+
+@contextlib.contextmanager
+def without_writing(caution: Tell) -> Iterator[None]:
+    """Let ``torch.save`` and its like write no file while it is entered.
+
+    Args:
+        caution: called with one line where something would have been written.
+    """
+    kept: dict[Any, Any] = {}
+    read = torch.load
+
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        caution(_TEXT)
+        kept[_place(f)] = pytree.tree_map(_described, obj)
+
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if _place(f) in kept:
+            return pytree.tree_map(lambda leaf: _made(leaf, map_location), kept[_place(f)])
+        return read(f, map_location, *args, **kwargs)
+
+    def write_nothing(*args: Any, **kwargs: Any) -> None:
+        caution(_TEXT)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patched(torch, "save", save))
+        stack.enter_context(patched(torch, "load", load))
+        for module, name in _WRITERS:
+            if importlib.util.find_spec(module.partition(".")[0]) is not None:
+                owner = importlib.import_module(module)
+                stack.enter_context(patched(owner, name, write_nothing))
+        if importlib.util.find_spec("safetensors") is not None:
+            for name in ("safetensors", "safetensors.torch"):
+                stack.enter_context(patched(importlib.import_module(name), "safe_open", _SafeOpen))
+            owner = importlib.import_module("safetensors.torch")
+            stack.enter_context(patched(owner, "load_file", _load_file))
+        yield
+
+
+_TEXT = (
+    "a checkpoint is not written, as there is no data; what writing copies to the host is not in "
+    "the estimate"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """A tensor that was saved, without its memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: Any
+    device: Any
+    parameter: bool
+
+
+class _SafeOpen:
+    """``safetensors.safe_open``, whose tensors are made where there are no modes."""
+
+    def __init__(self, filename: Any, framework: str = "pt", device: Any = "cpu") -> None:
+        from safetensors import _safetensors_rust as native
+
+        self._device = device
+        self._file = native.safe_open(filename, framework=framework, device="cpu")
+
+    def __enter__(self) -> _SafeOpen:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._file.__exit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def get_tensor(self, name: str) -> Any:
+        """Return a tensor, its bytes mapped from the file."""
+        with _disable_current_modes():
+            tensor = self._file.get_tensor(name)
+        return _placed(tensor, self._device)
+
+    def get_tensors(self) -> dict[str, Any]:
+        """Return all tensors."""
+        return {name: self.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
+
+    def get_slice(self, name: str) -> _Slice:
+        """Return what gives a part of a tensor."""
+        return _Slice(self._file.get_slice(name), self._device)
+
+
+class _Slice:
+    """A part of a file that a tensor is made of."""
+
+    def __init__(self, part: Any, device: Any) -> None:
+        self._part = part
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        with _disable_current_modes():
+            tensor = self._part[index]
+        return _placed(tensor, self._device)
+
+
+def _load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
+    return _SafeOpen(filename, device=device).get_tensors()
+
+
+def _placed(tensor: Any, device: Any) -> Any:
+    device = torch.device(device)
+    return tensor if device.type == "cpu" else tensor.to(device)
+
+
+def _described(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
+        return leaf
+    return _Description(
+        tuple(leaf.shape),
+        leaf.stride(),
+        leaf.dtype,
+        leaf.device,
+        isinstance(leaf, torch.nn.Parameter),
+    )
+
+
+def _made(leaf: Any, map_location: Any) -> Any:
+    if not isinstance(leaf, _Description):
+        return leaf
+    device = leaf.device
+    if isinstance(map_location, (str, torch.device, int)):
+        device = torch.device(map_location)
+    elif isinstance(map_location, dict):
+        device = torch.device(map_location.get(str(device), device))
+    tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=device)
+    return torch.nn.Parameter(tensor) if leaf.parameter else tensor
+
+
+def _place(file: Any) -> Any:
+    return os.path.realpath(file) if isinstance(file, (str, os.PathLike)) else id(file)

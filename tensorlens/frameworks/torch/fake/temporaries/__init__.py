@@ -1,0 +1,81 @@
+"""What CUDA kernels of torch take from the caching allocator besides their results.
+
+The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Left out is
+what libraries take: workspaces of cuBLAS and cuDNN, and attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from tensorlens.frameworks.torch.fake.temporaries import (
+    copies,
+    foreach,
+    indexing,
+    libraries,
+    losses,
+    norms,
+    products,
+    reductions,
+    sorting,
+)
+from tensorlens.frameworks.torch.fake.temporaries.rules import Rule
+from tensorlens.frameworks.torch.fake.tracker import Hidden
+from tensorlens.records.cards import Card
+
+__all__ = ["Temporaries"]
+
+_FAMILIES = (copies, foreach, indexing, libraries, losses, norms, products, reductions, sorting)
+
+
+class Temporaries:
+    """Gives the memory of kernels while they run, as a ``HiddenOf`` of a tracker.
+
+    Args:
+        card: that the program would run on; some buffers grow with its multiprocessors.
+    """
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._rules: dict[int, Rule] = {}
+        """By address of the operator, which lives as long as torch: its own hash is slow."""
+        for family in _FAMILIES:
+            for name, rule in family.RULES.items():
+                for overload in _overloads(name):
+                    self._rules[id(overload)] = rule
+
+    def __call__(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, thread: int
+    ) -> Sequence[Hidden]:
+        """Return what an operator that has run took besides ``result``."""
+        rule = self._rules.get(id(func))
+        if rule is None or not _is_on_cuda(args):
+            return ()
+        return [each for each in rule(self._card, args, kwargs, result) if each.most]
+
+
+def _overloads(name: str) -> Iterator[Any]:
+    packet_name, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, packet_name, None)
+    if packet is None:
+        return
+    names: Iterable[str] = packet.overloads()
+    for each in names:
+        if not overload or each == overload:
+            yield getattr(packet, each)
+
+
+def _is_on_cuda(args: Sequence[Any]) -> bool:
+    """Tell whether the first tensor of the arguments is; where there is none, it may be."""
+    for each in args:
+        if isinstance(each, (list, tuple)) and each:
+            each = each[0]
+        if isinstance(each, FakeTensor):
+            return each.fake_device.type == "cuda"
+        if isinstance(each, torch.Tensor):
+            return each.is_cuda
+    return True

@@ -1,0 +1,198 @@
+"""``tensorlens estimate``: what it asks, what it prints and its exit codes; nothing is run."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "unit" / "render"))
+import rendered_estimates as estimates
+from rendered_estimates import GIB, MIB
+
+from tensorlens.cli import main
+from tensorlens.errors import TensorlensError
+from tensorlens.records.loading import load
+from tensorlens.records.recordings import Recording
+
+
+class Asked:
+    """Stands for the functions that run a program, and keeps what they were asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.failure: TensorlensError | None = None
+
+    def estimate(self, program, **options):
+        self.calls.append((program, options))
+        if self.failure is not None:
+            raise self.failure
+        return estimates.training(capacity=options["capacity"], program=program)
+
+    def estimate_cards(self, program, cards, **options):
+        return {card: self.estimate(program, **options, card=card) for card in cards}
+
+    def max_batch(self, program, **options):
+        self.calls.append((program, options))
+        fits = options["capacity"] >= 446 * MIB
+        return Largest(2 if fits else 0, options["capacity"])
+
+
+class Largest(int):
+    def __new__(cls, batch: int, capacity: int):
+        self = super().__new__(cls, batch)
+        self.capacity, self.reaches_end = capacity, False
+        self.estimates = {each: estimates.training(capacity=capacity) for each in (1, batch + 1)}
+        self.estimate = self.estimates[1]
+        return self
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
+    stub, found = ModuleType("tensorlens.estimating"), Asked()
+    for name in ("estimate", "estimate_cards", "max_batch"):
+        setattr(stub, name, getattr(found, name))
+    monkeypatch.setitem(sys.modules, "tensorlens.estimating", stub)
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+def run(*words: str) -> int:
+    try:
+        return main(["estimate", *words])
+    except SystemExit as ending:
+        return int(ending.code or 0)
+
+
+def test_it_prints_the_estimate(asked: Asked, capsys) -> None:
+    assert run("train:make_step") == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Estimate for cuda:0: train:make_step\n  fits into the card's")
+    assert printed.err == ""
+    assert asked.calls == [
+        (
+            "train:make_step",
+            {
+                **{"device": "cuda", "steps": 2, "capacity": None, "settings": None},
+                **{"arguments": {}, "world_size": 1, "script_args": (), "card": None},
+            },
+        )
+    ]
+
+
+def test_options_may_follow_a_function(asked: Asked) -> None:
+    words = "--steps 3 train.py:make_step --card h100 --capacity 24GiB --set batch=32"
+    more = "--set lr=1e-3 --set kind=small --set on=True --world-size 8 --alloc-conf a:b -- --x 1"
+    assert run(*words.split(), *more.split()) == 0
+    ((program, options),) = asked.calls
+    assert program == "train.py:make_step"
+    assert options["arguments"] == {"batch": 32, "lr": 1e-3, "kind": "small", "on": True}
+    assert (options["card"], options["capacity"], options["steps"]) == ("h100", 24 * GIB, 3)
+    assert (options["world_size"], options["settings"]) == (8, "a:b")
+    assert options["script_args"] == ("--x", "1")
+
+
+def test_a_script_is_given_all_that_follows_it(asked: Asked) -> None:
+    assert run("--steps", "3", "train.py", "--steps", "9", "--card", "x", "--", "y") == 0
+    ((program, options),) = asked.calls
+    assert (program, options["steps"], options["card"]) == ("train.py", 3, None)
+    assert options["script_args"] == ("--steps", "9", "--card", "x", "--", "y")
+
+
+# 446 MiB are needed, 588 at most
+@pytest.mark.parametrize(
+    ("capacity", "code", "said"),
+    [
+        ("588MiB", 0, ""),
+        ("446MiB", 0, "tensorlens: tight in 446.00 MiB: likely needs 446.00 MiB, 0 B to spare"),
+        ("445MiB", 3, ""),
+    ],
+)
+def test_the_exit_code_tells_whether_it_fits(
+    asked: Asked, capsys, capacity: str, code: int, said: str
+) -> None:
+    assert run("train:make_step", "--capacity", capacity) == code
+    printed = capsys.readouterr()
+    assert printed.err.startswith(said)
+    assert bool(printed.err) == bool(said)
+
+
+def test_files_are_written_in_place_of_the_tables(asked: Asked, capsys) -> None:
+    words = ("-o", "e.json", "-o", "e.html", "-o", "e.tlens", "-o", "e.txt")
+    assert run("train:make_step", *words) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[0].startswith("tensorlens: wrote e.json: fits into the card's")
+    assert len(printed.err.splitlines()) == 4
+    assert isinstance(load("e.tlens"), Recording)
+    assert run("train:make_step", "-o", "e.json") == 2
+    assert capsys.readouterr().err == (
+        "tensorlens: error: e.json exists: choose another name, or overwrite it with -f\n"
+    )
+    assert run("train:make_step", "-f", "-o", "e.json") == 0
+
+
+def test_it_explains(asked: Asked, capsys) -> None:
+    assert run("train:make_step", "--explain", "-o", "e.json") == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Estimate for cuda:0: train:make_step. It fits")
+    assert printed.out.endswith("what the card must have\n")
+    assert Path("e.json").exists()
+
+
+def test_several_cards_are_one_table(asked: Asked, capsys) -> None:
+    assert run("train:make_step", "--card", "a100", "--card", "l4") == 0
+    assert capsys.readouterr().out.startswith("Estimates for 2 cards: train:make_step\n")
+    assert [options["card"] for _, options in asked.calls] == ["a100", "l4"]
+    assert run("train:make_step", "--card", "a", "--card", "b", "--capacity", "1MiB") == 3
+    assert run("train:make_step", "--card", "a", "--card", "b", "-o", "e.json") == 2
+
+
+def test_the_largest_batch(asked: Asked, capsys) -> None:
+    assert run("train:make_step", "--max-batch", "--capacity", "1GiB") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "the largest batch that fits into 1.00 GiB is 2; 3 would need 446.00 MiB\n\nEstimate for"
+    )
+    ((_, options),) = asked.calls
+    assert sorted(options) == [
+        *("arguments", "capacity", "card", "settings", "steps", "world_size")
+    ]
+    assert run("train:make_step", "--max-batch", "--capacity", "400MiB") == 3
+    assert capsys.readouterr().out.startswith(
+        "not even a batch of 1 fits into 400.00 MiB: it needs 446.00 MiB\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "give a PROGRAM: module:function, file.py:function or a script"),
+        ("train:f extra", "'extra' after train:f: what is given to it comes after --"),
+        ("train:f --set batch", "--set batch: give NAME=VALUE, as in --set batch=32"),
+        ("train:f --set 1=2", "--set 1=2: give NAME=VALUE, as in --set batch=32"),
+        ("train:f --capacity much", "'much' is not a size"),
+        ("train:f --capacity 0", "--capacity 0: nothing fits into that"),
+        ("train:f --max-batch", "--max-batch needs a --capacity, or a --card"),
+        ("--max-batch --capacity 1GiB train.py", "--max-batch needs a function"),
+        ("train:f --max-batch --card a --card b", "--max-batch: give one --card"),
+        ("train:f --max-batch --device cpu", "--max-batch is for --device cuda"),
+        ("train:f -o e.xyz", "cannot tell the format of 'e.xyz'"),
+        ("train:f --steps x", "argument --steps: invalid int value: 'x'"),
+    ],
+)
+def test_bad_usage_is_one_line(asked: Asked, capsys, words: str, message: str) -> None:
+    assert run(*words.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert asked.calls == []
+
+
+def test_a_program_that_fails_tells_its_own_story_first(asked: Asked, capsys) -> None:
+    asked.failure = TensorlensError("the program failed: ValueError: no")
+    asked.failure.details = "  File train.py, line 3\n"
+    assert run("train:make_step") == 1
+    assert capsys.readouterr().err == (
+        "  File train.py, line 3\ntensorlens: error: the program failed: ValueError: no\n"
+    )

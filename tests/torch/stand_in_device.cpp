@@ -1,0 +1,130 @@
+// An accelerator that is none: its memory is the host's, and its allocator reports each block to
+// torch as those of CUDA and XPU do.
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#define TL_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Block {
+  int64_t requested, size;
+  int16_t device;
+};
+
+constexpr int64_t kRounding = 512;
+
+std::mutex g_lock;
+std::map<void*, Block> g_blocks;
+int64_t g_made[8];
+std::atomic<int16_t> g_device{-1};
+c10::Allocator* g_host = nullptr;
+
+void say(void* data, int64_t size, int16_t device) {
+  c10::reportMemoryUsageToProfiler(
+      data, size, 0, 0, c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)));
+}
+
+void take_back(void* data) {
+  {
+    const std::lock_guard<std::mutex> holding(g_lock);
+    const auto found = g_blocks.find(data);
+    if (found == g_blocks.end()) {
+      return;
+    }
+    say(data, -found->second.size, found->second.device);
+    g_blocks.erase(found);
+  }
+  std::free(data);
+}
+
+struct Allocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t size) override {
+    const int16_t device = g_device.load();
+    if (device < 0 || size == 0) {
+      return g_host->allocate(size);
+    }
+    void* const data = std::aligned_alloc(64, (size + 63) / 64 * 64);
+    const auto requested = static_cast<int64_t>(size);
+    const int64_t rounded = (requested + kRounding - 1) / kRounding * kRounding;
+    const std::lock_guard<std::mutex> holding(g_lock);
+    g_blocks[data] = Block{requested, rounded, device};
+    ++g_made[device];
+    say(data, rounded, device);
+    return {data, data, &take_back, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return nullptr;
+  }
+
+  void copy_data(void* to, const void* from, std::size_t size) const override {
+    default_copy_data(to, from, size);
+  }
+};
+
+}  // namespace
+
+TL_EXPORT void stand_in() {
+  static auto* const allocator = new Allocator;
+  g_host = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(allocator, 0xFF);
+}
+
+TL_EXPORT void stand_down() {
+  c10::SetCPUAllocator(g_host, 0xFF);
+}
+
+// New tensors of the host are of this device from now on; below 0 they are the host's.
+TL_EXPORT void choose(int16_t device) {
+  g_device.store(device);
+}
+
+// Writes address, requested size, size and device of up to `most` blocks; gives how many there are.
+TL_EXPORT int64_t list(int64_t* rows, int64_t most) {
+  const std::lock_guard<std::mutex> holding(g_lock);
+  int64_t row = 0;
+  for (const auto& [data, block] : g_blocks) {
+    if (row < most) {
+      int64_t* const at = rows + 4 * row;
+      at[0] = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
+      at[1] = block.requested;
+      at[2] = block.size;
+      at[3] = block.device;
+    }
+    ++row;
+  }
+  return row;
+}
+
+TL_EXPORT int64_t made(int16_t device) {
+  const std::lock_guard<std::mutex> holding(g_lock);
+  return g_made[device];
+}
+
+// Makes a block on a thread that runs no Python, as autograd's do.
+TL_EXPORT void* hand_out(int64_t size) {
+  void* data = nullptr;
+  std::thread([&] {
+    data = c10::GetCPUAllocator()->allocate(static_cast<size_t>(size)).release_context();
+  }).join();
+  return data;
+}
+
+// Has its allocator hand out a block of which nobody is told.
+TL_EXPORT void hand_out_silently(int16_t device) {
+  const std::lock_guard<std::mutex> holding(g_lock);
+  ++g_made[device];
+}
+
+TL_EXPORT void hand_back(void* data) {
+  take_back(data);
+}

@@ -1,0 +1,278 @@
+import re
+
+import pytest
+import rendered_estimates as estimates
+from rendered_estimates import MIB, PEAK
+
+from tensorlens.records.estimates import Range
+from tensorlens.records.events import ALLOC, EventLog, Frame
+from tensorlens.records.recordings import Recording
+from tensorlens.records.snapshots import View
+from tensorlens.render.source import width
+from tensorlens.render.text import TextRenderer, explain
+
+# every figure follows from the table at the head of rendered_estimates
+TRAINING_80 = """\
+Estimate for cuda:0: train.py:make_step
+  fits into 1.00 GiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB), 578.00 MiB to
+    spare
+  card      NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
+  versions  torch 2.13.0
+
+                     Likeliest    At least     At most        Bytes
+  ─────────────────────────────────────────────────────────────────
+  peak allocated     33.50 MiB                           35,127,296
+  peak reserved      40.00 MiB   40.00 MiB   42.00 MiB   41,943,040
+  least capacity     36.00 MiB   34.00 MiB   38.00 MiB   37,748,736
+  outside of torch  410.00 MiB  300.00 MiB  550.00 MiB  429,916,160
+  card must have    446.00 MiB  334.00 MiB  588.00 MiB  467,664,896
+
+At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
+    step, in fc1, for aten::mm
+  Of it                           Size   Share
+  ────────────────────────────────────────────
+  parameters                  4.00 MiB  11.9 %
+  gradients                   4.00 MiB  11.9 %
+  optimizer state             8.00 MiB  23.9 %
+  activations                 2.00 MiB   6.0 %
+  gradients of activations    2.00 MiB   6.0 %
+  inputs                      1.00 MiB   3.0 %
+  temporaries of operators    4.00 MiB  11.9 %
+  cuBLAS workspace            8.00 MiB  23.9 %
+  remainders of blocks      512.00 KiB   1.5 %
+
+       Size   Share  Line             Source
+  ────────────────────────────────────────────────────
+  18.00 MiB  53.7 %  train.py:2       h = net(x)
+   8.00 MiB  23.9 %  train.py:5       optimizer.step()
+   5.50 MiB  16.4 %  (no line known)
+   2.00 MiB   6.0 %  train.py:3       loss = h.sum()
+
+  Step         Peak  Peak reserved  At its end  Reserved then
+  ───────────────────────────────────────────────────────────
+  setup    5.00 MiB      20.00 MiB    5.00 MiB      20.00 MiB
+  step 1  25.00 MiB      40.00 MiB   25.00 MiB      40.00 MiB
+  step 2  33.50 MiB      40.00 MiB   25.00 MiB      40.00 MiB
+
+Besides the program's tensors, at the peak
+  cuBLAS workspace: 8.00 MiB
+      one handle on this card
+
+Outside of torch's memory
+  CUDA context: 400.00 MiB (300.00 MiB to 500.00 MiB)
+      measured on cards like it
+  loaded kernels: 10.00 MiB (0 B to 50.00 MiB)
+      loaded when first used
+"""
+TRAINING_120 = TRAINING_80.replace("to\n    spare", "to spare").replace(
+    "in\n    step, in", "in step, in"
+)
+
+SUM = """\
+           Bytes              The sum
+       4,194,304    4.00 MiB  parameters
+  +    4,194,304    4.00 MiB  gradients
+  +    8,388,608    8.00 MiB  optimizer state
+  +    2,097,152    2.00 MiB  activations
+  +    2,097,152    2.00 MiB  gradients of activations
+  +    1,048,576    1.00 MiB  inputs
+  +    4,194,304    4.00 MiB  temporaries of operators
+  +    8,388,608    8.00 MiB  cuBLAS workspace
+  +      524,288  512.00 KiB  remainders of blocks
+  ────────────────────────────────────────────────────────────────
+  =   35,127,296   33.50 MiB  allocated at the peak
+  +    6,815,744    6.50 MiB  held in segments beyond that
+  ────────────────────────────────────────────────────────────────
+  =   41,943,040   40.00 MiB  reserved at the peak
+  -    4,194,304    4.00 MiB  cached, goes back when it must
+  ────────────────────────────────────────────────────────────────
+  =   37,748,736   36.00 MiB  least that the allocator can do with
+  +  419,430,400  400.00 MiB  CUDA context
+  +   10,485,760   10.00 MiB  loaded kernels
+  ────────────────────────────────────────────────────────────────
+  =  467,664,896  446.00 MiB  what the card must have
+"""
+
+
+def text_of(kind: str, columns: int = 80, encoding: str = "utf-8", **view) -> str:
+    renderer = TextRenderer(columns, encoding, View(**view) if view else None)
+    return renderer.render(estimates.ALL[kind]())
+
+
+def explained(kind: str, columns: int = 80, encoding: str = "utf-8") -> str:
+    return TextRenderer(columns, encoding).render_explanation(estimates.ALL[kind]())
+
+
+def flat(text: str) -> str:
+    """The text without its line breaks."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(("columns", "text"), [(80, TRAINING_80), (120, TRAINING_120)])
+def test_a_training_step(columns: int, text: str) -> None:
+    assert text_of("training", columns) == text
+
+
+def test_it_prints_itself() -> None:
+    assert str(estimates.training()) == text_of("training", 120)
+    assert estimates.training().explain() == explain(estimates.training())
+
+
+@pytest.mark.parametrize("of", [text_of, explained])
+@pytest.mark.parametrize("kind", estimates.ALL)
+@pytest.mark.parametrize("columns", [80, 120, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252"])
+def test_no_line_is_wider_than_the_page(of, kind: str, columns: int, encoding: str) -> None:
+    text = of(kind, columns, encoding)
+    text.encode(encoding)
+    if kind != "hostile":
+        assert [line for line in text.splitlines() if width(line) > columns] == []
+    assert not set(text) & set("\x1b\u202e\r\t")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            "tight",
+            "tight in 500.00 MiB: likely needs 446.00 MiB, 54.00 MiB to spare, but may need up to"
+            " 588.00 MiB",
+        ),
+        (
+            "too large",
+            "does not fit into 400.00 MiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB), 46.00 MiB"
+            " more than there is",
+        ),
+        ("unasked", "fits into the card's 79.19 GiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB)"),
+        ("approximate", "needs 3.00 MiB"),
+    ],
+)
+def test_the_answer_comes_first(kind: str, words: str) -> None:
+    _, _, after = flat(text_of(kind).split("\n\n")[0]).partition(" ")
+    assert words in after
+    assert words in flat(explained(kind).split("\n\n")[0])
+
+
+def test_host_memory_has_one_figure_and_says_why_it_is_approximate() -> None:
+    text = text_of("approximate")
+    assert text.startswith("Approximate estimate for cpu: train.py\n  needs 3.00 MiB\n")
+    assert "  approximate: no compiler was found\n" in text
+    assert "  peak allocated  3.00 MiB  3,145,728\n" in text
+    assert "reserved" not in text.split("\n\n")[1]
+
+
+def test_warnings_have_their_lines() -> None:
+    assert text_of("warned").endswith(
+        "\nWarnings\n"
+        "  a tensor without data was asked for its value: 0 was answered (train.py:3 in\n"
+        "    step)\n"
+        "  a kernel of one's own is not known\n"
+    )
+
+
+def test_settings_of_the_allocator_are_told() -> None:
+    assert "  allocator  expandable_segments:True\n" in text_of("unasked")
+
+
+def test_few_lines_are_named_unless_all_are_wanted() -> None:
+    log = EventLog()
+    for number in range(1, 8):
+        stack = log.stacks.add([Frame("train.py", number, "step")])
+        log.append(ALLOC, "cuda:0", number << 30, number * MIB, 0, stack)
+    # 1 + ... + 7 = 28, and the two smallest are not among the five
+    whole = Range.exactly(28 * MIB)
+    made = estimates.training(recording=Recording(log), peak_row=6, allocated=whole)
+    text = TextRenderer(80, "utf-8").render(made)
+    assert "  3.00 MiB  10.7 %  train.py:3\n  … 2 more lines, 3.00 MiB\n" in text
+    text = TextRenderer(80, "utf-8", View(top=None)).render(made)
+    assert "  1.00 MiB   3.6 %  train.py:1\n" in text
+
+
+def test_several_cards_are_one_table() -> None:
+    several = [estimates.training(), estimates.too_large()]
+    text = (
+        "Estimates for 2 cards: train.py:make_step\n"
+        "  Card              Capacity  Allocated   Reserved      Needed\n"
+        "  ──────────────────────────────────────────────────────────────────────────\n"
+        "  H100 80GB HBM3    1.00 GiB  33.50 MiB  40.00 MiB  446.00 MiB  fits\n"
+        "  H100 80GB HBM3  400.00 MiB  33.50 MiB  40.00 MiB  446.00 MiB  does not fit\n"
+    )
+    assert TextRenderer(80, "utf-8").render_cards(several) == text
+    narrow = TextRenderer(70, "ascii").render_cards(several)
+    assert [line for line in narrow.splitlines() if len(line) > 74] == []
+
+
+def test_the_sum_can_be_checked() -> None:
+    text = explained("training")
+    assert text.endswith("\n\n" + SUM)
+    total = 0
+    for sign, digits in re.findall(r"^  ([-+= ]) +([\d,]+)  ", SUM, re.M):
+        nbytes = int(digits.replace(",", ""))
+        if sign == "=":
+            assert nbytes == total
+        total = nbytes if sign == "=" else total + (-nbytes if sign == "-" else nbytes)
+    assert total == 446 * MIB
+
+
+def test_words_for_what_the_model_takes() -> None:
+    text = flat(explained("training"))
+    assert (
+        "The most is allocated in backward of step 2, at train.py:2 in step, in fc1, for"
+        " aten::mm: 33.50 MiB (35,127,296 B)." in text
+    )
+    # 1024 x 1024 numbers of 4 bytes; Adam's two slots are as large again, each
+    assert (
+        "Parameters: 4.00 MiB (4,194,304 B), 1,048,576 numbers in 1 tensor, 4 bytes for each"
+        " (float32)." in text
+    )
+    assert "Gradients of parameters: 4.00 MiB (4,194,304 B), 1.00 times the parameters." in text
+    assert (
+        "Optimizer state: 8.00 MiB (8,388,608 B), 2.00 times the parameters: 2 slots a"
+        " parameter, exp_avg 4.00 MiB; exp_avg_sq 4.00 MiB." in text
+    )
+
+
+def test_words_for_what_the_batch_takes() -> None:
+    text = flat(explained("training"))
+    assert (
+        "Activations, which forward keeps for backward: 2.00 MiB (2,097,152 B) in 1 block,"
+        " 256.00 KiB for each of the 8 items of the batch." in text
+    )
+    assert "Inputs: 1.00 MiB (1,048,576 B), 128.00 KiB for each of the 8 items" in text
+    # 2 of activations, 2 of their gradients, 1 of inputs, 4 of an operator: 9 MiB of 8 items;
+    # 446 + 9 = 455, and 8 + (1024 - 446) / 1.125 = 521.8
+    assert "Each further item costs about 1.12 MiB;" in text
+    assert "a batch of 16 would need about 455.00 MiB" in text
+    assert "1.00 GiB have room for about 521 items" in text
+    # 4 + 4 + 8 + 1 of what stays, with 2 / 8 and with twice 2 of activations
+    assert "With the activations of one item it is 17.25 MiB" in text
+    assert "for their gradients, it is 21.00 MiB" in text
+
+
+def test_words_for_the_allocator_and_what_is_outside() -> None:
+    text = flat(explained("training"))
+    assert "sets 512.00 KiB (524,288 B) aside that it cannot split off of them" in text
+    assert "40.00 MiB (41,943,040 B) at the peak, 6.50 MiB beyond what is handed out" in text
+    assert "it can do with 36.00 MiB (37,748,736 B), 4.00 MiB less." in text
+    assert "CUDA context: 400.00 MiB (300.00 MiB to 500.00 MiB). Measured on cards like it." in text
+    assert "cuBLAS workspace: 8.00 MiB (8,388,608 B). One handle on this card." in text
+
+
+def test_without_a_batch_nothing_is_said_of_items() -> None:
+    text = explained("unasked")
+    assert "item" not in text
+    assert text.endswith(SUM)
+
+
+def test_what_is_not_there_at_the_peak_is_told_with_its_highest() -> None:
+    # after row 4, in forward of step 1: parameters, the batch, workspace and activation
+    made = estimates.training(peak_row=4, allocated=Range.exactly(15 * MIB))
+    text = flat(TextRenderer(80, "utf-8").render_explanation(made))
+    assert "Gradients: none then; 4.00 MiB at their most, at another moment." in text
+    assert "Optimizer state: none then; 8.00 MiB at their most, at another moment." in text
+
+
+def test_blocks_that_do_not_add_up_are_told() -> None:
+    made = estimates.training(allocated=Range.exactly(PEAK + 512))
+    text = TextRenderer(80, "utf-8").render_explanation(made)
+    assert "  +          512       512 B  not told apart\n" in text
