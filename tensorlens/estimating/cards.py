@@ -92,18 +92,22 @@ _AMBIGUOUS = {
 
 
 def _key(text: str) -> str:
-    words = re.sub(r"[^a-z0-9]", " ", text.lower())
-    words = re.sub(r"\b(nvidia|geforce|tesla|graphics|gpu|generation)\b", " ", words)
-    plain = words.replace(" ", "")
-    plain = re.sub(r"(\d)gi?b?$", r"\1", plain)
+    plain = re.sub(r"[^a-z0-9]", "", text.lower())
+    plain = re.sub(r"nvidia|geforce|tesla|graphics|gpu|generation", "", plain)
     # the letters before a GeForce's number say nothing that the number does not
     return re.sub(r"^(rtx|gtx)(?=a?\d|pro)", "", plain)
+
+
+def _without_unit(key: str) -> str:
+    return re.sub(r"(\d)gi?b?$", r"\1", key)
 
 
 _KNOWN: dict[str, Card] = {}
 for _card, _names in _CARDS:
     for _name in (_card.name, *_names):
         _KNOWN.setdefault(_key(_name), _card)
+        if _name.endswith("gb"):
+            _KNOWN.setdefault(_without_unit(_key(_name)), _card)
 
 DEFAULT = _KNOWN["a10080"]
 """The card where none is named: an A100 of 80 GB. It stands for any of capability 8.0 and above:
@@ -133,6 +137,8 @@ def find_card(text: str | Card | None = None) -> Card:
     key = _key(text)
     if key in _AMBIGUOUS:
         raise UsageError(f'"{text}" may be one of several cards: {", ".join(_AMBIGUOUS[key])}')
+    if key not in _KNOWN:
+        key = _without_unit(key)
     if key not in _KNOWN:
         raise UsageError(f'no card is known as "{text}"; nearest: {", ".join(_nearest(key))}')
     return _KNOWN[key]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from tensorlens.errors import TensorlensError
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
 from tensorlens.records.traces import Trace
 
@@ -49,6 +49,7 @@ class Worker:
             progress: called with the number of steps done.
 
         Raises:
+            UsageError: the program is none that makes steps.
             ProgramFailed: the program raised an error, or it ended the process.
         """
         if self._process is None:
@@ -61,7 +62,7 @@ class Worker:
                 if isinstance(answer, Progress):
                     progress(answer.steps_done)
                 elif isinstance(answer, Failure):
-                    raise ProgramFailed(answer)
+                    raise UsageError(answer.text) if answer.is_usage else ProgramFailed(answer)
                 else:
                     return answer
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):

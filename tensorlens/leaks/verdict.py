@@ -117,9 +117,7 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
 
 
 def _leak(found: Found, watched: Watched) -> Leak:
-    facts = Facts(
-        len(watched.judged), found.is_in_array, found.is_graphs_cycle, found.is_replaced
-    )
+    facts = Facts(len(watched.judged), found.is_in_array, found.is_graphs_cycle, found.is_replaced)
     certainty, reason = _certainty(found, watched)
     return Leak(
         born=watched.steps.line(found.birth),

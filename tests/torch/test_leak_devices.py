@@ -71,7 +71,7 @@ def test_losses_that_are_kept(device):
     assert leak.bytes_per_step == 4 + 5 * 6 * 4 + 5 * 3 * 4
     assert leak.example.below == 5 * 6 * 4 + 5 * 3 * 4
     assert "losses (local) -> list[6] -> grad_fn -> 2 saved activations" in leak.path
-    assert leak.advice.startswith("keep tensor.item() or tensor.detach()")
+    assert leak.advice.startswith("keep tensor.detach(), or tensor.item() of a number: ")
     assert report.notes == ()
     # 512 B for each of the three
     assert report.allocated["cuda:0"][-1] - report.allocated["cuda:0"][-2] == 3 * 512
@@ -154,6 +154,38 @@ def test_two_devices_and_the_host_at_once(device):
     assert found == [("cuda:1", 1, 2048), ("cuda:0", 1, 1024), ("cpu", 1, 512)]
     line = line_of(test_two_devices_and_the_host_at_once, "# ALL")
     assert {leak.born.lineno for leak in leaks} == {line}
+
+
+def test_a_tensor_that_gets_longer(device):
+    longer = torch.zeros(0)
+
+    def step():
+        nonlocal longer
+        with device.on(0):
+            longer = torch.cat([longer, torch.ones(5)])
+
+    (leak,) = find_leaks(step).leaks
+    # its block, of 512 B, does not grow in these steps: what was asked for does
+    assert (leak.device, leak.bytes_per_step, leak.tensors_per_step) == ("cuda:0", 20, 0)
+    assert leak.advice.startswith("bound longer, ")
+
+
+def test_a_tensor_that_gets_longer_in_few_looks(device, monkeypatch):
+    # looks take no time, but one in three is not due
+    due = iter([True, True, False] * 20)
+    asked = device_steps.DeviceSteps.asked
+    monkeypatch.setattr(
+        device_steps.DeviceSteps, "asked", lambda self: asked(self) if next(due) else None
+    )
+    longer = torch.zeros(0)
+
+    def step():
+        nonlocal longer
+        with device.on(0):
+            longer = torch.cat([longer, torch.ones(5)])
+
+    (leak,) = find_leaks(step, steps=12).leaks
+    assert leak.bytes_per_step == 20
 
 
 def test_what_was_there_before_is_seen_to_go(device):

@@ -211,3 +211,16 @@ def test_gradients_with_a_graph():
     weight = attribute("fc1.weight")
     found = advice([way(TRAINER, weight, Reference("attribute", "grad"), *GRAPH)], example())
     assert found.startswith("set .grad to None after use")
+
+
+def test_a_tensor_that_a_larger_one_replaces():
+    facts = Facts(5, is_replaced=True)
+    found = advice([way(attribute("Attention.keys"))], example(), facts)
+    assert found.startswith("bound Attention.keys, which a larger tensor replaces in each step")
+    assert advice([way(attribute("buffer", "closure"))], example(), facts).startswith(
+        "bound buffer,"
+    )
+
+
+def test_one_of_many_that_a_larger_one_replaces():
+    assert advice([way(TRAINER, HISTORY, item(9))], example(), Facts(5, is_replaced=True)) is None

@@ -192,3 +192,33 @@ def test_a_list_that_is_cleared_every_ten_steps():
     assert all(leak.certainty == "likely" for leak in find_leaks(step).leaks)
     kept.clear()
     assert find_leaks(step, steps=22).leaks == ()
+
+
+def test_a_tensor_that_gets_longer_has_its_advice():
+    longer = torch.zeros(0)
+
+    def step():
+        nonlocal longer
+        longer = torch.cat([longer, torch.ones(5)])
+
+    (leak,) = find_leaks(step).leaks
+    assert leak.bytes_per_step == 5 * 4
+    assert leak.advice.startswith("bound longer, which a larger tensor replaces in each step")
+
+
+def test_what_is_left_out_is_told():
+    kept = [[] for _ in range(23)]
+    code = [f"def make_{n}(size): return torch.zeros(size)" for n in range(23)]
+    made = {"torch": torch}
+    exec(compile("\n".join(code), "made.py", "exec"), made)
+
+    def step():
+        for number, each in enumerate(kept):
+            each.append(made[f"make_{number}"](number + 1))
+
+    report = find_leaks(step)
+    # a line each: the three with 1, 2 and 3 numbers of 4 B are the smallest
+    assert len(report.leaks) == 20
+    assert report.notes == (
+        "3 smaller groups left something behind too, 24 B a step: not looked at",
+    )

@@ -18,6 +18,7 @@ from tensorlens.frameworks.torch.accelerators import (
     used_devices,
 )
 from tensorlens.frameworks.torch.census.watching import watch
+from tensorlens.frameworks.torch.native import NativeAllocator
 from tensorlens.frameworks.torch.native.living import Living, LivingBlocks
 from tensorlens.records.tensors import SourceLine
 
@@ -47,7 +48,7 @@ class TorchSteps:
         self._devices: DeviceSteps | None = None
         self._no_devices = ""
         try:
-            self._devices = _accelerators(self._blocks is not None)
+            self._devices = _accelerators(self._allocator)
         except NativeUnavailable as error:
             self._no_devices = str(error)
         except BaseException:
@@ -145,7 +146,7 @@ class TorchSteps:
         self._unwatch()
 
 
-def _accelerators(knows_lines: bool) -> DeviceSteps | None:
+def _accelerators(allocator: NativeAllocator | None) -> DeviceSteps | None:
     """Return what follows the accelerators; None where there is none that can be followed."""
     if not has_accelerators():
         return None
@@ -154,4 +155,14 @@ def _accelerators(knows_lines: bool) -> DeviceSteps | None:
 
     if not device_steps.is_possible():
         return None
-    return device_steps.DeviceSteps(device_steps.DeviceBlocks(knows_lines))
+    return device_steps.follow(allocator is not None and _knows_lines(allocator))
+
+
+def _knows_lines(allocator: NativeAllocator) -> bool:
+    """Tell whether this Python's frames were found to be as expected."""
+    try:
+        allocator.watch_births()
+    except NativeUnavailable:
+        return False
+    allocator.watch_births(False)
+    return True

@@ -37,7 +37,7 @@ class AttentionTemporaries:
     def __init__(self, card: Card, caution: Callable[[str], None]) -> None:
         self._card = card
         self._caution = caution
-        self._of: dict[Any, Callable[[Sequence[Any]], list[Hidden]]] = {
+        rules: dict[Any, Callable[[Sequence[Any]], list[Hidden]]] = {
             _aten._scaled_dot_product_flash_attention.default: self._flash,
             _aten._scaled_dot_product_flash_attention_backward.default: self._flash_backward,
             _aten._scaled_dot_product_efficient_attention.default: self._efficient,
@@ -46,15 +46,17 @@ class AttentionTemporaries:
             ),
             _aten._scaled_dot_product_cudnn_attention_backward.default: self._cudnn_backward,
         }
+        # by address: operators live as long as torch, and their own hash is slow
+        self._of = {id(operator): rule for operator, rule in rules.items()}
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
     ) -> Sequence[Hidden]:
         """Return what an operator took besides its results."""
-        known = self._of.get(func)
-        if known is not None:
-            return known(args) if args[0].device.type == "cuda" else ()
-        if getattr(func, "namespace", None) == "flash_attn":
+        rule = self._of.get(id(func))
+        if rule is not None:
+            return rule(args) if args[0].device.type == "cuda" else ()
+        if func.namespace == "flash_attn":
             return self._package(func, args)
         return ()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tensorlens.errors import TensorlensError
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
 from tensorlens.frameworks.torch.fake.setup import Readiness, prepare
 from tensorlens.records.cards import H100
@@ -71,7 +71,7 @@ def _send(target: BinaryIO, answer: Answer) -> None:
 
 def _failure(error: BaseException, output: str) -> Failure:
     if isinstance(error, TensorlensError):
-        return Failure(str(error))
+        return Failure(str(error), is_usage=isinstance(error, UsageError))
     kind = type(error).__name__
     text = " ".join(str(error).split())[:300]
     lines = [*_own_frames(error), f"{kind}: {error}"]

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FrameType
 
+from tensorlens.frameworks.code import is_foreign
 from tensorlens.recording.study import Study
 from tensorlens.records.events import EventLog, Label
-from tensorlens.records.tensors import SourceLine
+
+_LONGEST = 60
+_MOVES = ("to", "cuda", "cpu", "pin_memory", "clone", "contiguous", "float", "half", "long")
 
 BRINGING = frozenset(
     f"aten::{name}"
@@ -21,8 +27,14 @@ BRINGING = frozenset(
 )
 """Operators that bring data: they copy, collate or make it."""
 
-Brought = tuple[str, tuple[int, ...]]
-"""Type and shape of a tensor."""
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A tensor that was brought."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    expression: str | None
+    """What the program wrote for it, as far as that is known."""
 
 
 def name_inputs(log: EventLog, brought: Mapping[int, Brought]) -> None:
@@ -34,23 +46,70 @@ def name_inputs(log: EventLog, brought: Mapping[int, Brought]) -> None:
             no node of autograd's.
     """
     study = Study(log)
-    for row, (dtype, shape) in brought.items():
+    for row, tensor in brought.items():
         place = study.place(row)
         if log.label[row] < 0 and study.phase[place] == "other" and study.module[place] is None:
-            line = study.charged[place]
-            name = _variable(line) or f"{study.context(place).op} at {line}"
-            log.name(row, Label(name, "input", dtype, shape))
+            name = tensor.expression or f"{study.context(place).op} at {study.charged[place]}"
+            log.name(row, Label(name, "input", tensor.dtype, tensor.shape))
 
 
-def _variable(line: SourceLine | None) -> str | None:
-    """Return what a line assigns to, as it is written there."""
-    if line is None:
+class Expressions:
+    """What the user's program wrote for what runs now."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str | None] = {}
+        self._code: list[CodeType] = []
+        """Kept so that no other takes its address."""
+
+    def of(self, frame: FrameType | None) -> str | None:
+        """Return ``images`` for ``images.cuda()``, or what is assigned to, else the expression."""
+        while frame is not None and is_foreign(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return None
+        key = id(frame.f_code), frame.f_lasti
+        if key not in self._known:
+            self._code.append(frame.f_code)
+            self._known[key] = _written(frame)
+        return self._known[key]
+
+
+def _written(frame: FrameType) -> str | None:
+    position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    if position is None or None in position:
         return None
-    text = linecache.getline(line.filename, line.lineno).strip()
+    first, last, begin, end = position
+    assert first and last and begin is not None and end is not None
+    lines = linecache.getlines(frame.f_code.co_filename)[first - 1 : last]
+    if not lines:
+        return None
+    # columns count bytes of UTF-8; the last line is cut first, as it may be the only one
+    cut = [line.encode() for line in lines]
+    cut[-1] = cut[-1][:end]
+    cut[0] = cut[0][begin:]
+    text = b"".join(cut).decode("utf-8", "replace")
+    return _assigned(lines, text) or _moved(text) or " ".join(text.split())[:_LONGEST]
+
+
+def _moved(text: str) -> str | None:
+    """Return what is moved by ``.to()`` or its like."""
     try:
-        (statement,) = ast.parse(text).body
+        expression = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
         return None
-    if not isinstance(statement, ast.Assign):
+    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Attribute):
         return None
-    return ", ".join(ast.unparse(target) for target in statement.targets).strip("()")
+    return ast.unparse(expression.func.value) if expression.func.attr in _MOVES else None
+
+
+def _assigned(lines: Sequence[str], text: str) -> str | None:
+    """Return the one variable that all of an expression's value is assigned to."""
+    try:
+        (statement,) = ast.parse("".join(lines).strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    if ast.get_source_segment("".join(lines).strip(), statement.value) != text:
+        return None
+    return ast.unparse(statement.targets[0])

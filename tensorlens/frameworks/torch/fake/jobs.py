@@ -60,6 +60,8 @@ class Failure:
     """One line."""
     details: str = ""
     """The program's own traceback, and what it wrote last."""
+    is_usage: bool = False
+    """Whether it was asked what makes no sense."""
 
 
 Answer = Progress | Failure | Trace

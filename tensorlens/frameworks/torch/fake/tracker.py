@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorlens.frameworks.torch.fake.inputs import BRINGING, Brought
+from tensorlens.frameworks.torch.fake.inputs import BRINGING, Brought, Expressions
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.traces import Trace
@@ -76,6 +76,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.allocated: dict[str, int] = {}
         """Bytes of each device now, rounded up as its allocator would."""
         self.peaks: dict[str, int] = {}
+        self._expressions = Expressions()
         self.brought: dict[int, Brought] = {}
         """See :func:`tensorlens.frameworks.torch.fake.inputs.name_inputs`."""
         self._resize = torch.UntypedStorage.resize_
@@ -200,7 +201,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self._live[address] = _Storage(storage, self._end, address, nbytes, row)
         here = self._here
         if not here.grad and here.op is not None and here.op._schema.name in BRINGING:
-            self.brought[row] = _described(tensor)
+            self.brought[row] = self._brought_by(tensor)
+
+    def _brought_by(self, tensor: Any) -> Brought:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shape = tuple(int(size) for size in tensor.shape)
+        return Brought(dtype, shape, self._expressions.of(self._here.frame))
 
     def _end(self, storage: _Storage) -> None:
         with self._lock:
@@ -334,10 +340,6 @@ def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
 
 def _device(tensor: Any) -> str:
     return str(tensor.fake_device)
-
-
-def _described(tensor: Any) -> Brought:
-    return str(tensor.dtype).removeprefix("torch."), tuple(int(size) for size in tensor.shape)
 
 
 def _context(thread: int, op: Any, node: str | None, forward: int, grad: bool) -> Context:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tensorlens.frameworks.torch.fake.convolutions import ConvolutionWorkspaces
-from tensorlens.frameworks.torch.fake.tracker import Hidden
+from tensorlens.frameworks.torch.fake.recurrent_memory import RecurrentWorkspaces
+from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf
 from tensorlens.records.cards import Card
 
 _aten: Any = torch.ops.aten
@@ -28,19 +29,23 @@ def _overloads(*names: str) -> frozenset[Any]:
     return frozenset(getattr(packet, each) for packet in packets for each in packet.overloads())
 
 
-_MATRIX = _overloads("mm", "addmm", "addmm_", "_addmm_activation")
-_BATCHED = _overloads("bmm", "baddbmm", "baddbmm_")
 _WITH_BIAS = _overloads("addmm", "_addmm_activation")
-_OTHERS = _overloads(
-    "mv", "addmv", "addmv_", "dot", "vdot", "addbmm", "addbmm_", "_scaled_mm", "_int_mm"
-)
-_WHOLE = _overloads("linear", "matmul", "einsum")
+_WHOLE = _overloads("linear", "matmul")
 """Come in one piece where no gradients are noted at all (``torch.inference_mode``)."""
-_CALLS = _MATRIX | _BATCHED | _OTHERS | _WHOLE
+_OF_INTEGERS = _overloads("_int_mm")
+_CALLS = (
+    _WITH_BIAS
+    | _WHOLE
+    | _OF_INTEGERS
+    | _overloads("mm", "addmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_")
+    | _overloads("dot", "vdot", "addbmm", "addbmm_", "_scaled_mm")
+)
 
 
 class Workspaces:
     """Gives the workspaces of cuBLAS and cuDNN, as a ``HiddenOf`` of a tracker.
+
+    To be asked after the temporaries of an operator: copies of operands come before a workspace.
 
     cuBLAS: ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13. Each thread has a handle of
     its own, and each handle gets a workspace at its first call on a stream, which stays; a step
@@ -49,11 +54,8 @@ class Workspaces:
     says. cuBLASLt takes the same one, unless ``TORCH_CUBLASLT_UNIFIED_WORKSPACE`` is switched off:
     then one of 1 MiB, or of ``CUBLASLT_WORKSPACE_SIZE`` KiB.
 
-    A matrix that cuBLAS cannot read where it lies (neither rows nor columns are dense, as in the
-    gradient of a sum) is copied for the call: ``prepare_matrix_for_cublas`` and
-    ``prepare_batch_matrix_for_cublas`` of ``aten/src/ATen/native/cuda/Blas.cpp`` and ``Utils``.
-
-    For cuDNN see :class:`~.convolutions.ConvolutionWorkspaces`.
+    For cuDNN see :class:`~.convolutions.ConvolutionWorkspaces` and
+    :class:`~.recurrent_memory.RecurrentWorkspaces`.
 
     Args:
         card: whose libraries they are.
@@ -65,34 +67,38 @@ class Workspaces:
         self.cublas = cublas_workspace(card, environment)
         self.cublaslt = cublaslt_workspace(self.cublas, environment)
         self._unified = _is_unified(environment)
-        self._held: set[tuple[str, int, int, int]] = set()
-        self._convolutions = ConvolutionWorkspaces(card)
+        self._held: set[tuple[str, tuple[int, int, int]]] = set()
+        rules: dict[HiddenOf, Iterable[Any]] = {
+            self._matrices: _CALLS,
+            ConvolutionWorkspaces(card): ConvolutionWorkspaces.OPERATORS,
+            RecurrentWorkspaces(): RecurrentWorkspaces.OPERATORS,
+        }
+        # by address: operators live as long as torch, and their own hash is slow
+        self._of = {id(each): rule for rule, operators in rules.items() for each in operators}
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
     ) -> Sequence[Hidden]:
         """Return what an operator took besides its results."""
-        if func not in _CALLS:
-            return self._convolutions(func, args, kwargs, result, thread)
-        where = result[0] if isinstance(result, (tuple, list)) else result
-        if where.device.type != "cuda" or not _is_multiplied(func, where, args):
-            return ()
-        found = _copies(func, args)
-        key = where.device.index or 0, _stream(where.device), thread
-        if self._unified:
-            found += self._once(CUBLAS, key, self.cublas)
-        elif _takes_lt(func, args, kwargs):
-            found += self._once(CUBLASLT, key, self.cublaslt)
-        else:
-            found += self._once(CUBLAS, key, self.cublas)
-        return found
+        rule = self._of.get(id(func))
+        return () if rule is None else rule(func, args, kwargs, result, thread)
 
-    def _once(self, name: str, key: tuple[int, int, int], nbytes: int) -> list[Hidden]:
-        whole = (name, *key)
-        if not nbytes or whole in self._held:
-            return []
-        self._held.add(whole)
-        return [Hidden.exactly(nbytes, name, stays=True)]
+    def _matrices(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
+    ) -> Sequence[Hidden]:
+        where = result[0] if isinstance(result, (tuple, list)) else result
+        device = where.device
+        if device.type != "cuda":
+            return ()
+        index = device.index or 0
+        key = index, _stream(index), thread
+        name, nbytes = CUBLAS, self.cublas
+        if not self._unified and _takes_lt(func, args, kwargs):
+            name, nbytes = CUBLASLT, self.cublaslt
+        if not nbytes or (name, key) in self._held or not _is_multiplied(func, where, args):
+            return ()
+        self._held.add((name, key))
+        return (Hidden.exactly(nbytes, name, stays=True),)
 
 
 def cublas_workspace(card: Card, environment: Mapping[str, str]) -> int:
@@ -114,11 +120,9 @@ def _is_unified(environment: Mapping[str, str]) -> bool:
     return environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1").lower() not in _FALSE
 
 
-def _stream(device: torch.device) -> int:
-    return int(torch._C._get_accelerator_stream_id(device)) if _HAS_STREAM else 0
-
-
-_HAS_STREAM = hasattr(torch._C, "_get_accelerator_stream_id")
+def _stream(index: int) -> int:
+    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return 0 if current is None else int(current(index))
 
 
 def _is_multiplied(func: Any, result: Any, args: Sequence[Any]) -> bool:
@@ -129,7 +133,7 @@ def _is_multiplied(func: Any, result: Any, args: Sequence[Any]) -> bool:
         return False
     first = next((each for each in args if isinstance(each, torch.Tensor)), result)
     floating = first.dtype.is_floating_point or first.dtype.is_complex
-    return floating or func in _OTHERS and first.dtype == torch.int8
+    return floating or func in _OF_INTEGERS
 
 
 def _takes_lt(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -144,34 +148,3 @@ def _takes_lt(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         and bias.size(0) == right.size(1)
         and min(*left.shape, *right.shape) > 1
     )
-
-
-def _copies(func: Any, args: Sequence[Any]) -> list[Hidden]:
-    if func in _MATRIX:
-        fits = _is_plain
-    elif func in _BATCHED:
-        fits = _is_plain_batch
-    else:
-        return []
-    operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]
-    return [
-        Hidden.exactly(each.numel() * each.element_size(), "contiguous copy")
-        for each in operands
-        if not fits(each)
-    ]
-
-
-def _is_plain(matrix: Any) -> bool:
-    rows, columns = matrix.shape
-    along, across = matrix.stride()
-    if along == 1 and across >= max(1, rows) or across == 1 and along >= max(1, columns):
-        return True
-    return bool(matrix.is_contiguous() or matrix.t().is_contiguous())
-
-
-def _is_plain_batch(batch: Any) -> bool:
-    _, rows, columns = batch.shape
-    _, along, across = batch.stride()
-    if across == 1 and along >= max(1, columns) or along == 1 and across >= max(1, rows):
-        return True
-    return bool(batch.is_contiguous() and along and across)

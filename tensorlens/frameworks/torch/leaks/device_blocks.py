@@ -100,7 +100,9 @@ class DeviceBlocks:
             _watch_births(library)
         self._is_open = library.tl_devices_follow() > 0
         if not self._is_open:
-            raise NativeUnavailable(f"{PART.label} is not in use: no library of torch reports to it")
+            raise NativeUnavailable(
+                f"{PART.label} is not in use: no library of torch reports to it"
+            )
 
     def set_era(self, era: int) -> None:
         """Say which step it is: blocks made from now on keep the number (at least 0)."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from tensorlens import collector
 from tensorlens.frameworks.torch.accelerators import backends, used_devices
 from tensorlens.frameworks.torch.leaks.device_blocks import BEFORE, DeviceBlocks, name_of
 from tensorlens.records.tensors import SourceLine
 
 _FOLLOWED = ("cuda", "xpu")
 """Kinds whose allocators report their blocks (torch 2.13)."""
-_FREE, _PART = 0.05, 0.15
+_FREE, _PART = 0.05, 0.05
 """Seconds for looks at all blocks that are free, and the part of the time that further ones get."""
 _HANDED_OUT = "active_allocated"
 _FIRST = 1 << 24
@@ -40,7 +41,7 @@ def is_possible() -> bool:
 def _is_visible(backend: Any) -> bool:
     try:
         # None: only initialising would tell
-        return backend.visible() != 0
+        return bool(backend.visible() != 0)
     except Exception:  # a lost context or driver: nothing that runs there
         return False
 
@@ -97,7 +98,9 @@ class DeviceSteps:
         begun = perf_counter()
         if self._spent > _FREE + _PART * (begun - self._begun):
             return None
-        left = self.left(BEFORE)
+        # what the list is made of would have it run
+        with collector.paused():
+            left = self.left(BEFORE)
         sums: dict[int, tuple[int, int]] = {}
         for number, size in zip(left.birth, left.size, strict=True):
             blocks, nbytes = sums.get(number, (0, 0))
@@ -164,6 +167,18 @@ class DeviceSteps:
             f"{device}: {missing} of {missing + seen} blocks were not seen when they were made "
             "(by an allocator that reports none): what is left of them is not told"
         )
+
+
+def follow(knows_lines: bool) -> DeviceSteps:
+    """Follow the accelerators from now on.
+
+    Args:
+        knows_lines: whether this Python's frames were found to be as expected.
+
+    Raises:
+        NativeUnavailable: they cannot be followed; the text says why.
+    """
+    return DeviceSteps(DeviceBlocks(knows_lines))
 
 
 def not_followed(reason: str) -> list[str]:

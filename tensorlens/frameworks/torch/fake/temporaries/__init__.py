@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorlens.frameworks.torch.fake.temporaries import (
     copies,
@@ -23,7 +22,7 @@ from tensorlens.frameworks.torch.fake.temporaries import (
     reductions,
     sorting,
 )
-from tensorlens.frameworks.torch.fake.temporaries.rules import Rule
+from tensorlens.frameworks.torch.fake.temporaries.rules import Rule, device_type, is_tensor
 from tensorlens.frameworks.torch.fake.tracker import Hidden
 from tensorlens.records.cards import Card
 
@@ -53,7 +52,7 @@ class Temporaries:
     ) -> Sequence[Hidden]:
         """Return what an operator that has run took besides ``result``."""
         rule = self._rules.get(id(func))
-        if rule is None or not _is_on_cuda(args):
+        if rule is None or not (_is_on_cuda(args) or _is_on_cuda((result,))):
             return ()
         return [each for each in rule(self._card, args, kwargs, result) if each.most]
 
@@ -65,17 +64,15 @@ def _overloads(name: str) -> Iterator[Any]:
         return
     names: Iterable[str] = packet.overloads()
     for each in names:
-        if not overload or each == overload:
+        if each == overload or not (overload or each.endswith("out")):
             yield getattr(packet, each)
 
 
-def _is_on_cuda(args: Sequence[Any]) -> bool:
-    """Tell whether the first tensor of the arguments is; where there is none, it may be."""
-    for each in args:
+def _is_on_cuda(values: Sequence[Any]) -> bool:
+    """Tell whether the first tensor among arguments or results is; none at all may be."""
+    for each in values:
         if isinstance(each, (list, tuple)) and each:
             each = each[0]
-        if isinstance(each, FakeTensor):
-            return each.fake_device.type == "cuda"
-        if isinstance(each, torch.Tensor):
-            return each.is_cuda
+        if is_tensor(each):
+            return device_type(each) == "cuda"
     return True

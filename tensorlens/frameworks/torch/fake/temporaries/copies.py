@@ -11,6 +11,7 @@ from tensorlens.frameworks.torch.fake.temporaries.rules import (
     Rule,
     argument,
     contiguous,
+    device_type,
     is_tensor,
     nbytes,
     taken,
@@ -83,7 +84,7 @@ def _copied(target: Any, source: Any, blocking: bool) -> Iterator[Hidden]:
     """
     if not is_tensor(source) or not is_tensor(target):
         return
-    if source.device.type != "cpu" or target.device.type != "cuda":
+    if device_type(source) != "cpu" or device_type(target) != "cuda":
         return
     same = source.dtype == target.dtype
     if same and target.is_contiguous() and source.is_contiguous():

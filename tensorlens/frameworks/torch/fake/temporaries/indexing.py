@@ -142,7 +142,7 @@ def _summed_put(target: Any, values: Any, count: int, per_index: int) -> Sequenc
 
 
 def _slice_elements(target: Any, indices: Sequence[Any]) -> int:
-    count = 1
+    count: int = 1
     for place, size in enumerate(target.shape):
         if place >= len(indices) or not is_tensor(indices[place]):
             count *= size
@@ -172,7 +172,7 @@ def _look_up(
     found = [each for each in args[1] if is_tensor(each)]
     # the result has one row for each true element
     return [
-        taken(nbytes_of_places(each, result), "places of a mask", before=True)
+        taken(_places(each, result), "places of a mask", before=True)
         if each.dtype in _MASKS
         else taken(each.numel() * INDEX_BYTES, "indices in 64 bits", before=True)
         for each in found
@@ -180,10 +180,10 @@ def _look_up(
     ]
 
 
-def nbytes_of_places(mask: Any, result: Any) -> int:
+def _places(mask: Any, result: Any) -> int:
     """Return the bytes of the places that a mask selects, where ``result`` has a row for each."""
     rows = result.shape[0] if result.dim() else 0
-    return int(rows) * mask.dim() * INDEX_BYTES
+    return int(rows) * int(mask.dim()) * INDEX_BYTES
 
 
 def _masked_select(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.fake.temporaries.reductions import reduction_of_loss
+from tensorlens.frameworks.torch.fake.temporaries.reductions import sum_of_dense
 from tensorlens.frameworks.torch.fake.temporaries.rules import (
     INDEX_BYTES,
     Rule,
@@ -72,21 +72,8 @@ def _pointwise(
     if reduction == 0:
         return
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-    loss = result.new_empty(0).expand(0)
-    yield taken(shape.numel() * loss.dtype.itemsize, "loss of each element")
-    yield from _summed(card, shape.numel(), result)
-
-
-def _summed(card: Card, count: int, result: Any) -> Iterable[Hidden]:
-    return reduction_of_loss(card, _Dense(count, result.dtype))
-
-
-class _Dense(torch.Tensor):
-    """A size and a type, where a rule asks for a tensor that never was."""
-
-    def __new__(cls, count: int, dtype: torch.dtype) -> _Dense:
-        made: _Dense = torch.Tensor._make_wrapper_subclass(cls, (count,), dtype=dtype)
-        return made
+    yield taken(shape.numel() * result.dtype.itemsize, "loss of each element")
+    yield from sum_of_dense(card, shape.numel(), result.dtype)
 
 
 def _cross_entropy_of_chances(
@@ -95,7 +82,7 @@ def _cross_entropy_of_chances(
     # Loss.cu, binary_cross_entropy_cuda: the result's own memory holds the loss of each element
     if argument(args, kwargs, 3, "reduction") != 0:
         yield taken(result.dtype.itemsize, "reduced loss")
-        yield from _summed(card, args[0].numel(), result)
+        yield from sum_of_dense(card, args[0].numel(), result.dtype)
 
 
 def _cross_entropy_of_logits(
@@ -110,7 +97,7 @@ def _cross_entropy_of_logits(
     reduction = argument(args, kwargs, 4, "reduction")
     if reduction in (None, _MEAN, 2):
         yield taken(each, "loss of each element", before=True)
-        yield from _summed(card, args[0].numel(), result)
+        yield from sum_of_dense(card, args[0].numel(), result.dtype)
 
 
 def _likelihood(

@@ -16,7 +16,6 @@ from tensorlens.frameworks.torch.fake.temporaries.rules import (
     WARP,
     Rule,
     argument,
-    is_tensor,
     nbytes,
     resident_threads,
     taken,
@@ -116,7 +115,8 @@ def _loop(shape: Sequence[int], strides: Sequence[int], dims: set[int], itemsize
         if size != 1
     ]
     # reduced ones first, then by stride; of equal strides the later axis first
-    axes = sorted(reversed(axes), key=lambda axis: (not axis[2], axis[1]))
+    axes.reverse()
+    axes.sort(key=lambda axis: (not axis[2], axis[1]))
     joined: list[tuple[int, int, bool]] = []
     for size, stride, is_reduced in axes:
         if joined:
@@ -237,7 +237,8 @@ def _plain(place: int, wide: Callable[[torch.dtype], int]) -> Rule:
 
 
 def _own(dtype: torch.dtype) -> int:
-    return dtype.itemsize
+    size: int = dtype.itemsize
+    return size
 
 
 def _with_index(dtype: torch.dtype) -> int:
@@ -245,7 +246,7 @@ def _with_index(dtype: torch.dtype) -> int:
 
 
 def _both_ends(dtype: torch.dtype) -> int:
-    return 2 * dtype.itemsize
+    return 2 * _own(dtype)
 
 
 def _moments(dtype: torch.dtype) -> int:
@@ -287,12 +288,9 @@ def _global_norm(
     return _cast_and_reduced(card, args[0], (), result.dtype)
 
 
-def reduction_of_loss(card: Card, loss: Any) -> Iterable[Hidden]:
-    """Return what the sum over a whole tensor takes, the tensor being dense."""
-    if not is_tensor(loss):
-        return []
-    wide = wide_itemsize(loss.dtype)
-    return reduced(card, (loss.numel(),), (1,), (), loss.dtype.itemsize, wide)
+def sum_of_dense(card: Card, count: int, dtype: torch.dtype) -> list[Hidden]:
+    """Return what the sum of so many elements takes, which lie without gaps."""
+    return reduced(card, (count,), (1,), (), dtype.itemsize, wide_itemsize(dtype))
 
 
 def cast(args: Sequence[Any], dtype: torch.dtype) -> Iterator[Hidden]:

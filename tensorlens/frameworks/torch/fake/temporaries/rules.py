@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorlens.frameworks.torch.fake.tracker import Hidden
 from tensorlens.records.cards import Card
@@ -28,7 +29,8 @@ def nbytes(tensor: Any) -> int:
 
 def wide_itemsize(dtype: torch.dtype) -> int:
     """Return the bytes of the type that sums of ``dtype`` are kept in: ``at::opmath_type``."""
-    return 4 if dtype in _LOW else dtype.itemsize
+    size: int = 4 if dtype in _LOW else dtype.itemsize
+    return size
 
 
 def up(count: int, unit: int) -> int:
@@ -41,14 +43,22 @@ def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: s
     return args[place] if len(args) > place else kwargs.get(name)
 
 
+def device_type(tensor: Any) -> str:
+    """Return ``cuda`` or ``cpu``, without the operator that a fake tensor's ``device`` is."""
+    device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+    return str(device.type)
+
+
 def is_tensor(value: Any) -> bool:
     """Tell whether a value is a tensor: an optional one may be None."""
     return isinstance(value, torch.Tensor)
 
 
 def resident_threads(card: Card) -> int:
-    """Return how many threads a multiprocessor holds (CUDA programming guide, table of
-    technical specifications by compute capability)."""
+    """Return how many threads a multiprocessor holds, by its compute capability.
+
+    CUDA programming guide, technical specifications.
+    """
     return _RESIDENT_THREADS.get(card.capability, 2048)
 
 

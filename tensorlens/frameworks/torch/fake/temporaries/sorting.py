@@ -14,6 +14,7 @@ from tensorlens.frameworks.torch.fake.temporaries.rules import (
     Rule,
     argument,
     contiguous,
+    device_type,
     heaviest,
     nbytes,
     radix_sort,
@@ -63,8 +64,8 @@ def sorted_along(source: Any, dim: int) -> Iterator[Hidden]:
 
 
 def _dim(source: Any, value: Any) -> int:
-    dims = max(source.dim(), 1)
-    return int(value if value is not None else -1) % dims
+    dims = max(int(source.dim()), 1)
+    return int(-1 if value is None else value) % dims
 
 
 def _sort(
@@ -191,7 +192,7 @@ def _random_order(
 ) -> Iterator[Hidden]:
     # Randperm.cu: an arange sorted by random keys of as many bits as keep them apart
     count = result.numel()
-    if result.device.type != "cuda" or count == 0:
+    if device_type(result) != "cuda" or count == 0:
         return
     bits = math.ceil(math.log2(count - (6 * count * count + 1) / (12 * math.log(0.9))))
     key = 4 if bits <= 32 else 8

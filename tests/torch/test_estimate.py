@@ -1,0 +1,269 @@
+"""Programs of users, estimated from end to end; bytes derived by hand."""
+
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import tensorlens
+from tensorlens.errors import UsageError
+from tensorlens.estimating.worker import ProgramFailed
+
+WEIGHTS = 8_000_000 + 8_192 + 80_384 + 512
+"""1000 x 2000 and 2000 x 10 floats with their biases, each rounded up to 512 bytes."""
+
+
+def make(batch=32, optimizer="Adam"):
+    net = torch.nn.Sequential(
+        torch.nn.Linear(1000, 2000), torch.nn.ReLU(), torch.nn.Linear(2000, 10)
+    ).cuda()
+    stepping = getattr(torch.optim, optimizer)(net.parameters())
+    images, labels = torch.randn(batch, 1000), torch.randint(0, 10, (batch,))
+
+    def step():
+        stepping.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(images.cuda()), labels.cuda())
+        loss.backward()
+        stepping.step()
+
+    return step
+
+
+@pytest.fixture(scope="module")
+def adam():
+    return tensorlens.estimate(make, card="a100")
+
+
+def workspaces(estimate):
+    return sum(term.nbytes.point for term in estimate.terms if not term.apart)
+
+
+def test_an_adam_step(adam):
+    assert adam.device == "cuda:0"
+    assert [each.name for each in adam.steps] == ["setup", "step 1", "step 2"]
+    setup, first, second = adam.steps
+    assert setup.peak_allocated == setup.allocated == WEIGHTS
+    # 20 MiB for the large ones, 2 MiB for the small ones
+    assert setup.reserved == 22 << 20
+    # weights, gradients, two moments, and the square root of one of them
+    scratch = workspaces(adam)
+    assert adam.peak_allocated == 5 * WEIGHTS + 512 + scratch
+    # the loss is gone with the step
+    assert first.allocated == second.allocated == 4 * WEIGHTS + scratch
+
+
+def test_what_the_peak_is(adam):
+    roles = adam.by_role
+    assert sum(roles.values()) == adam.peak_allocated
+    assert roles["parameter"] == roles["gradient"] == WEIGHTS
+    assert roles["optimizer"] == 2 * WEIGHTS
+    assert roles["temporary"] == WEIGHTS
+    assert sum(adam.by_line.values()) == adam.peak_allocated
+    assert sum(adam.by_module.values()) == adam.peak_allocated
+    names = {each.name for each in adam.peak.tensors}
+    assert {"0.weight", "0.weight.grad", "Adam.0.weight.exp_avg", "Adam.2.bias.exp_avg_sq"} <= names
+
+
+def test_bounds_and_the_batch(adam):
+    assert adam.lower <= adam.peak_reserved <= adam.upper
+    assert adam.batch == 32
+    assert not adam.approximate
+    assert adam.fits("1 GiB") and not adam.fits("40 MiB")
+
+
+def test_inputs_are_told():
+    estimate = tensorlens.estimate(make, arguments={"batch": 4096, "optimizer": "SGD"})
+    inputs = [label for label in estimate.recording.log.labels if label.role == "input"]
+    found = {(label.name, label.dtype, label.shape) for label in inputs}
+    assert ("images", "float32", (4096, 1000)) in found
+    assert ("labels", "int64", (4096,)) in found
+    # a batch of 1000 floats each
+    assert estimate.by_role["input"] >= 4096 * 1000 * 4
+
+
+def test_host_memory():
+    def make_on_host():
+        net = torch.nn.Linear(100, 7)
+
+        def step():
+            net(torch.ones(3, 100)).sum().backward()
+
+        return step
+
+    estimate = tensorlens.estimate(make_on_host, device="cpu", steps=1)
+    setup, _ = estimate.steps
+    assert setup.allocated == 4 * (700 + 7)
+    assert estimate.card is None
+    assert estimate.peak_reserved == estimate.peak_allocated
+
+
+def test_what_names_no_device_runs_on_the_card():
+    def make_anywhere():
+        net = torch.nn.Linear(256, 64, bias=False)
+        return lambda: net(torch.ones(2, 256)).sum().backward()
+
+    estimate = tensorlens.estimate(make_anywhere)
+    assert estimate.steps[0].allocated == 256 * 64 * 4
+    assert "set_default_device" in estimate.warnings[0].text
+
+
+def test_a_closure_over_real_tensors():
+    weight = torch.nn.Parameter(torch.ones(512, 256))
+    data = torch.ones(64, 512)
+
+    def make_closure():
+        on_card = torch.nn.Parameter(weight.cuda())
+        return lambda: (data.cuda() @ on_card).sum().backward()
+
+    estimate = tensorlens.estimate(make_closure)
+    assert estimate.steps[0].allocated == 512 * 256 * 4
+
+
+@pytest.fixture
+def train(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent("""
+        import sys
+        import torch
+
+        def make(width=256):
+            net = torch.nn.Linear(width, 64, bias=False, device="cuda")
+            optimizer = torch.optim.SGD(net.parameters(), momentum=0.9)
+            def step():
+                optimizer.zero_grad()
+                net(torch.ones(2, width, device="cuda")).sum().backward()
+                optimizer.step()
+            return step
+
+        if __name__ == "__main__":
+            step = make(int(sys.argv[1]))
+            while True:
+                step()
+        """)
+    )
+    return path
+
+
+def test_a_function_of_a_file(train):
+    estimate = tensorlens.estimate(f"{train}:make", arguments={"width": 512})
+    assert estimate.steps[0].allocated == 512 * 64 * 4
+
+
+def test_a_function_of_a_module(train, monkeypatch):
+    monkeypatch.syspath_prepend(str(train.parent))
+    estimate = tensorlens.estimate("train:make")
+    assert estimate.steps[0].allocated == 256 * 64 * 4
+
+
+def test_a_script_ends_with_its_last_step(train):
+    estimate = tensorlens.estimate(str(train), script_args=["1024"], steps=3)
+    assert [each.name for each in estimate.steps][-3:] == ["step 1", "step 2", "step 3"]
+    weight = 1024 * 64 * 4
+    # the weight, its gradient and its momentum, when the optimizer has stepped
+    assert estimate.steps[-1].allocated - workspaces(estimate) - 3 * weight in range(0, 64 << 10)
+
+
+def test_a_function_that_is_the_whole_program():
+    def whole():
+        step = make(optimizer="SGD")
+        for _ in range(100):
+            step()
+
+    estimate = tensorlens.estimate(whole, steps=2)
+    assert [each.name for each in estimate.steps][-2:] == ["step 1", "step 2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (3, "give a function"),
+        ("no_such_file.py", "no file"),
+        ("no_such_module:make", "no module 'no_such_module'"),
+        ("math:no_such_function", "no 'no_such_function'"),
+    ],
+)
+def test_what_is_no_program(given, says):
+    with pytest.raises(tensorlens.TensorlensError, match=says):
+        tensorlens.estimate(given)
+
+
+def test_what_is_no_question():
+    for options in (
+        {"device": "tpu"},
+        {"steps": 0},
+        {"world_size": 0},
+        {"capacity": "much"},
+        {"card": "no such card"},
+        {"settings": "no_such_option:1"},
+    ):
+        with pytest.raises(UsageError):
+            tensorlens.estimate(make, **options)
+
+
+def test_a_program_that_fails_says_where():
+    def make_wrong():
+        def step():
+            raise ValueError("this is wrong")
+
+        return step
+
+    with pytest.raises(ProgramFailed, match="ValueError: this is wrong") as caught:
+        tensorlens.estimate(make_wrong)
+    assert 'raise ValueError("this is wrong")' in caught.value.details
+    assert "tensorlens" + "/" not in caught.value.details.replace(str(__file__), "")
+
+
+def test_a_program_that_returns_no_step():
+    with pytest.raises(UsageError, match="return a function that runs one step") as caught:
+        tensorlens.estimate(lambda: 3)
+    assert "int" in str(caught.value)
+
+
+def test_a_program_that_ends_its_process():
+    def make_exit():
+        import os
+
+        os._exit(7)
+
+    with pytest.raises(ProgramFailed, match="exit code 7"):
+        tensorlens.estimate(make_exit)
+
+
+def make_rows(batch):
+    weight = torch.zeros(1 << 20, device="cuda")
+
+    def step():
+        rows = torch.zeros(batch, 1 << 20, device="cuda")
+        rows += weight
+
+    return step
+
+
+def test_the_largest_batch():
+    # 4 MiB for the weight, from a segment of 20 MiB, and 4 MiB a row
+    probe = tensorlens.estimate(make_rows, arguments={"batch": 100})
+    assert probe.peak_allocated == 404 << 20
+    found = tensorlens.max_batch(make_rows, probe.needed.point)
+    assert found == 100
+    assert found.estimate.peak_allocated == 404 << 20
+    assert tensorlens.max_batch(make_rows, probe.needed.point, highest=7) == 7
+    assert tensorlens.max_batch(make_rows, "1 MiB") == 0
+
+
+def test_scaling_is_a_formula():
+    found = tensorlens.scaling(make_rows, values=(10, 20, 30))
+    assert found.formula == "4.00 MiB + 4.00 MiB x batch"
+    assert found.at(1000) == 4004 << 20
+
+
+def test_the_asking_process_imports_no_framework(train):
+    import subprocess
+
+    code = (
+        "import sys, tensorlens\n"
+        f"tensorlens.estimate({str(train) + ':make'!r})\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,517 @@
+"""Attention with the kernel that a card would choose: choices and bytes worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+import tensorlens  # noqa: E402
+from tensorlens.estimating.cards import find_card  # noqa: E402
+from tensorlens.frameworks.torch.fake.attention_choice import (  # noqa: E402
+    CUDNN,
+    EFFICIENT,
+    FLASH,
+    MATH,
+    Attention,
+    Chooser,
+)
+from tensorlens.frameworks.torch.fake.attention_memory import AttentionTemporaries  # noqa: E402
+
+aten = torch.ops.aten
+A100 = find_card("a100-80gb")
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+ROOT = Path(__file__).parents[2]
+SNAPSHOT = ROOT.parent / "shared" / "data" / "snapshots" / "attention_from_empty.pickle"
+CUDNN_9_20 = 92000
+
+
+@pytest.fixture
+def fake_tensors():
+    order = torch._C._get_sdp_priority_order()
+    with FakeTensorMode():
+        yield
+    torch._C._set_sdp_priority_order(order)
+
+
+def on_card(*shape, dtype=BF16, grad=False):
+    return torch.empty(shape, dtype=dtype, device="cuda", requires_grad=grad)
+
+
+def choice(
+    card,
+    *,
+    dtype=BF16,
+    heads=8,
+    key_heads=None,
+    length=64,
+    key_length=None,
+    dimension=64,
+    value_dimension=None,
+    mask=None,
+    dropout=0.0,
+    causal=False,
+    gqa=False,
+    grad=False,
+    cudnn=CUDNN_9_20,
+):
+    keys, key_length = key_heads or heads, key_length or length
+    query = on_card(2, heads, length, dimension, dtype=dtype, grad=grad)
+    key = on_card(2, keys, key_length, dimension, dtype=dtype)
+    value = on_card(2, keys, key_length, value_dimension or dimension, dtype=dtype)
+    asked = Attention(query, key, value, mask, dropout, causal, gqa)
+    return Chooser(find_card(card), cudnn).choose(asked)
+
+
+@pytest.mark.parametrize(
+    ("card", "options", "expected"),
+    [
+        ("a100", {}, FLASH),
+        ("a100", {"dtype": FP16, "dropout": 0.1, "grad": True}, FLASH),
+        ("a100", {"dtype": FP32}, EFFICIENT),
+        ("a100", {"dtype": torch.float64}, MATH),
+        ("a100", {"dimension": 20}, FLASH),
+        ("a100", {"dimension": 264}, EFFICIENT),
+        ("a100", {"dimension": 20, "dtype": FP32}, EFFICIENT),
+        ("a100", {"dimension": 18, "dtype": FP32}, MATH),
+        ("a100", {"dimension": 264, "value_dimension": 12}, MATH),
+        ("a100", {"causal": True}, FLASH),
+        ("a100", {"causal": True, "key_length": 80}, EFFICIENT),
+        ("a100", {"gqa": True, "key_heads": 2}, FLASH),
+        ("a100", {"gqa": True, "key_heads": 2, "dtype": FP32}, MATH),
+        ("a100", {"gqa": True, "key_heads": 3}, MATH),
+        # head dimensions whose backward pass does not fit into the memory of these
+        ("rtx 3090", {"dimension": 200}, FLASH),
+        ("rtx 3090", {"dimension": 200, "grad": True}, EFFICIENT),
+        ("rtx 3090", {"dimension": 240, "grad": True}, FLASH),
+        ("rtx 3090", {"dimension": 240, "grad": True, "dropout": 0.1}, EFFICIENT),
+        ("a100", {"dimension": 200, "grad": True}, FLASH),
+        # no flash attention before 8.0, and no bfloat16
+        ("v100", {"dtype": FP16}, EFFICIENT),
+        ("v100", {"dtype": FP16, "dimension": 20}, MATH),
+        ("v100", {}, MATH),
+        ("t4", {"dtype": FP32, "dimension": 18}, EFFICIENT),
+        # cuDNN comes first on Hopper and Blackwell, with 9.15.1 and above
+        ("h100", {}, CUDNN),
+        ("h100", {"cudnn": 91002}, FLASH),
+        ("b200", {}, CUDNN),
+        ("rtx 5090", {}, FLASH),
+        ("h100", {"dimension": 192}, FLASH),
+        ("h100", {"dimension": 192, "value_dimension": 128}, CUDNN),
+        ("h100", {"dtype": FP32}, EFFICIENT),
+        ("h100", {"dropout": 0.1}, FLASH),
+        ("h100", {"dropout": 0.125}, CUDNN),
+        ("h100", {"gqa": True, "key_heads": 2}, CUDNN),
+    ],
+)
+@pytest.mark.usefixtures("fake_tensors")
+def test_the_kernel_that_the_card_would_choose(card, options, expected):
+    assert choice(card, **options) == expected
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_masks_are_for_others_than_flash():
+    mask = on_card(64, 64, dtype=torch.bool)
+    assert choice("a100", mask=mask) == EFFICIENT
+    assert choice("h100", mask=mask) == CUDNN
+    learned = on_card(64, 64, grad=True)
+    assert choice("h100", mask=learned) == EFFICIENT
+    strided = torch.empty_strided((64, 64), (128, 2), dtype=BF16, device="cuda")
+    assert choice("a100", mask=strided) == MATH
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_what_the_program_switches_off_is_off():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH):
+        assert choice("a100") == MATH
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        assert choice("a100") == EFFICIENT
+    with (
+        sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+        pytest.raises(RuntimeError, match="No available kernel"),
+    ):
+        choice("a100", dtype=FP32)
+    assert choice("a100") == FLASH
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_four_dimensions_or_none_of_the_fused_kernels():
+    query = on_card(4, 64, 64)
+    asked = Attention(query, query, query, None, 0.0, False, False)
+    assert Chooser(A100, CUDNN_9_20).choose(asked) == MATH
+
+
+def taken(func, *args, card=A100):
+    told = []
+    found = AttentionTemporaries(card, told.append)(func, args, {}, None, 0)
+    assert not told
+    return [each.nbytes for each in found]
+
+
+def heads_inside(*shape, dtype=BF16):
+    """Return (batch, heads, length, dimension) that lies as (batch, length, heads, dimension)."""
+    batch, heads, length, dimension = shape
+    return on_card(batch, length, heads, dimension, dtype=dtype).transpose(1, 2)
+
+
+FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
+EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_flash_backward_sums_in_float32():
+    query = heads_inside(2, 4, 100, 40)
+    rows = 2 * 4 * 128 * 4  # lengths in tiles of 128
+    found = taken(FLASH_BACKWARD, query, query, query, query, query, None)
+    assert found == [rows, rows * 64]  # head dimensions in tiles of 32
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_flash_backward_copies_what_has_its_heads_outside():
+    query = on_card(2, 4, 100, 40)
+    found = taken(FLASH_BACKWARD, query, query, query, query, query, None)
+    assert found[:2] == [2 * 4 * 100 * 40 * 2] * 2
+    assert len(found) == 4
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_flash_backward_has_gradients_for_each_head_of_a_group():
+    query, key = heads_inside(2, 4, 100, 40), heads_inside(2, 2, 70, 40)
+    found = taken(FLASH_BACKWARD, query, query, key, key, query, None)
+    assert found[2:] == [2 * 70 * 4 * 40 * 2] * 2
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_flash_backward_is_larger_where_it_has_to_be_deterministic():
+    query = heads_inside(2, 4, 128, 64)
+    rows = 2 * 4 * 128 * 4
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = taken(FLASH_BACKWARD, query, query, query, query, query, None)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    # 108 multiprocessors for 8 heads: 14 sums of their own
+    assert found == [rows, 14 * rows * 64]
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_flash_forward_splits_long_keys_of_few_queries():
+    func = aten._scaled_dot_product_flash_attention.default
+    one, long = on_card(1, 1, 1, 64), on_card(1, 1, 4096, 64)
+    # 16 blocks of 256 keys, one a split: one block fills 1 of 216 places, 16 fill 16
+    assert taken(func, one, long, long) == [16 * 4, 16 * 64 * 4]
+    many = on_card(8, 32, 512, 64)
+    assert taken(func, many, many, many) == []
+    assert taken(func, one, long, long, 0.1) == []
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_efficient_forward_sums_wide_heads_in_float32():
+    func = aten._scaled_dot_product_efficient_attention.default
+    wide, narrow = on_card(2, 4, 100, 160), on_card(2, 4, 100, 128)
+    assert taken(func, wide, wide, wide, None, True) == [2 * 100 * 4 * 160 * 4]
+    assert taken(func, narrow, narrow, narrow, None, True) == []
+    single = on_card(2, 4, 100, 160, dtype=FP32)
+    assert taken(func, single, single, single, None, True) == []
+
+
+def efficient_backward(dimension, dtype, card=A100, dropout=0.0, length=100):
+    query = heads_inside(1, 2, length, dimension, dtype=dtype)
+    args = (query, query, query, query, None, query, None, None, None, dropout, [True] * 4)
+    told = AttentionTemporaries(card, pytest.fail)(EFFICIENT_BACKWARD, args, {}, None, 0)
+    return [(each.least, each.nbytes, each.most) for each in told]
+
+
+DELTA = (2 * 100 * 4,) * 3
+
+
+@pytest.mark.usefixtures("fake_tensors")
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_efficient_backward_has_a_workspace_for_the_query(dtype):
+    # 2 heads of 2 blocks of 64 queries by one of 64 columns, each with 16 bytes of its own
+    workspace = 2 * 2 * (64 * 64 * 4 + 16)
+    assert efficient_backward(64, dtype) == [DELTA, (workspace,) * 3]
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_efficient_backward_takes_a_larger_kernel_where_it_fits():
+    large = 2 * 1 * (128 * 128 * 4 + 16)  # 128 queries by 128 columns
+    # two blocks by two; and two splits of 64 keys for each gradient, which do not stay in registers
+    small = 2 * (2 * 2 * (64 * 64 * 4 + 16) + 2 * (2 * 64 * 128 * 4))
+    assert efficient_backward(128, BF16) == [DELTA, (large, large, small)]
+    on_a_small_card = efficient_backward(128, BF16, find_card("rtx 4090"))
+    assert on_a_small_card == [DELTA, (large, small, small)]
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_efficient_backward_multiplies_long_gradients_first():
+    # of float32 the product of gradient and output is larger than the workspace that follows
+    found = efficient_backward(8, FP32, length=4096)
+    rows = 2 * 4096 * 4
+    workspace = 2 * 64 * (64 * 64 * 4 + 16)
+    assert found == [(rows,) * 3, (workspace,) * 3]
+    query = heads_inside(1, 2, 100, 64, dtype=FP32)
+    wide = heads_inside(1, 2, 100, 512, dtype=FP32)
+    args = (wide, query, query, wide, None, wide, None, None, None, 0.0, [True] * 4)
+    found = AttentionTemporaries(A100, pytest.fail)(EFFICIENT_BACKWARD, args, {}, None, 0)
+    assert [each.nbytes for each in found] == [800, 800 * 512, 800]
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_cudnn_tells_nothing_so_there_are_bounds():
+    func = aten._scaled_dot_product_cudnn_attention_backward.default
+    query = on_card(2, 4, 128, 64)
+    (hidden,) = AttentionTemporaries(find_card("h100"), pytest.fail)(
+        func, (query,) * 5, {}, None, 0
+    )
+    sums = 2 * 4 * 128 * 64 * 4 + 2 * 4 * 128 * 4
+    assert (hidden.least, hidden.nbytes, hidden.most) == (0, sums, 2 * sums)
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_the_package_of_that_name_is_taken_for_torchs_own():
+    from types import SimpleNamespace
+
+    def operator(name):
+        schema = SimpleNamespace(name=f"flash_attn::{name}")
+        return SimpleNamespace(namespace="flash_attn", _schema=schema)
+
+    told = []
+    temporaries = AttentionTemporaries(A100, told.append)
+    # batch, length, heads, dimension
+    query, key = on_card(2, 100, 4, 40), on_card(2, 70, 2, 40)
+    args = (query, query, key, key, query, None)
+    found = temporaries(operator("_flash_attn_backward"), args, {}, None, 0)
+    rows = 2 * 4 * 128 * 4
+    assert [each.nbytes for each in found] == [rows, rows * 64, *[2 * 70 * 4 * 40 * 2] * 2]
+    assert temporaries(operator("_flash_attn_forward"), (query, key, key), {}, None, 0) == []
+    assert all(text.startswith("the flash_attn package") for text in told)
+
+
+@pytest.mark.usefixtures("fake_tensors")
+def test_host_memory_has_none_of_it():
+    query = torch.empty(2, 4, 100, 40)
+    assert taken(FLASH_BACKWARD, query, query, query, query, query, None) == []
+
+
+# --- whole runs, each in a process of its own that has a card -------------------------------------
+
+STAGE = """
+import json, math, sys
+from tensorlens.estimating.cards import find_card
+from tensorlens.frameworks.torch.fake.setup import prepare
+card = find_card(sys.argv[1])
+readiness = prepare(1, card)
+if not readiness.is_ready:
+    print(json.dumps({"skip": readiness.reason}))
+    sys.exit()
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from tensorlens.allocators import CachingAllocator
+from tensorlens.frameworks.torch.fake.attention import AttentionTemporaries, FusedAttention
+from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
+from tensorlens.frameworks.torch.fake.temporaries import Temporaries
+from tensorlens.frameworks.torch.fake.tracker import Tracker, noting_nodes
+from tensorlens.frameworks.torch.fake.workspaces import Workspaces
+from tensorlens.records.events import ALLOC, FREE
+from tensorlens.records.traces import Trace
+
+told, answer = [], {}
+F = torch.nn.functional
+
+def track(program):
+    trace = Trace()
+    stacks = ProgramStacks(trace.log.stacks)
+    parts = [Temporaries(card), AttentionTemporaries(card, told.append), Workspaces(card)]
+    hidden = lambda *asked: [each for part in parts for each in part(*asked)]
+    with (
+        FusedAttention(card, told.append),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        stacks,
+        noting_nodes(stacks),
+        Tracker(trace, stacks, hidden) as tracker,
+    ):
+        stacks.call_program(program)
+    return trace, tracker
+
+def operators(trace):
+    return {each.op for each in trace.log.contexts}
+
+def peaks(trace):
+    allocator, places, log = CachingAllocator(), {}, trace.log
+    for row, kind in enumerate(log.kind):
+        if log.devices[log.device[row]] == "cpu":
+            continue
+        if kind == ALLOC:
+            places[log.address[row]] = allocator.malloc(log.size[row])
+        elif kind == FREE:
+            allocator.free(places.pop(log.address[row]))
+    figures = allocator.figures
+    return figures.allocated.peak, figures.reserved.peak
+"""
+
+
+def run(program, card="a100-80gb"):
+    code = STAGE + textwrap.dedent(program) + "\nprint(json.dumps(answer))\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code, card], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if "skip" in answer:
+        pytest.skip(f"no fake CUDA device here: {answer['skip']}")
+    return answer
+
+
+def test_a_training_step_of_flash_attention_to_the_byte():
+    answer = run(
+        """
+        def program():
+            query, key, value = (
+                torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+                for _ in range(3)
+            )
+            output = F.scaled_dot_product_attention(query, key, value)
+            output.backward(torch.ones_like(output))
+
+        trace, tracker = track(program)
+        answer = {"peak": tracker.peaks["cuda:0"], "operators": sorted(operators(trace))}
+        """
+    )
+    tensor = 2 * 4 * 128 * 64 * 2
+    rows = 2 * 4 * 128 * 4
+    forward = 3 * tensor + tensor + rows + 2 * 512  # inputs, output, logsumexp, seed and offset
+    copies = 2 * tensor  # of the gradient and of the output
+    backward = tensor + copies + 3 * tensor + rows + rows * 64
+    assert answer["peak"] == forward + backward == 1_582_080
+    assert "aten::_scaled_dot_product_flash_attention" in answer["operators"]
+
+
+@pytest.mark.parametrize(
+    ("card", "kernel"), [("t4", "efficient"), ("a100", "flash"), ("h100", "flash")]
+)
+def test_modules_and_heads_in_groups_take_the_kernel(card, kernel):
+    answer = run(
+        """
+        def program():
+            half = torch.float16
+            layer = torch.nn.MultiheadAttention(64, 2, batch_first=True, device="cuda", dtype=half)
+            batch = torch.randn(2, 16, 64, device="cuda", dtype=half)
+            layer(batch, batch, batch, need_weights=False)[0].sum().backward()
+            layer.eval()
+            with torch.no_grad():
+                layer(batch, batch, batch, need_weights=False)
+            query = torch.randn(2, 8, 16, 64, device="cuda", dtype=half)
+            key = query[:, :2]
+            with torch.inference_mode():
+                F.scaled_dot_product_attention(query, query, query)
+            if card.capability >= (8, 0):
+                out = F.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+                answer["grouped"] = list(out.shape)
+
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        before = torch.backends.mha.get_fastpath_enabled()
+        trace, _ = track(program)
+        answer["operators"] = sorted(each for each in operators(trace) if each)
+        answer["restored"] = torch.backends.mha.get_fastpath_enabled() == before
+        """,
+        card,
+    )
+    assert f"aten::_scaled_dot_product_{kernel}_attention" in answer["operators"]
+    assert f"aten::_scaled_dot_product_{kernel}_attention_backward" in answer["operators"]
+    assert "aten::bmm" not in answer["operators"]
+    assert answer.get("grouped", [2, 8, 16, 64]) == [2, 8, 16, 64]
+    assert answer["restored"]
+
+
+def test_head_dimensions_and_masks_are_filled_up():
+    answer = run(
+        """
+        def program():
+            half = torch.randn(2, 4, 16, 20, device="cuda", dtype=torch.bfloat16)
+            answer["flash"] = list(F.scaled_dot_product_attention(half, half, half).shape)
+            mask = torch.ones(16, 13, dtype=torch.bool, device="cuda")
+            query = torch.randn(2, 4, 16, 32, device="cuda")
+            key = torch.randn(2, 4, 13, 32, device="cuda")
+            answer["efficient"] = list(F.scaled_dot_product_attention(query, key, key, mask).shape)
+
+        trace, _ = track(program)
+        log = trace.log
+        answer["filled"] = [
+            log.size[row]
+            for row, kind in enumerate(log.kind)
+            if kind == ALLOC and log.contexts[log.context[row]].op == "aten::constant_pad_nd"
+        ]
+        """
+    )
+    assert answer["flash"] == [2, 4, 16, 20] and answer["efficient"] == [2, 4, 16, 32]
+    # three times 20 to 24 numbers of 2 bytes; rows of 13 numbers to 16
+    assert answer["filled"] == [2 * 4 * 16 * 24 * 2] * 3 + [16 * 16 * 4]
+
+
+def test_flex_attention_is_one_kernel_and_says_so():
+    answer = run(
+        """
+        from torch.nn.attention import flex_attention as flex
+        original = flex.flex_attention
+
+        def program():
+            query = torch.randn(2, 4, 128, 64, device="cuda", requires_grad=True)
+            output, rows = flex.flex_attention(query, query, query, return_lse=True)
+            answer["shapes"] = [list(output.shape), list(rows.shape)]
+            output.sum().backward()
+
+        trace, _ = track(program)
+        answer["told"] = told
+        answer["restored"] = flex.flex_attention is original
+        """
+    )
+    assert answer["shapes"] == [[2, 4, 128, 64], [2, 4, 128]]
+    assert len(answer["told"]) == 1 and answer["told"][0].startswith("flex_attention")
+    assert answer["restored"]
+
+
+def test_the_published_trace_follows_from_its_program():
+    """Q, K, V of (8, 4096, 16) in float32, forward and backward, by hand: to the byte."""
+    if not SNAPSHOT.is_file():
+        pytest.skip(f"the measured snapshot is not beside the checkout: no {SNAPSHOT.name}")
+    recording = tensorlens.load(SNAPSHOT)
+    peak = recording.peak("cuda:0")
+    allocated = peak.held or peak.bytes
+    reserved = sum(each.size for each in recording.log.segments)
+    answer = run(
+        """
+        def softmax(scores):
+            shifted = torch.exp(scores - torch.max(scores, dim=-1, keepdim=True)[0])
+            return shifted / torch.sum(shifted, dim=-1, keepdim=True)
+
+        def attention(query, key, value):
+            scores = torch.einsum("bqd,bkd->bqk", query, key) / math.sqrt(query.shape[-1])
+            weights = softmax(scores)
+            return torch.einsum("bqk,bkd->bqd", weights, value)
+
+        def program():
+            query, key, value = (
+                torch.randn(8, 4096, 16, device="cuda", requires_grad=True) for _ in range(3)
+            )
+            loss = attention(query, key, value).sum()
+            loss.backward()
+
+        trace, _ = track(program)
+        answer["peaks"] = peaks(trace)
+        """
+    )
+    assert answer["peaks"] == [pytest.approx(allocated, rel=0.005), pytest.approx(reserved, 0.005)]
