@@ -148,19 +148,15 @@ def traced(row: Row) -> Trace:
     from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
     from tensorlens.frameworks.torch.fake.temporaries import Temporaries
     from tensorlens.frameworks.torch.fake.tracker import Hidden, Tracker
+    from tensorlens.frameworks.torch.fake.workspaces import Workspaces
     from tests.benchmarks.kernel_programs import PROGRAMS
 
-    temporaries = Temporaries(CARDS[row.gpu])
-    met: set[int] = set()
+    card = CARDS[row.gpu]
+    temporaries, workspaces = Temporaries(card), Workspaces(card, {})
 
-    def hidden(func: Any, args: Any, kwargs: Any, result: Any, thread: int) -> Any:
-        found = temporaries(func, args, kwargs, result, thread)
-        if func.__name__.partition(".")[0] in _PRODUCTS and thread not in met:
-            met.add(thread)
-            space = 32 * MIB if CARDS[row.gpu].capability == (9, 0) else 8_519_680
-            workspace = Hidden.exactly(space, "cuBLAS workspace", stays=True)
-            return [workspace, *found]
-        return found
+    def hidden(func: Any, args: Any, kwargs: Any, result: Any, thread: int) -> Sequence[Hidden]:
+        asked = func, args, kwargs, result, thread
+        return [*temporaries(*asked), *workspaces(*asked)]
 
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
@@ -177,7 +173,6 @@ def traced(row: Row) -> Trace:
     return trace
 
 
-_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _AFTER_PRODUCTS = frozenset({"geglu", "swiglu", "fused_linear_simpo_loss"})
 """Kernels whose scripts have timed forward and backward passes before in the same process."""
 

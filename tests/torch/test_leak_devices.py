@@ -24,7 +24,7 @@ from tests.torch.leak_programs import LEAKS
 from tests.torch.stand_in_device import stand_in
 from tests.torch.test_leak_programs import check
 
-STEPS = 8
+pytestmark = pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
 
 
 @pytest.fixture
