@@ -33,6 +33,8 @@ def assemble(
     """
     asked = Settings.parse(settings)
     total = None if card is None else card.memory
+    if trace.approximate is not None:
+        trace = _on_stage(trace, device)
     device = _found(trace, device)
     variants = [Simulation(trace, asked, total, size).run() for size in _sizes(trace)]
     low, likely, high = variants if len(variants) == 3 else variants * 3
@@ -71,6 +73,13 @@ def assemble(
         versions=trace.versions,
         program=program,
     )
+
+
+def _on_stage(trace: Trace, device: str) -> Trace:
+    """Let host memory be the device's."""
+    name = device if ":" in device else f"{device}:0"
+    trace.log.devices = [name if each == "cpu" else each for each in trace.log.devices]
+    return trace
 
 
 def _found(trace: Trace, device: str) -> str:

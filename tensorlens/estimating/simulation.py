@@ -47,7 +47,6 @@ class Simulation:
         settings: of the allocators of accelerators; host memory is counted as it is asked for.
         total: bytes of memory that a card has; None where that is unknown.
         size: of each request; by default what is likeliest.
-        rename: gives the device that another's memory stands for.
     """
 
     def __init__(
@@ -56,19 +55,16 @@ class Simulation:
         settings: Settings,
         total: int | None,
         size: SizeOf | None = None,
-        rename: Callable[[str], str] | None = None,
     ) -> None:
         self._trace = trace
         self._size = trace.log.size.__getitem__ if size is None else size
-        names = trace.log.devices
-        self._devices = names if rename is None else [rename(name) for name in names]
         log = EventLog()
         log.stacks, log.contexts = trace.log.stacks, trace.log.contexts
         log._contexts = trace.log._contexts
         log.labels, log.sources = trace.log.labels, trace.log.sources
         self._log = log
         self._counters: dict[str, CachingAllocator | _HostCounter] = {}
-        for name in dict.fromkeys(self._devices):
+        for name in trace.log.devices:
             log.device_number(name)
             self._counters[name] = (
                 _HostCounter(log, name)
@@ -87,7 +83,7 @@ class Simulation:
             while row == stop:
                 act()
                 stop, act = next(stops)
-            counter = self._counters[self._devices[log.device[row]]]
+            counter = self._counters[log.devices[log.device[row]]]
             number = log.context[row]
             context = None if number < 0 else log.contexts[number]
             if log.kind[row] == ALLOC:
@@ -138,8 +134,7 @@ class Simulation:
         self._log.marks.append(Mark(begins, len(self._log.kind), 0))
 
     def _empty(self, device: str) -> None:
-        names = dict(zip(self._trace.log.devices, self._devices, strict=True))
-        self._counters[names[device]].empty_cache(time=0)
+        self._counters[device].empty_cache(time=0)
 
 
 class _HostCounter:

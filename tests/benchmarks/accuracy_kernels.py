@@ -149,7 +149,7 @@ def traced(row: Row) -> Trace:
     from tensorlens.frameworks.torch.fake.temporaries import Temporaries
     from tensorlens.frameworks.torch.fake.tracker import Hidden, Tracker
     from tensorlens.frameworks.torch.fake.workspaces import Workspaces
-    from tests.benchmarks.kernel_programs import PROGRAMS
+    from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
     temporaries, workspaces = Temporaries(card), Workspaces(card, {})

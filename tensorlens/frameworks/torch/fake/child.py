@@ -55,7 +55,9 @@ def _ready(job: Job) -> Readiness:
         import torch  # noqa: F401
 
         return Readiness(False)
-    return prepare(job.devices, job.card or H100)
+    from tensorlens.frameworks.torch.fake.cautions import tell
+
+    return prepare(job.devices, job.card or H100, warn=tell)
 
 
 def _answer(job: Job, readiness: Readiness, target: BinaryIO) -> Answer:

@@ -33,8 +33,8 @@ class Brought:
 
     dtype: str
     shape: tuple[int, ...]
-    expression: str | None
-    """What the program wrote for it, as far as that is known."""
+    expression: str
+    """What the program wrote for it."""
 
 
 def name_inputs(log: EventLog, brought: Mapping[int, Brought]) -> None:
@@ -49,8 +49,7 @@ def name_inputs(log: EventLog, brought: Mapping[int, Brought]) -> None:
     for row, tensor in brought.items():
         place = study.place(row)
         if log.label[row] < 0 and study.phase[place] == "other" and study.module[place] is None:
-            name = tensor.expression or f"{study.context(place).op} at {study.charged[place]}"
-            log.name(row, Label(name, "input", tensor.dtype, tensor.shape))
+            log.name(row, Label(tensor.expression, "input", tensor.dtype, tensor.shape))
 
 
 class Expressions:
@@ -62,10 +61,15 @@ class Expressions:
         """Kept so that no other takes its address."""
 
     def of(self, frame: FrameType | None) -> str | None:
-        """Return ``images`` for ``images.cuda()``, or what is assigned to, else the expression."""
+        """Return ``images`` for ``images.cuda()``, or what is assigned to, else the expression.
+
+        None for what an object being made takes for itself: the weights of a layer.
+        """
         while frame is not None and is_foreign(frame.f_code.co_filename):
+            if frame.f_code.co_name == "__init__":
+                return None
             frame = frame.f_back
-        if frame is None:
+        if frame is None or frame.f_code.co_name == "__init__":
             return None
         key = id(frame.f_code), frame.f_lasti
         if key not in self._known:

@@ -5,39 +5,54 @@ from __future__ import annotations
 import contextlib
 import linecache
 import platform
-import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.frameworks.code import is_foreign
+from tensorlens.frameworks.torch.fake.answers import answering
+from tensorlens.frameworks.torch.fake.attention import FusedAttention
+from tensorlens.frameworks.torch.fake.attention_memory import AttentionTemporaries
+from tensorlens.frameworks.torch.fake.cautions import Cautions, told_to
+from tensorlens.frameworks.torch.fake.host import on_host
 from tensorlens.frameworks.torch.fake.inputs import name_inputs
 from tensorlens.frameworks.torch.fake.jobs import Job
+from tensorlens.frameworks.torch.fake.loading import loading
 from tensorlens.frameworks.torch.fake.names import BlockNames
 from tensorlens.frameworks.torch.fake.setup import Readiness, measure_with
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
 from tensorlens.frameworks.torch.fake.steps import Steps, beginning
-from tensorlens.frameworks.torch.fake.tracker import Tracker, noting_nodes
+from tensorlens.frameworks.torch.fake.temporaries import Temporaries
+from tensorlens.frameworks.torch.fake.threads import in_threads
+from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, noting_nodes
+from tensorlens.frameworks.torch.fake.workspaces import Workspaces
 from tensorlens.frameworks.torch.recorder.logs import sources_of
-from tensorlens.records.tensors import SourceLine
+from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
 
 
 def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
     """Run a job and return what it asked of allocators.
 
-    A program that never uses the device is run again with the device as torch's default one.
+    A program that never uses the device is run again with the device as torch's default one. Where
+    the device cannot be put on stage, host memory stands for it.
 
     Args:
         job: what to run.
         readiness: of the CUDA device that is not there.
         tell: called with the number of steps done.
     """
-    trace = _run(job, readiness, tell, None)
-    if job.device != "cpu" and not any(name.startswith(job.device) for name in trace.log.devices):
-        trace = _run(job, readiness, tell, job.device)
+    if job.device == "cpu":
+        return _run(job, tell, [])
+    if not readiness.is_ready:
+        trace = _run(job, tell, [on_host])
+        trace.approximate = readiness.reason
+        return trace
+    trace = _run(job, tell, [])
+    if not any(name.startswith(job.device) for name in trace.log.devices):
+        trace = _run(job, tell, [lambda: _default_device(job.device)])
         trace.cautions.insert(
             0,
             Caution(
@@ -48,21 +63,36 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
     return trace
 
 
-def _run(job: Job, readiness: Readiness, tell: Callable[[int], None], default: str | None) -> Trace:
+Setting = Callable[[], AbstractContextManager[Any]]
+
+
+def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> Trace:
     trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
     stacks = ProgramStacks(trace.log.stacks)
-    cautions = _Cautions()
-    tracker = Tracker(trace, stacks)
-    steps = Steps(job.steps, tracker, tell)
+    cautions = Cautions()
     with contextlib.ExitStack() as stage:
         enter = stage.enter_context
+        enter(told_to(cautions))
+        enter(_defaults())
+        hidden = None
+        if job.device == "cuda":
+            card = job.card or H100
+            hidden = Together(
+                (Temporaries(card), AttentionTemporaries(card, cautions), Workspaces(card))
+            )
+            enter(FusedAttention(card, cautions))
+        enter(answering(cautions))
+        enter(loading(cautions))
+        enter(in_threads())
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)
         enter(noting_nodes(stacks))
-        enter(tracker)
-        enter(_defaults(default))
+        tracker = enter(Tracker(trace, stacks, hidden))
+        for setting in settings:
+            enter(setting())
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(TraceMeter(tracker))
+        steps = Steps(job.steps, tracker, tell)
         program = job.program
         steps.run(
             program,
@@ -75,6 +105,22 @@ def _run(job: Job, readiness: Readiness, tell: Callable[[int], None], default: s
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log, linecache.getlines)
     return trace
+
+
+class Together:
+    """What several rules say of an operator, in their order."""
+
+    def __init__(self, rules: Sequence[HiddenOf]) -> None:
+        self._rules = rules
+
+    def __call__(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
+    ) -> Sequence[Hidden]:
+        """Return what all of them say."""
+        found: list[Hidden] = []
+        for rule in self._rules:
+            found += rule(func, args, kwargs, result, thread)
+        return found
 
 
 class TraceMeter:
@@ -103,38 +149,21 @@ class TraceMeter:
             self._tracker.empty_cache(device)
 
 
-class _Cautions:
-    """What was assumed, once for each line of the program."""
-
-    def __init__(self) -> None:
-        self.found: list[Caution] = []
-        self._seen: set[tuple[str, SourceLine | None]] = set()
-
-    def __call__(self, text: str) -> None:
-        line = _line_of_program(sys._getframe(1))
-        if (text, line) not in self._seen:
-            self._seen.add((text, line))
-            self.found.append(Caution(text, line))
-
-
-def _line_of_program(frame: FrameType | None) -> SourceLine | None:
-    while frame is not None:
-        code = frame.f_code
-        if not is_foreign(code.co_filename):
-            return SourceLine(code.co_filename, frame.f_lineno or 0, code.co_qualname)
-        frame = frame.f_back
-    return None
+@contextlib.contextmanager
+def _defaults() -> Iterator[None]:
+    """Let what a program sets for its whole process end with it."""
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
 
 
 @contextlib.contextmanager
-def _defaults(device: str | None) -> Iterator[None]:
-    """Let what a program sets for its whole process end with it."""
-    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
-    if device is not None:
-        torch.set_default_device(device)
+def _default_device(device: str) -> Iterator[None]:
+    torch.set_default_device(device)
     try:
         yield
     finally:
         torch.set_default_device(None)
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)

@@ -201,12 +201,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self._live[address] = _Storage(storage, self._end, address, nbytes, row)
         here = self._here
         if not here.grad and here.op is not None and here.op._schema.name in BRINGING:
-            self.brought[row] = self._brought_by(tensor)
+            self._note_brought(row, tensor)
 
-    def _brought_by(self, tensor: Any) -> Brought:
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        shape = tuple(int(size) for size in tensor.shape)
-        return Brought(dtype, shape, self._expressions.of(self._here.frame))
+    def _note_brought(self, row: int, tensor: Any) -> None:
+        expression = self._expressions.of(self._here.frame)
+        if expression is not None:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            shape = tuple(int(size) for size in tensor.shape)
+            self.brought[row] = Brought(dtype, shape, expression)
 
     def _end(self, storage: _Storage) -> None:
         with self._lock:
