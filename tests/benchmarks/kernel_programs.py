@@ -369,18 +369,27 @@ def _rope(x: int, config: dict[str, Any]) -> Step:
 
 @program("qwen2vl_mrope")
 def _mrope(x: int, config: dict[str, Any]) -> Step:
-    from transformers.models.qwen2_vl.modeling_qwen2_vl import apply_multimodal_rotary_pos_emb
+    from transformers.models.llama.modeling_llama import rotate_half
 
     q, k, dq, dk, head, length = _queries(x, config, turned=True)
     dtype = dtype_of(config)
     cos, sin = (randn(3, 1, length, head, dtype=dtype) for _ in range(2))
     side = head * 3 // 16
-    sections = [head // 2 - 2 * side, side, side]
+    sections = 2 * [head // 2 - 2 * side, side, side]
     positions = torch.zeros(3, 1, length, dtype=torch.long, device=DEVICE)
     inverse = twin_of(head // 2)
 
+    def mixed(angles: Tensor) -> Tensor:
+        parts = angles.split(sections, dim=-1)
+        return torch.cat([part[i % 3] for i, part in enumerate(parts)], dim=-1).unsqueeze(1)
+
+    def turned(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        mine, other = mixed(cos), mixed(sin)
+        q_turned = (q * mine) + (rotate_half(q) * other)
+        return q_turned, (k * mine) + (rotate_half(k) * other)
+
     def step(kept: object = (positions, inverse)) -> None:
-        results = apply_multimodal_rotary_pos_emb(q, k, cos, sin, sections)
+        results = turned(q, k)
         torch.autograd.grad(results, (q, k), (dq, dk), allow_unused=True, retain_graph=True)
 
     return step

@@ -119,6 +119,9 @@ case("cast_on_host", lambda: host.to("cuda", torch.float16))
 case("randperm", lambda: torch.randperm(1000, device="cuda"))
 case("on_host", lambda: aten._softmax_backward_data(host, host, 1, torch.float32))
 case("rms_norm", lambda: F.rms_norm(randn(64, 128, grad=True), (128,)))
+for name in ("silu", "mish"):
+    gated = getattr(F, name)(randn(64, 128, grad=True))
+    case(name, lambda: gated.backward(torch.ones_like(gated)))
 h = randn(32, 32, grad=True).exp()
 both = h.sin() * h.cos()
 case("added_in_place", lambda: both.backward(torch.ones_like(both)))
@@ -249,10 +252,13 @@ def test_autograd_adds_in_place_as_on_real_tensors(answers: dict[str, Any]) -> N
     ]
 
 
-def test_rms_norm_is_one_kernel(answers: dict[str, Any]) -> None:
+def test_what_has_a_kernel_on_cuda_is_no_formula(answers: dict[str, Any]) -> None:
     made = answers["allocated"]["rms_norm"]
-    assert [size for name, size in made if name == "aten::_fused_rms_norm"] == [
-        64 * 128 * 4,
-        64 * 4,
-    ]
+    of_kernel = [size for name, size in made if name == "aten::_fused_rms_norm"]
+    assert of_kernel == [64 * 128 * 4, 64 * 4]
     assert not any(name == "aten::pow" for name, _ in made)
+    for name in ("silu", "mish"):
+        assert answers["allocated"][name] == [
+            ["aten::ones_like", 64 * 128 * 4],
+            [f"aten::{name}_backward", 64 * 128 * 4],
+        ]

@@ -51,13 +51,16 @@ def serve(jobs: int, answers: int) -> None:
 
 
 def _ready(job: Job) -> Readiness:
-    if job.device == "cpu":
-        import torch  # noqa: F401
-
-        return Readiness(False)
     from tensorlens.frameworks.torch.fake.cautions import tell
 
-    return prepare(job.devices, job.card or H100, warn=tell)
+    if job.device == "cpu":
+        readiness = Readiness(False)
+    else:
+        readiness = prepare(job.devices, job.card or H100, warn=tell)
+    from tensorlens.frameworks.torch.fake.temporaries import otherwise
+
+    otherwise.install()
+    return readiness
 
 
 def _answer(job: Job, readiness: Readiness, target: BinaryIO) -> Answer:

@@ -1,7 +1,8 @@
 """What CUDA kernels of torch take from the caching allocator besides their results.
 
 The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Left out is
-what libraries take: workspaces of cuBLAS and cuDNN, and attention.
+what libraries take: workspaces of cuBLAS and cuDNN, and attention. Where a fake kernel has other
+results than the CUDA kernel, see :mod:`.otherwise`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from tensorlens.frameworks.torch.fake.temporaries import in_place
 
 _aten = torch.ops.aten
 _NONE = 0
+_KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm")
+"""Operators with a kernel on CUDA that are a formula of several wherever there is none
+(``aten/src/ATen/native/native_functions.yaml``: CompositeImplicitAutograd beside CUDA)."""
 _libraries: list[Any] = []
 
 
@@ -25,9 +28,14 @@ def install() -> None:
     }
     _dispatch_first_to({id(func): handler for func, handler in handlers.items()})
     library = torch.library.Library("aten", "IMPL")
-    if hasattr(_aten, "_fused_rms_norm_backward"):
-        library.impl("_fused_rms_norm", _FusedRMSNorm.apply, "AutogradCUDA")
+    for name in _KERNELS:
+        if hasattr(_aten, name):
+            library.impl(name, _no_kernel, "CUDA")
     _libraries.append(library)
+
+
+def _no_kernel(*args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("a tensor on a card that is not there has no data")
 
 
 def _dispatch_first_to(handlers: Mapping[int, in_place.Handler]) -> None:
@@ -61,31 +69,3 @@ def _cross_entropy_of_chances(args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if reduction == _NONE or args[0].fake_device.type != "cuda":
         return NotImplemented
     return torch.empty_like(args[0]).resize_(())
-
-
-class _FusedRMSNorm(torch.autograd.Function):  # type: ignore[misc]
-    """RMS norm as one kernel, which keeps 1 / rms of each row.
-
-    ``aten/src/ATen/native/cuda/layer_norm_kernel.cu``, since torch 2.9. A CPU build knows only
-    the formula, of half a dozen operators.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, source: Any, shape: Any, weight: Any, eps: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            result, rstd = _aten._fused_rms_norm.default(source, shape, weight, eps)
-        ctx.save_for_backward(source, weight, rstd)
-        ctx.shape = shape
-        ctx.mark_non_differentiable(rstd)
-        ctx.set_materialize_grads(False)
-        return result, rstd
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any, _: Any) -> Any:
-        if grad is None:
-            return None, None, None, None
-        source, weight, rstd = ctx.saved_tensors
-        needed = ctx.needs_input_grad
-        mask = [needed[0], needed[2]]
-        made = _aten._fused_rms_norm_backward.default(grad, source, ctx.shape, rstd, weight, mask)
-        return made[0], None, made[1], None
