@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +22,10 @@ _COMMAND = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from tensorlens.frameworks.torch.fake.child import serve
-serve(int(sys.argv[2]), int(sys.argv[3]))
+serve()
 """
+_LAST = 2000
+"""Bytes of what a process wrote that are told when it ends by itself."""
 
 
 class ProgramFailed(TensorlensError):
@@ -49,13 +53,17 @@ class Worker:
             progress: called with the number of steps done.
 
         Raises:
-            UsageError: the program is none that makes steps.
+            UsageError: the program is none that makes steps, or its arguments cannot be pickled.
             ProgramFailed: the program raised an error, or it ended the process.
         """
+        try:
+            request = pickle.dumps(job, protocol=5)
+        except Exception as error:
+            raise UsageError(f"the arguments cannot go to another process: {error}") from None
         if self._process is None:
             self._start()
         try:
-            pickle.dump(job, self._jobs, protocol=5)
+            self._jobs.write(request)
             self._jobs.flush()
             while True:
                 answer: Answer = pickle.load(self._answers)
@@ -69,30 +77,36 @@ class Worker:
             raise ProgramFailed(self._ended()) from None
 
     def _start(self) -> None:
-        jobs, self_jobs = os.pipe()
-        self_answers, answers = os.pipe()
         folder = str(Path(__file__).parents[2])
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, folder, str(jobs), str(answers)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=(jobs, answers),
-                env={**os.environ, **_HIDDEN},
-            )
-        finally:
-            os.close(jobs)
-            os.close(answers)
-        self._jobs = os.fdopen(self_jobs, "wb")
-        self._answers = os.fdopen(self_answers, "rb")
+        # not a pipe, which would stop a program that writes much and that nobody reads
+        self._written = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._written,
+            env={**os.environ, **_HIDDEN},
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._jobs, self._answers = self._process.stdin, self._process.stdout
 
     def _ended(self) -> Failure:
         assert self._process is not None
-        _, errors = self._process.communicate()
-        code, self._process = self._process.returncode, None
-        last = errors.decode("utf-8", "replace").strip()
-        return Failure(f"the process of the program ended (exit code {code})", last[-2000:])
+        code = self._process.wait()
+        size = self._written.seek(0, os.SEEK_END)
+        self._written.seek(max(size - _LAST, 0))
+        last = self._written.read().decode("utf-8", "replace").strip()
+        self._close()
+        return Failure(f"the process of the program ended (exit code {code})", last)
+
+    def _close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._jobs.close()
+            process.wait()
+            self._answers.close()
+            self._written.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -103,11 +117,6 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        self._jobs.close()
-        if kind is not None:
-            process.kill()
-        process.communicate()
-        self._answers.close()
+        if kind is not None and self._process is not None:
+            self._process.kill()
+        self._close()

@@ -267,3 +267,30 @@ def test_the_asking_process_imports_no_framework(train):
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_arguments_that_cannot_go():
+    with pytest.raises(UsageError, match="cannot go to another process"):
+        tensorlens.estimate(make, arguments={"batch": (each for each in ())})
+
+
+def test_a_program_that_writes_much():
+    def make_loud():
+        import os
+
+        os.write(1, b"x" * 1_000_000)
+        os.write(2, b"x" * 1_000_000)
+        print("y" * 1_000_000)
+        return make(optimizer="SGD")
+
+    assert tensorlens.estimate(make_loud).steps[0].allocated == WEIGHTS
+
+
+def test_where_the_card_cannot_be_put_on_stage(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    estimate = tensorlens.estimate(make, card="a100")
+    assert "compiler" in estimate.approximate or "built" in estimate.approximate
+    assert estimate.device == "cuda:0"
+    assert estimate.peak_allocated >= 4 * WEIGHTS
+    assert str(estimate).count("approximate")

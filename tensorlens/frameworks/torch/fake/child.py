@@ -23,14 +23,14 @@ _LAST = 2000
 """Characters of the program's own output that a failure shows."""
 
 
-def serve(jobs: int, answers: int) -> None:
-    """Answer jobs until there are no more.
+def serve() -> None:
+    """Answer the jobs that come on standard input, until there are no more.
 
-    Args:
-        jobs: file descriptor to read pickled jobs from.
-        answers: file descriptor to write pickled answers to.
+    Answers go to what is standard output; the program has neither of them.
     """
-    source, target = os.fdopen(jobs, "rb"), os.fdopen(answers, "wb")
+    source, target = _taken(0, "rb"), _taken(1, "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
     readiness: Readiness | None = None
     while True:
         try:
@@ -48,6 +48,10 @@ def serve(jobs: int, answers: int) -> None:
             answer = _failure(error, output.getvalue())
         _send(target, answer)
         gc.collect()
+
+
+def _taken(descriptor: int, mode: str) -> Any:
+    return os.fdopen(os.dup(descriptor), mode)
 
 
 def _ready(job: Job) -> Readiness:

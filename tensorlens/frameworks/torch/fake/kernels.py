@@ -135,13 +135,7 @@ def _cudnn_rnn_flatten_weight(
 
 
 def _pin_memory(mode: Any, func: Any, tensor: Any, device: Any = None) -> Any:
-    pinned = torch.empty_like(tensor)
-    vars(pinned)["tensorlens_is_pinned"] = True
-    return pinned
-
-
-def _is_pinned(mode: Any, func: Any, tensor: Any, device: Any = None) -> bool:
-    return "tensorlens_is_pinned" in vars(tensor)
+    return torch.empty_like(tensor)
 
 
 def _pack_padded_sequence(
@@ -178,7 +172,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "_cudnn_rnn_backward": _cudnn_rnn_backward,
     "_cudnn_rnn_flatten_weight": _cudnn_rnn_flatten_weight,
     "_pin_memory": _pin_memory,
-    "is_pinned": _is_pinned,
+    "is_pinned": _never,
     "_pack_padded_sequence": _pack_padded_sequence,
     "_pack_padded_sequence_backward": _pack_padded_sequence_backward,
 }

@@ -61,7 +61,7 @@ def _is_importable(module: ModuleType) -> bool:
     return Path(found.origin).resolve() == Path(file).resolve()
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, item: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None:

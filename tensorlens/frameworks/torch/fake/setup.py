@@ -31,8 +31,8 @@ def prepare(
 ) -> Readiness:
     """Make ``devices`` of a card appear to torch, which this imports, in the whole process.
 
-    Call it in a process made for it, before anything imports torch. Where it is not ready the
-    process is as it was, but for torch being imported, and fake tensors can be on the CPU only.
+    Call it in a process made for it, before anything imports torch. Where it is not ready fake
+    tensors can be on the CPU only, and ``torch.cuda`` is not to be relied on.
 
     Args:
         devices: how many.
@@ -44,7 +44,16 @@ def prepare(
         library = load_library(devices)
     except NativeUnavailable as error:
         return Readiness(False, str(error))
-    return _install(library, card, meter or NoMeter(), warn or _ignore)
+    try:
+        _install(library, card, meter or NoMeter(), warn or _ignore)
+        place = _place_of_a_gradient()
+    except Exception as error:
+        # another torch may have other names for anything that is replaced here
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        return Readiness(False, f"a step on fake CUDA tensors does not run here: {problem[:200]}")
+    if place != "cuda:0":
+        return Readiness(False, f"the gradient of a fake CUDA tensor is on {place}")
+    return Readiness(True)
 
 
 def measure_with(meter: Meter) -> None:
@@ -62,21 +71,16 @@ def _ignore(text: str) -> None:
 
 def _install(
     library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]
-) -> Readiness:
-    import torch
-
-    if hasattr(torch._C, "_cuda_getDeviceCount"):
-        return Readiness(False, "this torch has CUDA of its own")
+) -> None:
     from tensorlens.frameworks.torch.fake import (
         compiling,
         fallback,
         graphs,
         kernels,
         legacy,
-        loaders,
         mode,
+        pinned,
         recurrent,
-        saving,
         several,
         streams,
         toolkit,
@@ -91,32 +95,23 @@ def _install(
     kernels.install()
     fallback.install(warn)
     recurrent.install()
-    loaders.install()
+    pinned.install()
     legacy.install()
     compiling.install(warn)
     graphs.install(warn)
-    saving.install(warn)
     if library.device_count() > 1:
         several.install()
     _installed.append(bindings)
-    return _checked()
 
 
-def _checked() -> Readiness:
+def _place_of_a_gradient() -> str:
     """Run a small step, to see that this torch does what is expected of it."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            layer = torch.nn.Linear(4, 2, device="cuda")
-            optimizer = torch.optim.AdamW(layer.parameters())
-            layer(torch.randn(3, 4).to("cuda")).relu().sum().backward()
-            optimizer.step()
-            place = str(layer.weight.grad.device)
-    except Exception as error:
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-        return Readiness(False, f"a step on fake CUDA tensors does not run here: {problem[:200]}")
-    if place != "cuda:0":
-        return Readiness(False, f"a gradient of a fake CUDA tensor is on {place}")
-    return Readiness(True)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        layer = torch.nn.Linear(4, 2, device="cuda")
+        optimizer = torch.optim.AdamW(layer.parameters())
+        layer(torch.randn(3, 4).to("cuda")).relu().sum().backward()
+        optimizer.step()
+        return str(layer.weight.grad.device)
