@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from tensorlens.estimate import estimate
+from tensorlens.estimating import estimate
 from tests.benchmarks.models.language import is_language_model
 from tests.benchmarks.models.programs import ITERATIONS
 

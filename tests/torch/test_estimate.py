@@ -35,10 +35,6 @@ def adam():
     return tensorlens.estimate(make, card="a100")
 
 
-def workspaces(estimate):
-    return sum(term.nbytes.point for term in estimate.terms if not term.apart)
-
-
 def test_an_adam_step(adam):
     assert adam.device == "cuda:0"
     assert [each.name for each in adam.steps] == ["setup", "step 1", "step 2"]
@@ -47,7 +43,8 @@ def test_an_adam_step(adam):
     # 20 MiB for the large ones, 2 MiB for the small ones
     assert setup.reserved == 22 << 20
     # weights, gradients, two moments, and the square root of one of them
-    scratch = workspaces(adam)
+    # and cuBLAS's workspaces, one for the thread of the autograd engine
+    scratch = 2 * 8_519_680
     assert adam.peak_allocated == 5 * WEIGHTS + 512 + scratch
     # the loss is gone with the step
     assert first.allocated == second.allocated == 4 * WEIGHTS + scratch
@@ -158,11 +155,12 @@ def test_a_function_of_a_module(train, monkeypatch):
 
 
 def test_a_script_ends_with_its_last_step(train):
-    estimate = tensorlens.estimate(str(train), script_args=["1024"], steps=3)
+    estimate = tensorlens.estimate(str(train), script_args=["1024"], steps=3, card="a100")
     assert [each.name for each in estimate.steps][-3:] == ["step 1", "step 2", "step 3"]
     weight = 1024 * 64 * 4
     # the weight, its gradient and its momentum, when the optimizer has stepped
-    assert estimate.steps[-1].allocated - workspaces(estimate) - 3 * weight in range(0, 64 << 10)
+    # and cuBLAS's workspaces, one for the thread of the autograd engine
+    assert estimate.steps[-1].allocated == 3 * weight + 2 * 8_519_680
 
 
 def test_a_function_that_is_the_whole_program():

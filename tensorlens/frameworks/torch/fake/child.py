@@ -61,8 +61,11 @@ def _ready(job: Job) -> Readiness:
         readiness = Readiness(False)
     else:
         readiness = prepare(job.devices, job.card or H100, warn=tell)
+    from tensorlens.frameworks.torch.fake import mode
     from tensorlens.frameworks.torch.fake.temporaries import otherwise
 
+    if not readiness.is_ready:
+        mode.install()
     otherwise.install()
     return readiness
 

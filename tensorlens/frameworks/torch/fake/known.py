@@ -116,12 +116,12 @@ def compute(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any)
     if plan.skipped:
         return
     origins: list[Origin] = []
-    missing = _Missing()
     try:
         real_args = [_real(each, origins) for each in args]
         real_kwargs = {name: _real(each, origins) for name, each in kwargs.items()}
         if not origins or not plan.affordable(real_args, result):
-            raise missing
+            # not kept in a variable: its frames would be kept with it, and the tensors in them
+            raise _Missing
         outcome = _run(func, real_args, real_kwargs, result)
     except (_Missing, RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
         for index in plan.written:
