@@ -1,4 +1,4 @@
-"""Estimates beside what training took of real cards: `python -m tests.benchmarks.accuracy_training`.
+"""Estimates beside training on real cards: `python -m tests.benchmarks.accuracy_training`.
 
 The measurements are xMem's (its artefact): the highest level that NVML saw in four iterations, less
 the level at the start; the CUDA context is not in them, kernels that were loaded lazily are.

@@ -1,1 +1,1 @@
-"""Networks that others measured, written from their papers and torchvision's definitions of them."""
+"""Networks that others measured, written from their papers and as torchvision defines them."""

@@ -8,15 +8,19 @@ selection by a condition takes every element.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tensorlens.frameworks.torch.fake.files import without_writing
+from tensorlens.frameworks.torch.fake.grouped import grouped_mm
 from tensorlens.frameworks.torch.fake.guesses import are_known, makers
 from tensorlens.frameworks.torch.fake.known import compute, known
 from tensorlens.frameworks.torch.fake.methods import methods
@@ -25,6 +29,9 @@ from tensorlens.frameworks.torch.fake.selections import Selections
 
 MOST_ASKED = 1000
 """Times one line may ask for a value until the answer changes, which ends a loop that waits."""
+
+MOST_DRAWN = 3
+"""The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
 
 _aten = torch.ops.aten
 Tell = Callable[[str], None]
@@ -64,6 +71,7 @@ class Answers:
             _aten.equal.default: self._equal,
             _aten.allclose.default: self._allclose,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
+            **_where_there_is("_grouped_mm", grouped_mm),
             **Selections(original, caution).table(),
         }
         makers_, special = self._makers, self._special
@@ -107,35 +115,34 @@ class Answers:
             if not found.origin.assumed:
                 return value
         else:
-            value = self._guess(tensor.dtype)
-        self._say(value, tensor.dtype)
+            value = _ONES[_kind(tensor.dtype)]
+        asking = _asking(sys._getframe(1))
+        if self._goes_round(asking):
+            value = type(value)(not value)
+        if not (tensor.dtype is torch.bool and _is_torch(asking.f_code.co_filename)):
+            # torch itself asks whether all is well, as where it draws until all values are
+            self._say(value, tensor.dtype)
         return value
 
     def _say(self, value: Any, dtype: Any) -> None:
         if dtype is torch.bool:
             what = f"whether something holds, which depends on data: it was taken as {value}"
         elif dtype.is_floating_point or dtype.is_complex:
-            what = f"the value of a tensor, which depends on data: it was given {value}"
+            what = "the value of a tensor, which depends on data: it was given 1.0 or the like"
         else:
             what = "a whole number that depends on data: it was given a likely one"
         self._caution(
             f"the program asks for {what}; what it decides by it may take more or less memory"
         )
 
-    def _guess(self, dtype: Any) -> Any:
-        frame = sys._getframe(2)
-        key = id(frame.f_code), frame.f_lasti
-        while frame is not None and "torch" in frame.f_code.co_filename:
-            frame = frame.f_back  # type: ignore[assignment]
-        if frame is not None:
-            key = id(frame.f_code), frame.f_lasti
+    def _goes_round(self, asking: FrameType) -> bool:
+        """Whether a line has asked so often that it seems to wait for another answer."""
+        key = id(asking.f_code), asking.f_lasti
         self._asked[key] += 1
-        number = 1 if self._asked[key] % (2 * MOST_ASKED) < MOST_ASKED else 0
-        if dtype is torch.bool:
-            return bool(number)
-        if dtype.is_complex:
-            return complex(number)
-        return float(number) if dtype.is_floating_point else number
+        if self._asked[key] <= (MOST_DRAWN if _is_torch(asking.f_code.co_filename) else MOST_ASKED):
+            return False
+        del self._asked[key]
+        return True
 
     def _equal(self, mode: Any, func: Any, one: Any, other: Any) -> bool:
         if one is other or one.shape != other.shape:
@@ -149,6 +156,40 @@ class Answers:
 
     def _allclose(self, mode: Any, func: Any, one: Any, other: Any, *_: Any, **__: Any) -> bool:
         return self._equal(mode, func, one, other)
+
+
+def _where_there_is(name: str, answer: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+    packet = getattr(_aten, name, None)
+    return {} if packet is None else {packet.default: answer}
+
+
+_ONES = {"truth": True, "whole": 1, "float": 1.0, "complex": 1 + 0j}
+
+
+def _kind(dtype: Any) -> str:
+    if dtype is torch.bool:
+        return "truth"
+    if dtype.is_complex:
+        return "complex"
+    return "float" if dtype.is_floating_point else "whole"
+
+
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_BETWEEN = (
+    str(Path(__file__).parent) + os.sep,
+    *(_TORCH + name for name in ("_subclasses", "_dynamo", "utils", "_ops", "_compile", "_tensor")),
+)
+"""Where code lies that is between one who asks and the answer."""
+
+
+def _is_torch(filename: str) -> bool:
+    return filename.startswith(_TORCH)
+
+
+def _asking(frame: FrameType) -> FrameType:
+    while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def _value(tensor: Any) -> Any:

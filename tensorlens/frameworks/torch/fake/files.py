@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -60,10 +61,10 @@ def without_writing(caution: Tell) -> Iterator[None]:
                 owner = importlib.import_module(module)
                 stack.enter_context(patched(owner, name, write_nothing))
         if importlib.util.find_spec("safetensors") is not None:
-            for name in ("safetensors", "safetensors.torch"):
-                stack.enter_context(patched(importlib.import_module(name), "safe_open", _SafeOpen))
             owner = importlib.import_module("safetensors.torch")
             stack.enter_context(patched(owner, "load_file", _load_file))
+            for module in _with_native_reader():
+                stack.enter_context(patched(module, "safe_open", _SafeOpen))
         yield
 
 
@@ -82,6 +83,13 @@ class _Description:
     dtype: Any
     device: Any
     parameter: bool
+
+
+def _with_native_reader() -> list[Any]:
+    """Return the modules imported so far that have the reader by its name."""
+    native = importlib.import_module("safetensors").safe_open
+    modules = [each for each in [*sys.modules.values()] if each is not None]
+    return [each for each in modules if vars(each).get("safe_open") is native]
 
 
 class _SafeOpen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import sys
 from typing import Any
 
@@ -16,7 +15,7 @@ def install() -> None:
     # a tensor is never made on the device itself, not even for a constant
     FakeTensorMode.avoid_device_init = property(lambda mode: True)
     fake_tensor.init_gpu_context = lambda device: None
-    torch.utils.swap_tensors = _swap_tensors
+    torch.utils.swap_tensors = _take_over
     # inference goes through nested tensors there, which have no fake form
     torch.backends.mha.set_fastpath_enabled(False)
     # torch.optim takes the name of its module away
@@ -25,21 +24,18 @@ def install() -> None:
         supported.append(FakeTensor)
 
 
-def _swap_tensors(one: Any, other: Any) -> None:
-    """Swap the contents of two tensors, as ``torch.utils.swap_tensors`` does.
+_swap = torch.utils.swap_tensors
 
-    It refuses tensors that a weak reference leads to, as one does to every fake tensor that was
-    made of a real one. They go on leading to the same objects, which is all that is asked of them.
+
+def _take_over(tensor: Any, other: Any) -> None:
+    """Give a fake tensor the contents of another, where a module moves its parameters.
+
+    ``torch.utils.swap_tensors`` refuses tensors that a weak reference or the graph leads to, which
+    is most of them here. A module on a real device sets ``data`` instead, so this does.
     """
-    _swap_attribute(one, other, "__class__")
-    _swap_attribute(one, other, "__dict__")
-    for slot in copyreg._slotnames(type(one)):  # type: ignore[attr-defined]
-        if hasattr(one, slot) and hasattr(other, slot):
-            _swap_attribute(one, other, slot)
-    torch._C._swap_tensor_impl(one, other)
-
-
-def _swap_attribute(one: Any, other: Any, name: str) -> None:
-    mine, theirs = getattr(one, name), getattr(other, name)
-    setattr(one, name, theirs)
-    setattr(other, name, mine)
+    if not (isinstance(tensor, FakeTensor) and isinstance(other, FakeTensor)):
+        _swap(tensor, other)
+        return
+    tensor.data = other
+    tensor.fake_device = other.fake_device
+    tensor.constant = None
