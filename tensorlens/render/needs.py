@@ -103,6 +103,7 @@ def figures(estimate: Estimate) -> tuple[Figure, ...]:
         allocated,
         reserved,
         Figure("least capacity", estimate.least_capacity, "cached memory goes back when it must"),
+        Figure("taken from card", estimate.taken, "reserved and loaded kernels, as nvidia-smi sees"),
         Figure("outside of torch", estimate.apart, "context, loaded kernels"),
         Figure("card must have", estimate.needed, "least capacity and what is outside"),
     )

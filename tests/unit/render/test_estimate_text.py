@@ -24,6 +24,7 @@ Estimate for cuda:0: train.py:make_step
   peak allocated     33.50 MiB                           35,127,296
   peak reserved      40.00 MiB   40.00 MiB   42.00 MiB   41,943,040
   least capacity     36.00 MiB   34.00 MiB   38.00 MiB   37,748,736
+  taken from card    50.00 MiB   40.00 MiB  100.40 MiB   52,428,800
   outside of torch  410.00 MiB  300.00 MiB  550.00 MiB  429,916,160
   card must have    446.00 MiB  334.00 MiB  588.00 MiB  467,664,896
 

@@ -16,8 +16,8 @@ from tensorlens.frameworks.torch.fake.meter import Meter
 from tensorlens.frameworks.torch.fake.standin import StandIn
 from tensorlens.records.cards import Card
 
-CUDA_VERSION = "12.8"
-CUDNN_VERSION = 91002
+CUDA_VERSION = "13.0"
+CUDNN_VERSION = 92000
 _CUDA_DEVICE_TYPE = 1
 _MEASURES = ("current", "peak", "allocated", "freed")
 _POOLS = ("all", "large_pool", "small_pool")
@@ -54,7 +54,7 @@ class Bindings:
             "_cuda_sleep": lambda cycles: None,
             "_cuda_isInBadFork": lambda: False,
             "_cuda_getArchFlags": self._architectures,
-            "_cuda_getCompiledVersion": lambda: 12080,
+            "_cuda_getCompiledVersion": lambda: 13000,
             "_cuda_canDeviceAccessPeer": lambda one, other: True,
             "_cuda_get_sync_debug_mode": lambda: 0,
             "_cuda_set_sync_debug_mode": lambda mode: None,

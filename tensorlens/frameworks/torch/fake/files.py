@@ -89,15 +89,23 @@ def _with_native_reader() -> list[Any]:
     """Return the modules imported so far that have the reader by its name."""
     native = importlib.import_module("safetensors").safe_open
     modules = [each for each in [*sys.modules.values()] if each is not None]
-    return [each for each in modules if vars(each).get("safe_open") is native]
+    return [
+        each
+        for each in modules
+        if vars(each).get("safe_open") is native and each.__name__ != _NATIVE
+    ]
+
+
+_NATIVE = "safetensors._safetensors_rust"
 
 
 class _SafeOpen:
     """``safetensors.safe_open``, whose tensors are made where there are no modes."""
 
-    def __init__(self, filename: Any, framework: str = "pt", device: Any = "cpu") -> None:
-        from safetensors import _safetensors_rust as native
-
+    def __init__(
+        self, filename: Any, framework: str = "pt", device: Any = "cpu", **options: Any
+    ) -> None:
+        native = importlib.import_module(_NATIVE)
         self._device = device
         self._file = native.safe_open(filename, framework=framework, device="cpu")
 

@@ -163,8 +163,12 @@ def _differing(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None
     note_uniform(result, len(args) < 2 or args[0] is not args[1])
 
 
+def _finite(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    note_uniform(result, True, assumed=False)
+
+
 def _never(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    note_uniform(result, False)
+    note_uniform(result, False, assumed=False)
 
 
 _MAKERS: dict[Any, Maker] = {
@@ -203,7 +207,7 @@ _MAKERS: dict[Any, Maker] = {
     _aten.gt: _compared,
     _aten.ge: _compared,
     _aten.isclose: _compared,
-    _aten.isfinite: _compared,
+    _aten.isfinite: _finite,
     _aten.isnan: _never,
     _aten.isinf: _never,
     _aten.isposinf: _never,

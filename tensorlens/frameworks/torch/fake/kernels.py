@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_impls import op_implementations_dict
 
+from tensorlens.frameworks.torch.fake.recurrent_memory import rnn_reserve
+
 _aten = torch.ops.aten
 _GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER
 
@@ -90,11 +92,17 @@ def _cudnn_rnn(
     else:
         output = input.new_empty(out_shape)
     layers = num_layers * directions
+    reserve = 0
+    if train:
+        rows = output.numel() // (out_size * directions)
+        reserve = rnn_reserve(
+            cudnn_mode, rows, 1, hidden_size, num_layers, directions, input.itemsize, dropout
+        )
     return (
         output,
         hx.new_empty(layers, batch, out_size),
         input.new_empty(0) if cx is None else cx.new_empty(layers, batch, hidden_size),
-        input.new_empty(0, dtype=torch.uint8),
+        input.new_empty(reserve, dtype=torch.uint8),
         weight_buf,
     )
 
