@@ -209,9 +209,7 @@ def _one_hot(original: Any) -> Any:
             return original(tensor, num_classes)
         if num_classes == -1:
             num_classes = int(tensor.max().item()) + 1
-        zeros = torch.zeros(
-            (*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device
-        )
+        zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
         return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
     return one_hot

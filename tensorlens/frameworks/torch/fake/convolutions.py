@@ -28,10 +28,13 @@ class ConvolutionWorkspaces:
     - most: operands and result in another layout, as kernels for tensor cores want channels last;
       four times that with ``torch.backends.cudnn.benchmark``, which tries others too;
     - likely: the operands alone; with channels in tiles of 32 where the filter is one pixel, and
-      the larger operand alone where it is not. Nothing where the program has channels last.
+      the larger operand alone where it is not. Without tensor cores for the type: operands and
+      result for a filter of several pixels, else nothing. Nothing where the program has channels
+      last.
 
-    The likely one was chosen to fit the eight trainings of convolutional networks published with
-    xMem (peaks of NVML on an RTX 3060 in float32, which has TF32 in cuDNN).
+    The likely one was chosen to fit ten trainings of convolutional networks published with xMem
+    (peaks of NVML on an RTX 3060 in float32, which has TF32 in cuDNN); the one without tensor cores
+    to the lines of a CIFAR network that pytorch_memlab printed on a card of that time.
 
     Depthwise convolutions in float32 are kernels of torch's own and take nothing
     (``use_cudnn_depthwise`` of ``aten/src/ATen/native/Convolution.cpp``). What is not contiguous is
@@ -90,9 +93,12 @@ class ConvolutionWorkspaces:
             most = max(most, sum(_tiled(each, _TILE) for each in (one, other, result)))
             if _channels_last(one) or _channels_last(other):
                 continue
-            if points > 1:
+            cores = self._has_tensor_cores(one.dtype)
+            if points > 1 and not cores:
+                size = sum(_tiled(each, 4) for each in (one, other, result))
+            elif points > 1:
                 size = max(_tiled(each, 4) for each in (one, other) if each is not weight)
-            elif self._has_tensor_cores(one.dtype):
+            elif cores:
                 size = _tiled(one, _TILE) + _tiled(other, _TILE)
             else:
                 size = 0

@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as data_parallel
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.torch.fake import buckets
 from tensorlens.frameworks.torch.fake.patches import patched
 
 Tell = Callable[[str], None]
@@ -38,8 +39,8 @@ def distributed(world_size: int | None, rank: int, caution: Tell) -> Iterator[No
     if not dist.is_available():
         yield
         return
-    group = _Group(world_size, rank, caution)
     with contextlib.ExitStack() as stack:
+        group = _Group(world_size, rank, caution, stack)
         if world_size is not None:
             stack.enter_context(_environment(_variables(world_size, rank)))
         for name, function in group.functions().items():
@@ -48,6 +49,8 @@ def distributed(world_size: int | None, rank: int, caution: Tell) -> Iterator[No
                     stack.enter_context(patched(owner, name, function))
         stack.enter_context(patched(data_parallel, _VERIFY, _nothing))
         stack.enter_context(patched(dist.utils, _VERIFY, _nothing))
+        for name, stand_in in _OF_BUCKETS.items():
+            stack.enter_context(patched(dist, name, stand_in))
         try:
             yield
         finally:
@@ -55,18 +58,28 @@ def distributed(world_size: int | None, rank: int, caution: Tell) -> Iterator[No
                 dist.destroy_process_group()
 
 
+_OF_BUCKETS = {
+    "Reducer": buckets.Reducer,
+    "Logger": buckets.Logger,
+    "_register_comm_hook": buckets.register_comm_hook,
+    "_register_builtin_comm_hook": buckets.register_builtin_comm_hook,
+}
 _VERIFY = "_verify_param_shape_across_processes"
 
 
 class _Group:
     """What a program calls to meet the other ranks."""
 
-    def __init__(self, world_size: int | None, rank: int, caution: Tell) -> None:
+    def __init__(
+        self, world_size: int | None, rank: int, caution: Tell, stack: contextlib.ExitStack
+    ) -> None:
+        self._stack = stack
         self._world_size = world_size
         self._rank = rank
         self._caution = caution
         self._init = dist.init_process_group
         self._new_group = dist.new_group
+        self._reduce = dist.all_reduce
 
     def functions(self) -> dict[str, Any]:
         """Return what stands for the functions of ``torch.distributed``, by their names."""
@@ -78,6 +91,7 @@ class _Group:
             "gather_object": _gather_object,
             "broadcast_object_list": _nothing,
             "scatter_object_list": _scatter_object_list,
+            "all_reduce": self._all_reduce,
             "monitored_barrier": _nothing,
         }
 
@@ -93,6 +107,10 @@ class _Group:
     ) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
+        # torch's sharded tensors take long to import
+        from tensorlens.frameworks.torch.fake.sharded import sharding
+
+        self._stack.enter_context(sharding())
         size, mine = self._world_size, self._rank
         if size is None:
             size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
@@ -104,9 +122,32 @@ class _Group:
         )
         self._init(BACKEND, store=FakeStore(), rank=mine, world_size=size)
 
+    def _all_reduce(
+        self, tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+    ) -> Any:
+        work = self._reduce(tensor, op, group, async_op)
+        return _Work(work, tensor) if async_op else work
+
     def _subgroup(self, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
         kwargs = {name: kwargs[name] for name in ("use_local_synchronization",) if name in kwargs}
         return self._new_group(ranks, backend=BACKEND, **kwargs)
+
+
+class _Work:
+    """A collective under way, whose future has its result; that of the fake group has none."""
+
+    def __init__(self, work: Any, tensor: Any) -> None:
+        self._work = work
+        self._tensor = tensor
+
+    def get_future(self) -> Any:
+        """Return what becomes a list of the tensor that was reduced."""
+        future: Any = torch.futures.Future()
+        future.set_result([self._tensor])
+        return future
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
 
 
 def _variables(world_size: int, rank: int) -> dict[str, str]:

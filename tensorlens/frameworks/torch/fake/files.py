@@ -127,7 +127,7 @@ class _SafeOpen:
 
     def get_tensors(self) -> dict[str, Any]:
         """Return all tensors."""
-        return {name: self.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
+        return {name: self.get_tensor(name) for name in self._file.keys()}
 
     def get_slice(self, name: str) -> _Slice:
         """Return what gives a part of a tensor."""

@@ -16,7 +16,7 @@ Maker = Callable[[Any, Sequence[Any], dict[str, Any]], None]
 
 
 def makers() -> dict[Any, Maker]:
-    """Return what notes the values of an operator's result, where they do not follow from others."""
+    """Return what notes the values of results that do not follow from other values."""
     table: dict[Any, Maker] = {}
     for packet, make in _MAKERS.items():
         for overload in packet.overloads():

@@ -18,9 +18,7 @@ _QUIET = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats",
 class OnHost(TorchFunctionMode):  # type: ignore[misc]
     """Lets a program put everything on the CPU that it means to put on ``cuda``."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch with the CPU for any CUDA device."""
         if func is torch.Tensor.cuda:
             return args[0]

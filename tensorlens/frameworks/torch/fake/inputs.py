@@ -27,6 +27,7 @@ BRINGING = frozenset(
 )
 """Operators that bring data: they copy, collate or make it."""
 
+
 @dataclass(frozen=True, slots=True)
 class Brought:
     """A tensor that was brought."""

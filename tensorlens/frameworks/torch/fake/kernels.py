@@ -114,7 +114,7 @@ def _cudnn_rnn_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> tupl
     if wanted[3]:
         # one buffer, as the weights have one
         buffer = weight_buf.new_empty(weight_buf.shape)
-        gradients = list(_slices(buffer, weight))
+        gradients = list(slices(buffer, weight))
     return (
         torch.empty_like(input, memory_format=torch.contiguous_format),
         torch.empty_like(hx, memory_format=torch.contiguous_format) if wanted[1] else None,
@@ -125,7 +125,8 @@ def _cudnn_rnn_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> tupl
     )
 
 
-def _slices(buffer: Any, shapes_of: Iterable[Any]) -> Iterable[Any]:
+def slices(buffer: Any, shapes_of: Iterable[Any]) -> Iterable[Any]:
+    """Give views of a flat buffer, one behind the other, in the shapes of these tensors."""
     offset = 0
     for tensor in shapes_of:
         yield buffer.narrow(0, offset, tensor.numel()).view(tensor.shape)
@@ -137,35 +138,13 @@ def _cudnn_rnn_flatten_weight(
 ) -> Any:
     buffer = weight_arr[0].new_empty(sum(each.numel() for each in weight_arr))
     with torch.no_grad():
-        for weight, place in zip(weight_arr, _slices(buffer, weight_arr), strict=True):
+        for weight, place in zip(weight_arr, slices(buffer, weight_arr), strict=True):
             weight.set_(place)
     return buffer
 
 
 def _pin_memory(mode: Any, func: Any, tensor: Any, device: Any = None) -> Any:
     return torch.empty_like(tensor)
-
-
-def _pack_padded_sequence(
-    mode: Any, func: Any, input: Any, lengths: Any, batch_first: bool
-) -> tuple[Any, Any]:
-    batch, longest = (input.size(0), input.size(1)) if batch_first else input.shape[1::-1]
-    known = getattr(lengths, "constant", lengths)
-    sizes = [longest] * batch if known is None else [int(each) for each in known.tolist()]
-    with mode:
-        steps = torch.tensor([sum(size > step for size in sizes) for step in range(max(sizes))])
-    return input.new_empty(sum(sizes), *input.shape[2:]), steps
-
-
-def _pack_padded_sequence_backward(
-    mode: Any, func: Any, grad: Any, input_size: list[int], batch_sizes: Any, batch_first: bool
-) -> Any:
-    # the kernel writes time first, whatever the sizes it is given
-    shape = [*input_size]
-    if batch_first:
-        shape[0], shape[1] = shape[1], shape[0]
-    result = grad.new_empty(shape)
-    return result.transpose(0, 1) if batch_first else result
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {
@@ -181,6 +160,4 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "_cudnn_rnn_flatten_weight": _cudnn_rnn_flatten_weight,
     "_pin_memory": _pin_memory,
     "is_pinned": _never,
-    "_pack_padded_sequence": _pack_padded_sequence,
-    "_pack_padded_sequence_backward": _pack_padded_sequence_backward,
 }

@@ -89,8 +89,7 @@ def note_uniform(tensor: Any, value: bool, assumed: bool = True) -> None:
 def is_uniform(values: Any) -> bool:
     """Whether a tensor is one element, however often it is repeated."""
     return all(
-        size == 1 or stride == 0
-        for size, stride in zip(values.shape, values.stride(), strict=True)
+        size == 1 or stride == 0 for size, stride in zip(values.shape, values.stride(), strict=True)
     )
 
 

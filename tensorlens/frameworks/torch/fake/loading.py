@@ -1,4 +1,4 @@
-"""Data loaders and samplers of a run without data: one process, and no more than is asked of them."""
+"""Data loaders and samplers of a run without data: in one process, reading what is asked for."""
 
 from __future__ import annotations
 

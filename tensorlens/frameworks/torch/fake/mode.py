@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ def install() -> None:
     # a tensor is never made on the device itself, not even for a constant
     FakeTensorMode.avoid_device_init = property(lambda mode: True)
     fake_tensor.init_gpu_context = lambda device: None
+    FakeTensorMode.in_kernel_invocation = property(_is_in_kernel, _set_in_kernel)
+    FakeTensorMode.dispatch = _one_at_a_time(FakeTensorMode.dispatch)
     torch.utils.swap_tensors = _take_over
     # inference goes through nested tensors there, which have no fake form
     torch.backends.mha.set_fastpath_enabled(False)
@@ -22,6 +26,35 @@ def install() -> None:
     supported: list[Any] = vars(sys.modules["torch.optim.optimizer"])["_foreach_supported_types"]
     if FakeTensor not in supported:
         supported.append(FakeTensor)
+
+
+_kernels = threading.local()
+"""For each mode whether this thread is in one of its kernels.
+
+A backward pass has a thread for every device, besides the one that waits for it, and all of them
+share the mode, in which torch keeps a single answer.
+"""
+
+
+def _is_in_kernel(mode: Any) -> bool:
+    return id(mode) in vars(_kernels)
+
+
+def _set_in_kernel(mode: Any, value: bool) -> None:
+    if value:
+        vars(_kernels)[id(mode)] = True
+    else:
+        vars(_kernels).pop(id(mode), None)
+
+
+def _one_at_a_time(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    lock = threading.RLock()
+
+    def dispatch_alone(mode: Any, *args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return dispatch(mode, *args, **kwargs)
+
+    return dispatch_alone
 
 
 _swap = torch.utils.swap_tensors

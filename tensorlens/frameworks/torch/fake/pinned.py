@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 _MARK = "tensorlens_is_pinned"
 
@@ -15,18 +16,19 @@ def install() -> None:
     pin, is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
 
     def pin_memory(tensor: Any, device: Any = None) -> Any:
-        if not isinstance(tensor, FakeTensor):
-            return pin(tensor)
-        if _MARK in vars(tensor):
+        if isinstance(tensor, FakeTensor) and _MARK in vars(tensor):
             return tensor
-        pinned = pin(tensor)
-        vars(pinned)[_MARK] = True
-        return pinned
+        result = pin(tensor)
+        if isinstance(result, FakeTensor):
+            vars(result)[_MARK] = True
+        return result
 
     def is_pinned_now(tensor: Any, device: Any = None) -> Any:
         if isinstance(tensor, FakeTensor):
             return _MARK in vars(tensor)
-        return is_pinned(tensor)
+        # a real tensor has an address, which a fake form of it would not have
+        with _disable_current_modes():
+            return is_pinned(tensor)
 
     torch.Tensor.pin_memory = pin_memory
     torch.Tensor.is_pinned = is_pinned_now

@@ -6,11 +6,19 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.torch.fake.kernels import slices
+
+_library = torch.library.Library("aten", "IMPL")
+"""Kept: what it registers goes with it."""
+
 
 def install() -> None:
     """Let recurrent modules pack their weights, and sequences of known lengths."""
     torch.nn.RNNBase.flatten_parameters = _flatten_parameters
-    torch._VF._pad_packed_sequence = _PadPackedSequence(torch._VF._pad_packed_sequence)
+    # both are written in terms of other operators, but look at addresses
+    _library.impl("_pad_packed_sequence", _pad_packed_sequence, "AutogradCUDA")
+    _library.impl("_pack_padded_sequence_backward", _pack_padded_sequence_backward, "AutogradCUDA")
+    _library.impl("_cudnn_rnn", _under_autocast, "AutocastCUDA")
 
 
 def _flatten_parameters(module: Any) -> None:
@@ -48,32 +56,52 @@ def _flatten_parameters(module: Any) -> None:
         )
 
 
-class _PadPackedSequence:
-    """``torch._VF._pad_packed_sequence`` for batch sizes that cannot be read from memory."""
+def _under_autocast(
+    input: Any, weight: list[Any], stride: int, weight_buf: Any, hx: Any, cx: Any, *rest: Any
+) -> Any:
+    """Cast what cuDNN is given, and its weights into one buffer.
 
-    def __init__(self, original: Any) -> None:
-        self._original = original
+    After aten/src/ATen/cudnn/AutocastRNN.cpp, which a build without CUDA does not have.
+    """
+    dtype = torch.get_autocast_dtype("cuda")
+    with torch.autocast("cuda", enabled=False):
+        if any(each.dtype != dtype for each in weight):
+            total = sum(each.numel() for each in weight)
+            weight_buf = weight[0].new_empty(total, dtype=dtype)
+            # a view is taken once those before are written, or autograd would not know it as one
+            views = slices(weight_buf, weight)
+            weight = [view.copy_(each) for view, each in zip(views, weight, strict=True)]
+            weight_buf = weight_buf.detach()
+        cast = [None if each is None else each.to(dtype) for each in (input, hx, cx)]
+        return torch.ops.aten._cudnn_rnn(cast[0], weight, stride, weight_buf, *cast[1:], *rest)
 
-    def __call__(
-        self, data: Any, batch_sizes: Any, batch_first: bool, padding: float, total: int
-    ) -> tuple[Any, Any]:
-        if type(batch_sizes) is torch.Tensor and type(data) is torch.Tensor:
-            result: tuple[Any, Any] = self._original(
-                data, batch_sizes, batch_first, padding, total
-            )
-            return result
-        sizes = batch_sizes.tolist()
-        steps = total if total > 0 else len(sizes)
-        output = data.new_full((steps, sizes[0], *data.shape[1:]), padding)
-        start = step = 0
-        while step < len(sizes):
-            # steps of the same size are copied together
-            size, first = sizes[step], step
-            while step < len(sizes) and sizes[step] == size:
-                step += 1
-            rows = size * (step - first)
-            chunk = data[start : start + rows].view(step - first, size, *data.shape[1:])
-            output[first:step, :size] = chunk
-            start += rows
-        lengths = [sum(size > row for size in sizes) for row in range(sizes[0])]
-        return output.transpose(0, 1) if batch_first else output, torch.tensor(lengths)
+
+def _pad_packed_sequence(
+    data: Any, batch_sizes: Any, batch_first: bool, padding: float, total: int
+) -> tuple[Any, Any]:
+    """Do as torch does, which reads the batch sizes from memory."""
+    sizes = batch_sizes.tolist()
+    steps = total if total > 0 else len(sizes)
+    output = data.new_full((steps, sizes[0], *data.shape[1:]), padding)
+    start = step = 0
+    while step < len(sizes):
+        # steps of the same size are copied together
+        size, first = sizes[step], step
+        while step < len(sizes) and sizes[step] == size:
+            step += 1
+        rows = size * (step - first)
+        chunk = data[start : start + rows].view(step - first, size, *data.shape[1:])
+        output[first:step, :size] = chunk
+        start += rows
+    lengths = [sum(size > row for size in sizes) for row in range(sizes[0])]
+    return output.transpose(0, 1) if batch_first else output, torch.tensor(lengths)
+
+
+def _pack_padded_sequence_backward(
+    grad: Any, input_size: list[int], batch_sizes: Any, batch_first: bool
+) -> Any:
+    shape = [*input_size]
+    if not batch_first:
+        return grad.new_zeros(shape)
+    shape[0], shape[1] = shape[1], shape[0]
+    return grad.new_zeros(shape).transpose(0, 1)

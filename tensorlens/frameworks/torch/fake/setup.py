@@ -69,9 +69,7 @@ def _ignore(text: str) -> None:
     pass
 
 
-def _install(
-    library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]
-) -> None:
+def _install(library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]) -> None:
     from tensorlens.frameworks.torch.fake import (
         compiling,
         fallback,
