@@ -1,0 +1,49 @@
+"""Runs functions on fake tensors on the CPU, with all that lets a program run there."""
+
+import contextlib
+import gc
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tensorlens.frameworks.torch.fake.answers import answering
+from tensorlens.frameworks.torch.fake.loading import loading
+from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
+from tensorlens.frameworks.torch.fake.threads import in_threads
+from tensorlens.frameworks.torch.fake.tracker import Tracker
+from tensorlens.records.traces import Trace
+
+
+class Stage:
+    """What a function on it did."""
+
+    def __init__(self, tracker, said):
+        self._tracker = tracker
+        self.said = said
+
+    def allocated(self):
+        gc.collect()
+        return self._tracker.allocated.get("cpu", 0)
+
+    def peak(self, function):
+        self._tracker.reset_peak("cpu")
+        before = self._tracker.allocated.get("cpu", 0)
+        function()
+        return self._tracker.peaks.get("cpu", 0) - before
+
+
+@contextlib.contextmanager
+def staged(*more):
+    """Enter all; ``more`` are called with what takes cautions."""
+    said = []
+    trace = Trace()
+    stacks = ProgramStacks(trace.log.stacks)
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        enter(answering(said.append))
+        enter(loading(said.append))
+        enter(in_threads())
+        for each in more:
+            enter(each(said.append))
+        enter(FakeTensorMode(allow_non_fake_inputs=True))
+        enter(stacks)
+        yield Stage(enter(Tracker(trace, stacks)), said)

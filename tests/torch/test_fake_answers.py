@@ -1,0 +1,256 @@
+"""What a program asks of tensors without data is answered, and what was assumed is said."""
+
+import io
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tests.torch.fake_stage import staged
+
+
+@pytest.fixture
+def stage():
+    with staged() as stage:
+        yield stage
+
+
+def values():
+    return torch.randn(5, 7)
+
+
+def test_a_number_is_finite_and_said(stage):
+    loss = values().sum()
+    for number in (loss.item(), float(loss), loss.tolist(), float(f"{loss:.4f}")):
+        assert math.isfinite(number)
+    assert int(loss) == 1
+    assert len(set(stage.said)) == 1
+    assert "depends on data" in stage.said[0]
+
+
+def test_numbers_of_the_program_keep_their_values(stage):
+    assert (torch.tensor(3.0) * 2).item() == 6.0
+    assert torch.tensor([3, 9, 2]).max().item() == 9
+    assert [round(each.item(), 2) for each in torch.linspace(0, 0.3, 4)] == [0, 0.1, 0.2, 0.3]
+    counter = torch.zeros((), dtype=torch.long)
+    counter.add_(4)
+    assert counter.item() == 4
+    table = torch.zeros(3, dtype=torch.long)
+    table[1] = 5
+    assert table.tolist() == [0, 5, 0]
+    assert list(range(torch.tensor(3))) == [0, 1, 2]
+    assert torch.arange(4).numpy().tolist() == [0, 1, 2, 3]
+    assert stage.said == []
+
+
+def test_what_is_written_over_a_known_value_makes_it_unknown(stage):
+    total = torch.zeros(())
+    view = total.view(1)
+    total += values().sum()
+    assert view.item() == 1.0
+    assert len(stage.said) == 1
+
+
+def test_real_tensors_keep_their_values():
+    labels = torch.tensor([4, 2, 0])
+    with staged() as stage:
+        assert labels.max().item() == 4
+        assert (labels + 1).tolist() == [5, 3, 1]
+        assert values()[: labels.max().item()].shape == (4, 7)
+        assert stage.said == []
+
+
+def test_nothing_is_infinite_or_not_a_number(stage):
+    x = values()
+    norm = x.norm()
+    assert not torch.isnan(x).any()
+    assert not torch.isinf(norm)
+    assert torch.isfinite(x).all()
+    assert not (~torch.isfinite(x)).any()
+    assert not (x != x).any()
+    assert not torch.logical_or(norm.isnan(), norm.isinf())
+    weights = nn.Parameter(x)
+    weights.grad = values()
+    nn.utils.clip_grad_norm_([weights], 1.0, error_if_nonfinite=True)
+
+
+def test_comparisons_hold(stage):
+    x = values()
+    assert (x > 0).any()
+    assert (x > 0).all()
+    assert torch.equal(x, values())
+    assert torch.allclose(x, x + 1)
+    assert not torch.equal(x, x[:2])
+
+
+def test_selections_take_every_element(stage):
+    x = values()
+    assert x[x > 0].shape == (35,)
+    assert x[(x > 0).any(1)].shape == (5, 7)
+    assert x[x > 0, None].shape == (35, 1)
+    assert x[~(x > 0)].shape == (0,)
+    assert x.masked_select(x > 0).shape == (35,)
+    assert (x > 0).nonzero().shape == (35, 2)
+    assert [each.shape for each in torch.where(x > 0)] == [(35,), (35,)]
+    assert torch.unique(x).shape == (35,)
+    assert x[: (x > 0).sum().item()].shape == (5, 7)
+    assert any("all 35 elements" in text for text in stage.said)
+
+
+def test_selections_by_known_values_are_exact(stage):
+    x = values()
+    assert x[torch.tensor([True, False, True, True, False])].shape == (3, 7)
+    assert torch.unique(torch.tensor([1, 1, 2])).tolist() == [1, 2]
+    assert x.repeat_interleave(torch.tensor([1, 2, 0, 3, 1]), dim=0).shape == (7, 7)
+    assert torch.bincount(torch.tensor([0, 3, 3])).tolist() == [1, 0, 0, 2]
+    assert nn.functional.one_hot(torch.tensor([1, 4, 2])).shape == (3, 5)
+    packed = nn.utils.rnn.pack_padded_sequence(
+        torch.randn(3, 5, 2), torch.tensor([5, 3, 1]), batch_first=True
+    )
+    assert packed.data.shape == (9, 2)
+    assert packed.batch_sizes.tolist() == [3, 2, 2, 1, 1]
+    assert stage.said == []
+
+
+def test_gradients_go_through_selections(stage):
+    x = values().requires_grad_()
+    (x[x > 0].sum() + x[torch.tensor([True, False, True, True, False])].sum()).backward()
+    assert x.grad.shape == (5, 7)
+
+
+def test_bytes_of_a_selection(stage):
+    x = values()
+    mask = torch.tensor([True, False, True, True, False])
+    before = stage.allocated()
+    kept = x[mask]
+    # three rows of seven floats
+    assert stage.allocated() - before == 3 * 7 * 4
+    del kept
+
+
+def test_bytes_of_one_hot(stage):
+    index = torch.randint(0, 10, (6, 8))
+    before = stage.allocated()
+    kept = nn.functional.one_hot(index, 10)
+    assert stage.allocated() - before == 6 * 8 * 10 * 8
+    # zeros and a scatter into them: nothing besides
+    del kept
+    assert stage.peak(lambda: nn.functional.one_hot(index, 10)) == 6 * 8 * 10 * 8
+
+
+def test_routing_is_even(stage):
+    chosen = torch.topk(torch.randn(12, 4).softmax(-1), 2).indices
+    counts = [(chosen == expert).sum().item() for expert in range(4)]
+    assert counts == [6, 6, 6, 6]
+    rows = [torch.where((chosen == expert).any(1))[0].shape[0] for expert in range(4)]
+    assert sum(rows) == 24
+    assert stage.said
+
+
+def test_a_mixture_of_experts_learns(stage):
+    experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+    router = nn.Linear(8, 4)
+    x = torch.randn(12, 8)
+    weights, chosen = router(x).softmax(-1).topk(2)
+    out = torch.zeros_like(x)
+    mask = nn.functional.one_hot(chosen, 4).permute(2, 1, 0)
+    for number, expert in enumerate(experts):
+        place, row = torch.where(mask[number])
+        out.index_add_(0, row, expert(x[row]) * weights[row, place, None])
+    out.sum().backward()
+    assert all(each.weight.grad is not None for each in experts)
+
+
+def test_loops_that_wait_for_a_value_end(stage):
+    x, rounds = values(), 0
+    while (x > 0).all():
+        rounds += 1
+    while x.sum().item() > 0.5:
+        rounds += 1
+    assert rounds == 2000
+    nn.init.trunc_normal_(torch.empty(30, 30))
+
+
+def test_layers_that_are_dropped_at_random_are_there(stage):
+    assert not torch.rand([]) < 0.1
+
+
+def test_values_for_numpy_and_logs(stage, capsys):
+    numpy = pytest.importorskip("numpy")
+    x = values()
+    assert x.cpu().numpy().shape == (5, 7)
+    assert numpy.asarray(x).sum() == 0
+    assert (x > 0).numpy().dtype == bool
+    with pytest.raises(RuntimeError, match="requires grad"):
+        x.requires_grad_().numpy()
+    print(x.sum(), f"{x.sum()}")
+    assert "FakeTensor" in capsys.readouterr().out
+
+
+def test_schedulers_and_early_stopping(stage):
+    parameter = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=5)
+    best, stopped = float("inf"), False
+    for _ in range(3):
+        loss = (parameter - values()[0, :3]).square().sum()
+        loss.backward()
+        optimizer.step()
+        scheduler.step(loss.item())
+        best, stopped = min(best, loss.item()), best < 0
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert best == 1.0
+    assert not stopped
+
+
+def test_no_checkpoint_is_written_and_it_comes_back(stage, tmp_path):
+    net = nn.Linear(3, 4)
+    path = tmp_path / "net.pt"
+    torch.save({"net": net.state_dict(), "step": 7}, path)
+    assert not path.exists()
+    state = torch.load(path, map_location="cpu")
+    assert state["step"] == 7
+    net.load_state_dict(state["net"])
+    buffer = io.BytesIO()
+    torch.save(net.weight, buffer)
+    buffer.seek(0)
+    assert torch.load(buffer).shape == (4, 3)
+    assert "not written" in stage.said[0]
+
+
+def test_a_saved_state_takes_no_memory(stage, tmp_path):
+    net = nn.Linear(300, 400)
+    before = stage.allocated()
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    assert stage.allocated() == before
+
+
+def test_weights_of_real_files(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    net = nn.Linear(3, 4)
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    safetensors.save_file(net.state_dict(), tmp_path / "net.safetensors")
+    with staged():
+        other = nn.Linear(3, 4)
+        other.load_state_dict(torch.load(tmp_path / "net.pt", weights_only=True))
+        other.load_state_dict(safetensors.load_file(tmp_path / "net.safetensors"))
+        safetensors.save_file(other.state_dict(), tmp_path / "new.safetensors")
+    assert not (tmp_path / "new.safetensors").exists()
+
+
+def test_threads_run_without_data_too(stage):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(torch.zeros, 1000).result()
+    assert type(made).__name__ == "FakeTensor"
+
+
+def test_all_is_as_before_afterwards():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    before = dict(vars(FakeTensor)), FakeTensorMode.dispatch, torch.save, torch.load
+    with staged():
+        pass
+    assert (dict(vars(FakeTensor)), FakeTensorMode.dispatch, torch.save, torch.load) == before

@@ -1,0 +1,135 @@
+"""Data loaders of a run without data work in one process, and read what is asked for."""
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+from tests.torch.fake_stage import staged
+
+
+class Long(Dataset):
+    def __init__(self):
+        self.reads = 0
+
+    def __len__(self):
+        return 200_000_000
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return torch.zeros(3), index % 10, {"list": [1, 2]}, "name"
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield [0.5, 1.5]
+
+
+class Lengths(Dataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return list(range(index + 1))
+
+
+@pytest.fixture
+def stage():
+    with staged() as stage:
+        yield stage
+
+
+def test_workers_and_pinned_memory_are_left_out_and_said(stage):
+    loader = DataLoader(
+        Long(),
+        4,
+        shuffle=True,
+        num_workers=3,
+        prefetch_factor=2,
+        persistent_workers=True,
+        pin_memory=True,
+        worker_init_fn=lambda number: 1 / 0,
+        timeout=5,
+    )
+    x, y, more, names = next(iter(loader))
+    assert x.shape == (4, 3)
+    assert y.shape == (4,)
+    assert [each.tolist() for each in more["list"]] == [[1] * 4, [2] * 4]
+    assert names == ("name",) * 4 or names == ["name"] * 4
+    assert [text.partition(":")[0] for text in stage.said] == [
+        "a DataLoader of 3 workers loaded without them",
+        "a DataLoader pins memory",
+    ]
+
+
+def test_workers_given_by_position(stage):
+    assert DataLoader(Long(), 4, True, None, None, 2).num_workers == 0
+
+
+def test_a_long_data_set_is_not_read_beyond_what_is_asked_for(stage):
+    data = Long()
+    iterator = iter(DataLoader(data, 4, shuffle=True))
+    for _ in range(3):
+        next(iterator)
+    assert data.reads == 12
+
+
+def test_iterable_data_sets_and_plain_lists(stage):
+    batch = next(iter(DataLoader(Endless(), 4, num_workers=2)))
+    assert [each.shape for each in batch] == [(4,), (4,)]
+
+
+def test_collate_functions_by_lengths(stage):
+    def collate(items):
+        tensors = [torch.tensor(each) for each in items]
+        return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+
+    assert next(iter(DataLoader(Lengths(), 5, collate_fn=collate))).shape == (5, 5)
+
+
+def test_an_epoch_begins_again(stage):
+    loader = DataLoader(TensorDataset(torch.zeros(6, 2)), 3)
+    assert sum(1 for _ in range(2) for _ in loader) == 4
+
+
+def test_samplers(stage):
+    data = TensorDataset(torch.zeros(10, 2), torch.arange(10))
+    one = DataLoader(data, 4, sampler=WeightedRandomSampler([1.0] * 10, 8))
+    assert [y.shape for _, y in one] == [(4,), (4,)]
+    other = DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 4, False))
+    assert [y.tolist() for _, y in other] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [len(part) for part in random_split(data, [7, 3])] == [7, 3]
+    shuffled = [each for _, y in DataLoader(data, 5, shuffle=True) for each in y.tolist()]
+    assert sorted(shuffled) == [*range(10)]
+    seeded = DataLoader(data, 5, shuffle=True, generator=torch.Generator().manual_seed(0))
+    assert sorted(each for _, y in seeded for each in y.tolist()) == [*range(10)]
+
+
+def test_data_that_was_there_before():
+    x, y = torch.ones(8, 3), torch.arange(8)
+    with staged() as stage:
+        inputs, labels = next(iter(DataLoader(TensorDataset(x, y), 4)))
+        assert type(inputs).__name__ == "FakeTensor"
+        assert labels.tolist() == [0, 1, 2, 3]
+        # four rows of three floats, four labels of eight bytes
+        assert stage.allocated() >= 4 * 3 * 4 + 4 * 8
+        assert stage.said == []
+    assert x.sum().item() == 24
+
+
+def test_arrays_of_numpy(stage):
+    numpy = pytest.importorskip("numpy")
+    data = [(numpy.zeros((2, 3), numpy.float32), number) for number in range(4)]
+    x, y = next(iter(DataLoader(data, 2)))
+    assert x.shape == (2, 2, 3)
+    assert x.dtype == torch.float32
+    assert y.tolist() == [0, 1]
