@@ -168,7 +168,7 @@ def test_loops_that_wait_for_a_value_end(stage):
         rounds += 1
     while x.sum().item() > 0.5:
         rounds += 1
-    assert rounds == 2000
+    assert 2000 <= rounds < 2010
     nn.init.trunc_normal_(torch.empty(30, 30))
 
 
@@ -254,3 +254,13 @@ def test_all_is_as_before_afterwards():
     with staged():
         pass
     assert (dict(vars(FakeTensor)), FakeTensorMode.dispatch, torch.save, torch.load) == before
+
+
+def test_no_model_of_transformers_is_written(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1, n_positions=8)
+    with staged() as stage:
+        transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+        assert "not written" in stage.said[-1]
+    assert not (tmp_path / "model").exists()
+    assert transformers.PreTrainedModel.save_pretrained.__name__ == "save_pretrained"

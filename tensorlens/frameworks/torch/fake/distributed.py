@@ -49,8 +49,6 @@ def distributed(world_size: int | None, rank: int, caution: Tell) -> Iterator[No
                     stack.enter_context(patched(owner, name, function))
         stack.enter_context(patched(data_parallel, _VERIFY, _nothing))
         stack.enter_context(patched(dist.utils, _VERIFY, _nothing))
-        for name, stand_in in _OF_BUCKETS.items():
-            stack.enter_context(patched(dist, name, stand_in))
         try:
             yield
         finally:
@@ -58,12 +56,6 @@ def distributed(world_size: int | None, rank: int, caution: Tell) -> Iterator[No
                 dist.destroy_process_group()
 
 
-_OF_BUCKETS = {
-    "Reducer": buckets.Reducer,
-    "Logger": buckets.Logger,
-    "_register_comm_hook": buckets.register_comm_hook,
-    "_register_builtin_comm_hook": buckets.register_builtin_comm_hook,
-}
 _VERIFY = "_verify_param_shape_across_processes"
 
 
@@ -93,6 +85,10 @@ class _Group:
             "scatter_object_list": _scatter_object_list,
             "all_reduce": self._all_reduce,
             "monitored_barrier": _nothing,
+            "Reducer": self._reducer,
+            "Logger": buckets.Logger,
+            "_register_comm_hook": buckets.register_comm_hook,
+            "_register_builtin_comm_hook": buckets.register_builtin_comm_hook,
         }
 
     def _begin(
@@ -121,6 +117,14 @@ class _Group:
             "to 1 GiB of the device besides, by the number of ranks and links"
         )
         self._init(BACKEND, store=FakeStore(), rank=mine, world_size=size)
+
+    def _reducer(self, *args: Any, **kwargs: Any) -> buckets.Reducer:
+        self._caution(
+            "DistributedDataParallel's buckets were laid out as torch does it in C++, which cannot "
+            "hold tensors without data: each is a second copy of its gradients, or the gradients "
+            "themselves with gradient_as_bucket_view=True"
+        )
+        return buckets.Reducer(*args, **kwargs)
 
     def _all_reduce(
         self, tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False

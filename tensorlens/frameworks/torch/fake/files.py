@@ -13,22 +13,29 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from tensorlens.frameworks.torch.fake.imports import on_import
 from tensorlens.frameworks.torch.fake.patches import patched
 
 Tell = Callable[[str], None]
 
-_WRITERS = (
-    ("safetensors.torch", "save_file"),
-    ("safetensors.torch", "save_model"),
-    ("torch.jit", "save"),
-    ("torch.export", "save"),
-)
+_WRITERS = {
+    "safetensors.torch": ("", ("save_file", "save_model")),
+    "torch.jit": ("", ("save",)),
+    "torch.export": ("", ("save",)),
+    "torch.distributed.checkpoint": ("", ("save", "async_save")),
+    "transformers.modeling_utils": ("PreTrainedModel", ("save_pretrained",)),
+    "transformers.trainer": ("Trainer", ("_save_checkpoint", "save_model", "save_state")),
+    "peft.peft_model": ("PeftModel", ("save_pretrained",)),
+    "accelerate.accelerator": ("Accelerator", ("save_state", "save_model")),
+}
+"""Module to the class, if any, and its functions that write."""
 
 
 @contextlib.contextmanager
@@ -56,10 +63,15 @@ def without_writing(caution: Tell) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(torch, "save", save))
         stack.enter_context(patched(torch, "load", load))
-        for module, name in _WRITERS:
-            if importlib.util.find_spec(module.partition(".")[0]) is not None:
-                owner = importlib.import_module(module)
-                stack.enter_context(patched(owner, name, write_nothing))
+
+        def change(module: ModuleType) -> None:
+            kind, names = _WRITERS[module.__name__]
+            owner = getattr(module, kind, None) if kind else module
+            for name in names:
+                if hasattr(owner, name):
+                    stack.enter_context(patched(owner, name, write_nothing))
+
+        stack.enter_context(on_import(dict.fromkeys(_WRITERS, change)))
         if importlib.util.find_spec("safetensors") is not None:
             owner = importlib.import_module("safetensors.torch")
             stack.enter_context(patched(owner, "load_file", _load_file))

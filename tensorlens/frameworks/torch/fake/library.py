@@ -33,9 +33,14 @@ class DeviceLibrary:
         self._current_stream = self._function("current_stream", large, number)
         self._set_stream = self._function("set_stream", None, number, large)
         self._set_device_count = self._function("set_device_count", None, number)
+        self._take_over = self._function("take_over", None)
         self._default_generator = self._function("hand_out_default_generator", None)
 
     # methods, as a function of ctypes has no hash, and torch keeps tables by function
+
+    def take_over(self) -> None:
+        """Stand in for the device also where this torch, imported by now, has CUDA of its own."""
+        self._take_over()
 
     def exchange_device(self, device: int) -> int:
         """Make a device this thread's current one, unless negative; return the one before."""
@@ -75,16 +80,13 @@ def load_library(devices: int) -> DeviceLibrary:
     """Build and load the library; its devices are there once torch is imported.
 
     Raises:
-        NativeUnavailable: torch is imported already or is not installed, there is no compiler, or
-            this torch has a CUDA device of its own.
+        NativeUnavailable: torch is imported already or is not installed, or there is no compiler.
     """
     if "torch" in sys.modules:
         raise NativeUnavailable(f"{_LABEL} has to be loaded before torch is imported")
     if not 1 <= devices <= MOST_DEVICES:
         raise NativeUnavailable(f"{_LABEL} can be 1 to {MOST_DEVICES} devices, not {devices}")
     folder = _torch_folder()
-    if any((folder / "lib").glob("libtorch_cuda.*")):
-        raise NativeUnavailable(f"{_LABEL} was not loaded: this torch has CUDA of its own")
     suffix = "dylib" if sys.platform == "darwin" else "so"
     try:
         for name in _LIBRARIES:

@@ -85,6 +85,7 @@ def _install(library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[s
     )
     from tensorlens.frameworks.torch.fake.bindings import Bindings
 
+    library.take_over()
     bindings = Bindings(library, card, meter, warn)
     bindings.install()
     toolkit.install(bindings)

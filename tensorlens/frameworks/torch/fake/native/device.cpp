@@ -15,7 +15,9 @@ namespace {
       "CUDAHooks",
       [](at::CUDAHooksArgs) -> std::unique_ptr<at::CUDAHooksInterface> {
         return std::make_unique<tensorlens::Hooks>();
-      });
+      },
+      // a build with CUDA registers hooks of its own later
+      c10::REGISTRY_PREFERRED);
   return true;
 }();
 
@@ -25,6 +27,12 @@ namespace {
 
 TENSORLENS_EXPORT void tensorlens_set_device_count(int count) {
   tensorlens::device_count.store(count);
+}
+
+// once torch is imported: what a build with CUDA has registered meanwhile gives way
+TENSORLENS_EXPORT void tensorlens_take_over() {
+  tensorlens::register_recurrent();
+  const c10::impl::DeviceGuardImplRegistrar again(c10::DeviceType::CUDA, new tensorlens::Guard());
 }
 
 TENSORLENS_EXPORT int tensorlens_device_count() { return tensorlens::device_count.load(); }

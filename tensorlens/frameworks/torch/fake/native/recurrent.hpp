@@ -104,7 +104,7 @@ void plain_packed(
       recurrent(data, hx, at::Tensor(), weights, sizes_of(batch_sizes), options);
 }
 
-[[maybe_unused]] inline const bool recurrent_registered = [] {
+inline void register_recurrent() {
   using namespace at::native;
   lstm_cudnn_stub.set_cuda_dispatch_ptr(&lstm);
   lstm_packed_cudnn_stub.set_cuda_dispatch_ptr(&lstm_packed);
@@ -114,7 +114,6 @@ void plain_packed(
   rnn_tanh_packed_cudnn_stub.set_cuda_dispatch_ptr(&plain_packed<RNN_TANH>);
   rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&plain<RNN_RELU>);
   rnn_relu_packed_cudnn_stub.set_cuda_dispatch_ptr(&plain_packed<RNN_RELU>);
-  return true;
-}();
+}
 
 }  // namespace tensorlens
