@@ -292,3 +292,15 @@ def test_where_the_card_cannot_be_put_on_stage(monkeypatch, tmp_path):
     assert estimate.device == "cuda:0"
     assert estimate.peak_allocated >= 4 * WEIGHTS
     assert str(estimate).count("approximate")
+
+
+def test_sparse_gradients_are_their_parts():
+    def make_sparse():
+        table = torch.nn.Embedding(10_000, 64, sparse=True).cuda()
+        words = torch.randint(0, 10_000, (32, 16), device="cuda")
+        return lambda: table(words).square().sum().backward()
+
+    estimate = tensorlens.estimate(make_sparse, steps=1)
+    _, step = estimate.steps
+    # the table, the words, and a gradient of 512 rows: where they are, and their values
+    assert step.allocated == 2_560_000 + 4096 + 512 * 8 + 512 * 64 * 4

@@ -14,6 +14,7 @@ from torch.nn.parallel import distributed as data_parallel
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.fake import buckets
+from tensorlens.frameworks.torch.fake.imports import on_import
 from tensorlens.frameworks.torch.fake.patches import patched
 
 Tell = Callable[[str], None]
@@ -49,6 +50,12 @@ def distributed(world_size: int | None, rank: int, caution: Tell) -> Iterator[No
                     stack.enter_context(patched(owner, name, function))
         stack.enter_context(patched(data_parallel, _VERIFY, _nothing))
         stack.enter_context(patched(dist.utils, _VERIFY, _nothing))
+
+        def without_generators(module: Any) -> None:
+            # it sends the states of generators around, which are read by address
+            stack.enter_context(patched(module, "synchronize_rng_states", _nothing))
+
+        stack.enter_context(on_import({"accelerate.data_loader": without_generators}))
         try:
             yield
         finally:

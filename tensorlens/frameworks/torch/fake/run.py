@@ -16,6 +16,7 @@ from tensorlens.frameworks.torch.fake.answers import answering
 from tensorlens.frameworks.torch.fake.attention import FusedAttention
 from tensorlens.frameworks.torch.fake.attention_memory import AttentionTemporaries
 from tensorlens.frameworks.torch.fake.cautions import Cautions, told_to
+from tensorlens.frameworks.torch.fake.compiled import compiling
 from tensorlens.frameworks.torch.fake.distributed import distributed
 from tensorlens.frameworks.torch.fake.host import on_host
 from tensorlens.frameworks.torch.fake.inputs import name_inputs
@@ -84,6 +85,7 @@ def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> 
             enter(FusedAttention(card, cautions))
         enter(answering(cautions))
         enter(loading(cautions))
+        enter(compiling(cautions))
         enter(in_threads())
         enter(distributed(job.world_size if job.world_size > 1 else None, 0, cautions))
         enter(FakeTensorMode(allow_non_fake_inputs=True))

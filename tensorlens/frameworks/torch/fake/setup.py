@@ -71,9 +71,7 @@ def _ignore(text: str) -> None:
 
 def _install(library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]) -> None:
     from tensorlens.frameworks.torch.fake import (
-        compiling,
         fallback,
-        graphs,
         kernels,
         legacy,
         mode,
@@ -96,8 +94,6 @@ def _install(library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[s
     recurrent.install()
     pinned.install()
     legacy.install()
-    compiling.install(warn)
-    graphs.install(warn)
     if library.device_count() > 1:
         several.install()
     _installed.append(bindings)

@@ -52,6 +52,10 @@ HiddenOf = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[Hid
 its results and the number of the thread; asked once the operator has run."""
 
 
+_New = tuple[Any, Any, str]
+"""A tensor, its storage and its device."""
+
+
 class Tracker(TorchDispatchMode):  # type: ignore[misc]
     """Writes requests into a trace while it is entered, on top of a ``FakeTensorMode``.
 
@@ -117,7 +121,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
 
     def row_of(self, tensor: Any) -> int | None:
         """Return the row of a tensor's storage; None for one that is none of the trace's."""
-        if not isinstance(tensor, FakeTensor):
+        if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
             return None
         known = self._live.get(tensor.untyped_storage()._cdata)
         return None if known is None else known.row
@@ -152,16 +156,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         finally:
             here.op, here.frame = outer, None
 
-    def _new(self, result: Any) -> Iterator[tuple[Any, Any]]:
-        """Give the tensors whose storages were not there before, each with its storage."""
+    def _new(self, result: Any) -> Iterator[_New]:
+        """Give the tensors whose storages were not there before."""
         if isinstance(result, torch.Tensor):
             if type(result) is FakeTensor or isinstance(result, FakeTensor):
-                storage = result.untyped_storage()
-                known = self._live.get(storage._cdata)
-                if known is None:
-                    yield result, storage
-                elif known.nbytes != storage.nbytes():
-                    self._resized(storage)
+                device = str(result.fake_device)
+                for part in (result,) if result.layout is torch.strided else _parts(result):
+                    storage = part.untyped_storage()
+                    known = self._live.get(storage._cdata)
+                    if known is None:
+                        yield part, storage, device
+                    elif known.nbytes != storage.nbytes():
+                        self._resized(storage)
         elif isinstance(result, (list, tuple)):
             for each in result:
                 yield from self._new(each)
@@ -170,15 +176,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         assert self._hidden is not None
         return self._hidden(func, args, kwargs or {}, result, self._thread())
 
-    def _note(self, new: Sequence[tuple[Any, Any]], hidden: Sequence[Hidden]) -> None:
+    def _note(self, new: Sequence[_New], hidden: Sequence[Hidden]) -> None:
         with self._lock:
-            device = _device(new[0][0]) if new else self._here.device
+            device = new[0][2] if new else self._here.device
             taken = [self._take(each, device) for each in hidden if each.before]
             seen = set()
-            for tensor, storage in new:
+            for tensor, storage, where in new:
                 if storage._cdata not in seen:
                     seen.add(storage._cdata)
-                    self._begin(tensor, storage)
+                    self._begin(tensor, storage, where)
             taken += [self._take(each, device) for each in hidden if not each.before]
             for row in taken:
                 if row is not None:
@@ -192,8 +198,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             self.trace.bounds[row] = hidden.least, hidden.most
         return None if hidden.stays else row
 
-    def _begin(self, tensor: Any, storage: Any) -> None:
-        device = _device(tensor)
+    def _begin(self, tensor: Any, storage: Any, device: str) -> None:
         if device == "meta":
             return
         address, nbytes = storage._cdata, storage.nbytes()
@@ -340,8 +345,15 @@ def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
         traceback.format_stack = original
 
 
-def _device(tensor: Any) -> str:
-    return str(tensor.fake_device)
+def _parts(tensor: Any) -> tuple[Any, ...]:
+    """Return the tensors that a sparse one is made of; none for what cannot be looked into."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()
 
 
 def _context(thread: int, op: Any, node: str | None, forward: int, grad: bool) -> Context:

@@ -25,6 +25,7 @@ def install() -> None:
     handlers = {
         **in_place.handlers(),
         _aten.binary_cross_entropy.default: _cross_entropy_of_chances,
+        _aten.clone.default: _clone_of_sparse,
     }
     _dispatch_first_to({id(func): handler for func, handler in handlers.items()})
     library = torch.library.Library("aten", "IMPL")
@@ -69,3 +70,13 @@ def _cross_entropy_of_chances(args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if reduction == _NONE or args[0].fake_device.type != "cuda":
         return NotImplemented
     return torch.empty_like(args[0]).resize_(())
+
+
+def _clone_of_sparse(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return a copy with as many values: the meta kernel's has none."""
+    tensor = args[0]
+    if tensor.layout is not torch.sparse_coo:
+        return NotImplemented
+    indices, values = tensor._indices().clone(), tensor._values().contiguous().clone()
+    copy = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False)
+    return copy._coalesced_(tensor.is_coalesced())
