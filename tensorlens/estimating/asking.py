@@ -18,7 +18,7 @@ from tensorlens.frameworks.torch.fake.jobs import Job, Program
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.traces import Trace
-from tensorlens.units import parse_bytes
+from tensorlens.units import format_bytes, parse_bytes
 
 _VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -86,20 +86,27 @@ def question(
     """
     if device.partition(":")[0] not in ("cuda", "cpu"):
         raise UsageError(f"device={device!r}: cuda and cpu can be estimated")
-    if steps < 1:
+    if not isinstance(steps, int) or steps < 1:
         raise UsageError(f"steps={steps}: how many steps are run, at least 1")
     if world_size < 1:
         raise UsageError(f"world_size={world_size}: how many processes there are, at least 1")
     if settings is None:
         settings = next((os.environ[name] for name in _VARIABLES if name in os.environ), "")
     Settings.parse(settings)
+    found = None if device == "cpu" else card if isinstance(card, Card) else find_card(card)
+    wanted = None if capacity is None else parse_bytes(capacity)
+    if card is not None and found is not None and wanted is not None and wanted > found.memory:
+        raise UsageError(
+            f"capacity={capacity}: a {found.name} has {format_bytes(found.memory)}; leave one of"
+            " them out"
+        )
     return Question(
         program=program(make_step, script_args),
         device=device,
-        card=None if device == "cpu" else card if isinstance(card, Card) else find_card(card),
+        card=found,
         steps=steps,
         settings=settings,
-        capacity=None if capacity is None else parse_bytes(capacity),
+        capacity=wanted,
         options=dict(arguments or {}),
         world_size=world_size,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tensorlens.allocators import Settings
 from tensorlens.errors import TensorlensError
@@ -11,10 +11,11 @@ from tensorlens.estimating.apart import apart
 from tensorlens.estimating.simulation import Simulated, Simulation, least_capacity
 from tensorlens.estimating.terms import why
 from tensorlens.records.cards import Card
-from tensorlens.records.estimates import Estimate, Range, Term
+from tensorlens.records.estimates import Estimate, Range, StepFigures, Term
 from tensorlens.records.events import FREE, EventLog, Label
 from tensorlens.records.recordings import Origin, Recording
-from tensorlens.records.traces import Trace
+from tensorlens.records.traces import Caution, Trace
+from tensorlens.units import format_bytes
 
 
 def assemble(
@@ -66,9 +67,9 @@ def assemble(
         ),
         peak_row=row,
         capacity=capacity,
-        batch=_batch(log),
+        batch=_batch(log, device),
         settings=settings,
-        warnings=tuple(trace.cautions),
+        warnings=(*trace.cautions, *_growth(likely.figures[device])),
         approximate=trace.approximate,
         versions=trace.versions,
         program=program,
@@ -156,12 +157,33 @@ def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[T
     return [Term(name, nbytes, why(name)) for name, nbytes in found.items()]
 
 
-def _batch(log: EventLog) -> int | None:
+def _batch(log: EventLog, device: str) -> int | None:
     """Return the first dimension that most inputs have, those of one dimension last."""
-    shapes = [label.shape for label in log.labels if label.role == "input" and label.shape]
+    number = log.devices.index(device)
+    labels = [
+        log.labels[label]
+        for label, where in zip(log.label, log.device, strict=True)
+        if label >= 0 and where == number
+    ]
+    shapes = [label.shape for label in labels if label.role == "input" and label.shape]
     sizes = Counter(shape[0] for shape in shapes if len(shape) > 1)
     sizes = sizes or Counter(shape[0] for shape in shapes)
     return sizes.most_common(1)[0][0] if sizes else None
+
+
+def _growth(steps: Sequence[StepFigures]) -> list[Caution]:
+    """Return what the last step left beyond what the one before it left."""
+    if len(steps) < 3:
+        return []
+    grown = steps[-1].allocated - steps[-2].allocated
+    if grown <= 0:
+        return []
+    return [
+        Caution(
+            f"{steps[-1].name} leaves {format_bytes(grown)} more than {steps[-2].name}: if that goes"
+            " on, no capacity is enough (tensorlens.find_leaks says what is kept)"
+        )
+    ]
 
 
 def _source(device: str) -> str:

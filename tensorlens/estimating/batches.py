@@ -75,6 +75,8 @@ def max_batch(
     """
     if lowest < 1 or (highest is not None and highest < lowest):
         raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")
+    if capacity is None:
+        raise UsageError('max_batch() needs a capacity: max_batch(make_step, "24 GiB")')
     asked = question(
         make_step,
         card=card,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +29,13 @@ def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
                 f"make_step is a {type(make_step).__name__}: give a function that builds model, "
                 'optimizer and data and returns step(), or "module:function"'
             )
-        return Program(_name_of(make_step), parcel=pack(make_step))
+        if hasattr(make_step, "parameters") or inspect.isgeneratorfunction(make_step):
+            what = "a model" if hasattr(make_step, "parameters") else "a generator function"
+            raise UsageError(
+                f"make_step is {what}: give a function that builds model, optimizer and data and "
+                "returns step()"
+            )
+        return Program(_name_of(make_step), parcel=pack(make_step), arguments=tuple(arguments))
     place, separator, function = make_step.rpartition(":")
     if not separator or place in ("", ".") or "/" in function or "\\" in function:
         place, function = make_step, ""
@@ -39,7 +46,9 @@ def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
             )
         if not _exists(place):
             raise UsageError(f"there is no module {place!r} for {make_step!r}")
-        return Program(make_step, module=place, function=function)
+        return Program(
+            make_step, module=place, function=function, arguments=tuple(arguments)
+        )
     if not Path(place).is_file():
         raise UsageError(f"there is no file {place}")
     file = str(Path(place).resolve())

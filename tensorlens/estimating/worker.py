@@ -20,7 +20,7 @@ _HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 """Set in the process: it must not touch a device that is there."""
 _COMMAND = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, sys.argv.pop())
 from tensorlens.frameworks.torch.fake.child import serve
 serve()
 """

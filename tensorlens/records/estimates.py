@@ -25,8 +25,8 @@ REMAINDER = "remainder"
 CONTEXT = "CUDA context"
 """The term that :attr:`Estimate.upper` leaves out."""
 
-PLACEMENT = 0.2
-"""Measured trainings reserve at most a sixth more than is simulated (``docs/estimate.md``)."""
+PLACEMENT = (0.1, 0.2)
+"""Measured trainings take at most a tenth less and a fifth more (``docs/estimate.md``)."""
 
 FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
 
@@ -183,15 +183,19 @@ class Estimate:
         """What the driver shows the process to take from the card, its context left out.
 
         That is what is reserved, and the kernels that are loaded as they are used. How the
-        allocator's segments come to lie depends on every request; the upper bound has room for
-        :data:`PLACEMENT` of what is reserved beyond what was simulated.
+        allocator's segments come to lie depends on every request; the bounds have room for
+        :data:`PLACEMENT` of what is reserved, less or more than what was simulated.
         """
         loaded = (term.nbytes for term in self.terms if term.apart and term.name != CONTEXT)
         kernels = sum(loaded, Range(0, 0, 0))
         if self.card is None:
             return self.reserved
-        most = self.reserved.high + int(self.reserved.high * PLACEMENT) + kernels.high
-        return Range(self.reserved.low, self.reserved.point + kernels.point, most)
+        less, more = PLACEMENT
+        return Range(
+            self.reserved.low - int(self.reserved.low * less),
+            self.reserved.point + kernels.point,
+            self.reserved.high + int(self.reserved.high * more) + kernels.high,
+        )
 
     @property
     def lower(self) -> int:

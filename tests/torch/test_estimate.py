@@ -304,3 +304,65 @@ def test_sparse_gradients_are_their_parts():
     _, step = estimate.steps
     # the table, the words, and a gradient of 512 rows: where they are, and their values
     assert step.allocated == 2_560_000 + 4096 + 512 * 8 + 512 * 64 * 4
+
+
+def test_a_function_finds_the_arguments_that_are_given_to_it():
+    def make_parsed():
+        import argparse
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--width", type=int, default=64)
+        width = parser.parse_args().width
+        weight = torch.zeros(width, 512, device="cuda")
+        return lambda: weight.add_(1)
+
+    assert tensorlens.estimate(make_parsed).peak_allocated == 64 * 512 * 4
+    found = tensorlens.estimate(make_parsed, script_args=["--width", "128"])
+    assert found.peak_allocated == 128 * 512 * 4
+
+
+def test_a_script_that_exits(tmp_path):
+    path = tmp_path / "short.py"
+    path.write_text("import sys, torch\nx = torch.zeros(1024, device='cuda')\nsys.exit(0)\n")
+    assert tensorlens.estimate(str(path)).peak_allocated == 4096
+    path.write_text("import sys\nsys.exit('no data')\n")
+    with pytest.raises(UsageError, match="no data"):
+        tensorlens.estimate(str(path))
+
+
+def test_a_program_that_catches_everything():
+    def whole():
+        step = make(optimizer="SGD")
+        for _ in range(20):
+            try:
+                step()
+            except:  # noqa: E722
+                pass
+
+    estimate = tensorlens.estimate(whole, steps=2)
+    assert [each.name for each in estimate.steps][-2:] == ["step 1", "step 2"]
+    assert any("ended after 2 steps" in each.text for each in estimate.warnings)
+
+
+def test_what_is_kept_from_step_to_step():
+    def make_growing():
+        kept = []
+        return lambda: kept.append(torch.zeros(1 << 20, device="cuda"))
+
+    estimate = tensorlens.estimate(make_growing)
+    assert any("step 2 leaves 4.00 MiB more" in each.text for each in estimate.warnings)
+
+
+def test_a_capacity_that_the_card_does_not_have():
+    with pytest.raises(UsageError, match="has 14"):
+        tensorlens.estimate(make, card="t4", capacity="40 GiB")
+    with pytest.raises(UsageError, match="needs a capacity"):
+        tensorlens.max_batch(make, None)
+
+
+def test_weights_that_are_converted_are_no_inputs():
+    def make_half():
+        net = torch.nn.Linear(4096, 16).cuda().bfloat16()
+        return lambda: net(torch.ones(3, 4096, device="cuda", dtype=torch.bfloat16)).sum().backward()
+
+    assert tensorlens.estimate(make_half).batch == 3

@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tensorlens.frameworks.torch.fake.setup import Readiness, prepare
 from tensorlens.records.cards import H100
 
 _PACKAGE = str(Path(__file__).parents[3]) + os.sep
+_PASSING = (tempfile.gettempdir() + os.sep, os.devnull, "/dev/", "/proc/")
 _LAST = 2000
 """Characters of the program's own output that a failure shows."""
 
@@ -29,6 +31,7 @@ def serve() -> None:
     Answers go to what is standard output; the program has neither of them.
     """
     source, target = _taken(0, "rb"), _taken(1, "wb")
+    sys.addaudithook(_watch_files)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     readiness: Readiness | None = None
@@ -48,6 +51,17 @@ def serve() -> None:
             answer = _failure(error, output.getvalue())
         _send(target, answer)
         gc.collect()
+
+
+def _watch_files(event: str, arguments: tuple[Any, ...]) -> None:
+    """Tell of files that the program writes: nothing but its tensors is a stand-in."""
+    if event != "open" or not isinstance(arguments[0], str):
+        return
+    path, mode = arguments[0], arguments[1]
+    if isinstance(mode, str) and set("wax+") & set(mode):
+        cautions = sys.modules.get("tensorlens.frameworks.torch.fake.cautions")
+        if cautions is not None and not path.startswith(_PASSING):
+            cautions.tell(f"the program wrote {path}: its own files are real")
 
 
 def _taken(descriptor: int, mode: str) -> Any:

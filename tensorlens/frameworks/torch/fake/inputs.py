@@ -7,13 +7,17 @@ import linecache
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from types import CodeType, FrameType
+
+import torch
 
 from tensorlens.frameworks.code import is_foreign
 from tensorlens.recording.study import Study
 from tensorlens.records.events import EventLog, Label
 
 _LONGEST = 60
+_NO_DATA = tuple(str(Path(torch.__file__).parent / name) for name in ("nn", "optim"))
 _MOVES = ("to", "cuda", "cpu", "pin_memory", "clone", "contiguous", "float", "half", "long")
 
 BRINGING = frozenset(
@@ -64,10 +68,11 @@ class Expressions:
     def of(self, frame: FrameType | None) -> str | None:
         """Return ``images`` for ``images.cuda()``, or what is assigned to, else the expression.
 
-        None for what an object being made takes for itself: the weights of a layer.
+        None for what an object being made takes for itself, the weights of a layer, and for what
+        torch's layers and optimizers do.
         """
         while frame is not None and is_foreign(frame.f_code.co_filename):
-            if frame.f_code.co_name == "__init__":
+            if frame.f_code.co_name == "__init__" or frame.f_code.co_filename.startswith(_NO_DATA):
                 return None
             frame = frame.f_back
         if frame is None or frame.f_code.co_name == "__init__":

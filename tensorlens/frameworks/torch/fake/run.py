@@ -104,6 +104,13 @@ def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> 
             stacks.call_program,
         )
         names.look()
+    if steps.was_ended:
+        cautions.found.append(
+            Caution(
+                f"the program was ended after {job.steps} steps of its optimizer: what it does "
+                "later, an evaluation say, is not in the figures"
+            )
+        )
     name_inputs(trace.log, tracker.brought)
     trace.seconds = tuple(steps.seconds)
     trace.cautions = cautions.found

@@ -94,8 +94,7 @@ def _install(library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[s
     recurrent.install()
     pinned.install()
     legacy.install()
-    if library.device_count() > 1:
-        several.install()
+    several.install()
     _installed.append(bindings)
 
 

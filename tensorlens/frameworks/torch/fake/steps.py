@@ -38,6 +38,8 @@ class Steps:
         self._done = done
         self._began = 0.0
         self.seconds: list[float] = []
+        self.was_ended = False
+        """Whether a whole program was ended after the last step wanted."""
 
     def run(
         self, program: Program, begin: Callable[[], Any], call: Callable[[Callable[[], Any]], Any]
@@ -66,6 +68,7 @@ class Steps:
         else:
             self._tracker.forget_marks()
             self.seconds.clear()
+            self.was_ended = False
             for number in range(1, self._wanted + 1):
                 self._begin(number)
                 call(step)
@@ -80,14 +83,22 @@ class Steps:
             return begin()
         except Enough:
             return None
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise UsageError(f"the program ended by itself: {error.code}") from None
+            return None
         finally:
             counted.close()
 
     def _stepped(self) -> None:
+        if self.was_ended:
+            # the program has caught the first one
+            raise Enough
         if not self.seconds:
             self._tracker.mark("step 1", row=0)
         self._end()
         if len(self.seconds) == self._wanted:
+            self.was_ended = True
             raise Enough
         self._begin(len(self.seconds) + 1)
 
@@ -106,6 +117,7 @@ def beginning(program: Program, positional: Sequence[Any], options: Mapping[str,
     Raises:
         UsageError: there is no such module or function.
     """
+    sys.argv = [program.file or program.name, *program.arguments]
     if program.function is None and program.parcel is None:
         return _run_script(program)
     return _function(program)(*positional, **options)
@@ -150,6 +162,5 @@ def _module(program: Program) -> ModuleType:
 
 def _run_script(program: Program) -> None:
     assert program.file is not None
-    sys.argv = [program.file, *program.arguments]
     sys.path.insert(0, str(Path(program.file).resolve().parent))
     runpy.run_path(program.file, run_name="__main__")
