@@ -11,7 +11,7 @@ from tensorlens.records.moments import Resident
 from tensorlens.render.balance import place
 from tensorlens.render.figures import size
 from tensorlens.render.instants import mark_before
-from tensorlens.render.peak_parts import GROWING, Part, bytes_of
+from tensorlens.render.peak_parts import Part
 from tensorlens.render.source import printable
 
 SETUP = "setup"
@@ -25,6 +25,14 @@ class Figure:
     label: str
     nbytes: Range
     meaning: str
+    """A few words, for where there is room."""
+    sign: str = ""
+    """``+`` and ``=`` where it goes on from the figure before it."""
+
+    @property
+    def shown(self) -> str:
+        """The label with its sign."""
+        return f"{self.sign} {self.label}" if self.sign else self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +102,20 @@ def verdict(estimate: Estimate) -> str:
 
 
 def figures(estimate: Estimate) -> tuple[Figure, ...]:
-    """Return the figures that are asked for first; those outside of torch where there are any."""
-    allocated = Figure("peak allocated", estimate.allocated, "torch.cuda.max_memory_allocated()")
-    reserved = Figure("peak reserved", estimate.reserved, "torch.cuda.max_memory_reserved()")
+    """Return the figures that are asked for first.
+
+    They are torch's two peaks, what a tool that watches the card sees, and the sum that decides
+    whether it fits.
+    """
     if estimate.card is None:
         return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
     return (
-        allocated,
-        reserved,
-        Figure("least capacity", estimate.least_capacity, "cached memory goes back when it must"),
-        Figure("taken from card", estimate.taken, "reserved and loaded kernels, as nvidia-smi sees"),
-        Figure("outside of torch", estimate.apart, "context, loaded kernels"),
-        Figure("card must have", estimate.needed, "least capacity and what is outside"),
+        Figure("peak allocated", estimate.allocated, "torch.cuda.max_memory_allocated()"),
+        Figure("peak reserved", estimate.reserved, "torch.cuda.max_memory_reserved()"),
+        Figure("taken, no context", estimate.taken, "reserved + kernels: nvidia-smi less context"),
+        Figure("least capacity", estimate.least_capacity, "reserved, once unused cache went back"),
+        Figure("outside of torch", estimate.apart, "CUDA context, loaded kernels", "+"),
+        Figure("card must have", estimate.needed, "decides whether it fits", "="),
     )
 
 
@@ -163,19 +173,6 @@ def peak_place(estimate: Estimate) -> str:
     where += [f"in {printable(block.module)}"] if block.module else []
     where += [f"for {printable(block.op)}"] if block.op else []
     return ", ".join([when, *where])
-
-
-def cost_of_an_item(estimate: Estimate, parts: Mapping[str, Part]) -> int | None:
-    """Return about how many bytes one more item of the batch adds to the peak.
-
-    It is what grows with the batch at the peak, by the items there are: activations, inputs, the
-    gradients of activations, and what operators of forward and backward have for themselves.
-    """
-    if not estimate.batch:
-        return None
-    growing = sum(bytes_of(parts, kind) for kind in GROWING)
-    growing += sum(part.in_operators for part in parts.values())
-    return growing // estimate.batch
 
 
 def _signed(nbytes: int, label: str, *, first: bool = False) -> Rung:

@@ -59,6 +59,19 @@ class Part:
     """Bytes that an operator of forward or backward has for itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a block is, and whether an operator of forward or backward has it for itself."""
+
+    name: str
+    in_operator: bool
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is taken to grow with the batch."""
+        return self.in_operator or self.name in GROWING
+
+
 def peak_parts(estimate: Estimate) -> Mapping[str, Part]:
     """Return the parts by their labels, in the order in which a report tells of them.
 
@@ -78,6 +91,12 @@ def peak_parts(estimate: Estimate) -> Mapping[str, Part]:
             found[label] = Part(kind, label, nbytes, elements=None)
     ordered = sorted(found.values(), key=lambda part: (_place(part.kind), -part.nbytes))
     return {part.label: part for part in ordered if part.nbytes}
+
+
+def kinds_by_row(estimate: Estimate) -> Mapping[int, Kind]:
+    """Return the kind of every block that was handed out on the device, by its row."""
+    question = "kinds by row", estimate.device, _terms(estimate)
+    return estimate.recording.once(question, lambda: _kinds_by_row(estimate))
 
 
 def highest(estimate: Estimate) -> Mapping[str, int]:
@@ -100,7 +119,7 @@ def _terms(estimate: Estimate) -> frozenset[str]:
     return frozenset(term.name for term in estimate.terms if not term.apart)
 
 
-def _highest(estimate: Estimate) -> dict[str, int]:
+def _kinds_by_row(estimate: Estimate) -> dict[int, Kind]:
     log, terms = estimate.recording.log, _terms(estimate)
     number = log.devices.index(estimate.device) if estimate.device in log.devices else -1
     rows = [
@@ -108,19 +127,23 @@ def _highest(estimate: Estimate) -> dict[str, int]:
         for row, (kind, device) in enumerate(zip(log.kind, log.device, strict=True))
         if device == number and kind < FREE
     ]
-    kinds = {
-        row: _kind(block, terms)[0]
+    return {
+        row: Kind(_kind(block, terms)[0], _is_in_operator(block))
         for row, block in zip(rows, estimate.recording.blocks(rows), strict=True)
     }
+
+
+def _highest(estimate: Estimate) -> dict[str, int]:
+    log, kinds = estimate.recording.log, kinds_by_row(estimate)
     level: dict[str, int] = {}
     most: dict[str, int] = {}
     for row, (kind, pair) in enumerate(zip(log.kind, log.pair, strict=True)):
         if row in kinds:
-            found = kinds[row]
+            found = kinds[row].name
             level[found] = level.get(found, 0) + log.size[row]
             most[found] = max(most.get(found, 0), level[found])
         elif kind == FREE and pair in kinds:
-            level[kinds[pair]] -= log.size[pair]
+            level[kinds[pair].name] -= log.size[pair]
     return most
 
 
@@ -146,8 +169,12 @@ def _add(part: Part, block: Resident) -> None:
     if block.role == "optimizer" and block.known and "." in block.name:
         slot = block.name.rpartition(".")[2]
         part.slots[slot] = part.slots.get(slot, 0) + block.nbytes
-    if block.role == "temporary" and block.phase in ("forward", "backward"):
+    if _is_in_operator(block):
         part.in_operators += block.nbytes
+
+
+def _is_in_operator(block: Resident) -> bool:
+    return block.role == "temporary" and block.phase in ("forward", "backward")
 
 
 def _place(kind: str) -> int:

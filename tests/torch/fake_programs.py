@@ -552,18 +552,9 @@ def memory():
     return [said, figures.resets, figures.emptied, "CUDA memory summary" in cuda.memory_summary()]
 
 
-def compiled():
-    before = len(WARNINGS)
-    model = torch.compile(nn.Linear(FEATURES, 2).cuda())
-    output = model(gpu(BATCH, FEATURES))
-    model._orig_mod.compile()
-    torch.compile(mode="max-autotune")(lambda batch: batch * 2)(output).sum().backward()
-    return [[*output.shape], [text.split(":")[0] for text in WARNINGS[before:]]]
-
-
 def refused():
     said = []
-    for ask in (torch.cuda.CUDAGraph, torch.cuda.memory.memory_snapshot):
+    for ask in (torch.cuda.memory.memory_snapshot,):
         try:
             ask()
         except RuntimeError as error:

@@ -81,16 +81,20 @@ def _header(estimate: Estimate, page: Page) -> list[str]:
 
 def _figures(estimate: Estimate, page: Page) -> list[str]:
     rows = figures(estimate)
-    cells = [["", "Likeliest", "At least", "At most", "Bytes"]]
+    cells = [["", "Likeliest", "At least", "At most", "Bytes", ""]]
     for row in rows:
         low, high = ("", "") if row.nbytes.is_exact else (row.nbytes.low, row.nbytes.high)
         bounds = [size(each) if isinstance(each, int) else each for each in (low, high)]
-        cells.append([row.label, size(row.nbytes.point), *bounds, f"{row.nbytes.point:,}"])
-    right = [False, True, True, True, True]
+        exact = f"{row.nbytes.point:,}"
+        cells.append([row.shown, size(row.nbytes.point), *bounds, exact, row.meaning])
+    right = [False, True, True, True, True, False]
     if all(row.nbytes.is_exact for row in rows):
-        cells = [[*row[:2], row[4]] for row in cells]
-        cells[0][1], right = "Size", right[:3]
-    return ruled(aligned(cells, right, _INDENT), page, _INDENT)
+        cells = [[*row[:2], *row[4:]] for row in cells]
+        cells[0][1], right = "Size", [*right[:3], False]
+    table = aligned(cells, right, _INDENT)
+    if max(map(width, table)) > page.width or len(rows) == 1:
+        table = aligned([row[:-1] for row in cells], right[:-1], _INDENT)
+    return ruled(table, page, _INDENT)
 
 
 def _peak(estimate: Estimate, page: Page) -> list[str]:

@@ -9,7 +9,6 @@ from tensorlens.render.balance import place
 from tensorlens.render.figures import exact_size, size
 from tensorlens.render.inventory import counted
 from tensorlens.render.needs import (
-    cost_of_an_item,
     judged,
     peak_block,
     peak_place,
@@ -29,10 +28,13 @@ from tensorlens.render.peak_parts import (
     peak_parts,
 )
 from tensorlens.render.text.page import Page, aligned
+from tensorlens.render.with_batch import FAR, growth
 
 _INDENT = 2
 _SLOTS = 6
 """So many slots of an optimizer are named."""
+_SHARE = 0.05
+"""Where activations are less of the peak, sums of them are of no use."""
 
 
 def explanation_parts(estimate: Estimate, page: Page) -> list[str]:
@@ -218,33 +220,52 @@ def _outside(estimate: Estimate) -> str:
 
 
 def _growth(estimate: Estimate, parts: Mapping[str, Part]) -> str:
-    cost, batch = cost_of_an_item(estimate, parts), estimate.batch
-    if cost is None or batch is None:
+    found = growth(estimate)
+    if found is None:
         return ""
-    if not cost:
-        most = highest(estimate).get("activation", 0)
-        grows = f" until activations, {size(most)} at their most, outgrow it" if most else ""
-        return f"With the batch: at this peak nothing grows with it{grows}."
+    fit = judged(estimate)
+    room = None if fit is None else found.room(fit.capacity)
+    double = 2 * found.batch
+    first = found.instants[0]
+    later = found.highest(max(double, room or 0)) if fit is not None else found.last
+    if later is first:
+        text = f"{_grown(parts)} Each further item costs about {size(found.an_item(first))};"
+    else:
+        cost = found.an_item(first)
+        now = f"about {size(cost)}" if cost else "nothing"
+        text = (
+            f"each further item costs {now} at this peak, but about"
+            f" {size(found.an_item(later))} {_when(estimate, later.row)}, which is the peak from"
+            f" about {counted(found.begins(later), 'item')} on;"
+        )
+    text += f" a batch of {double:,} would need about {size(found.needed(double))}"
+    if fit is not None and room is not None and room > 0:
+        text += f", and {size(fit.capacity)} have room for about {counted(room, 'item')}"
+        if room > FAR * found.batch:
+            text += (
+                f". That is far from the {found.batch:,} of this run:"
+                " tensorlens.scaling() runs others too"
+            )
+    return f"With the batch: {text}. tensorlens.max_batch() tells it exactly."
+
+
+def _grown(parts: Mapping[str, Part]) -> str:
     kinds = [part.label for part in parts.values() if part.kind in GROWING]
     kinds += [part.label for part in parts.values() if part.in_operators]
-    names = ", ".join(kinds)
-    double = estimate.needed.point + cost * batch
-    text = (
-        f"With the batch: {names} grow in proportion, the rest does not. Each further item costs"
-        f" about {size(cost)}; a batch of {2 * batch:,} would need about {size(double)}"
-    )
-    fit = judged(estimate)
-    room = 0 if fit is None else (fit.capacity - estimate.needed.point) // cost
-    if fit is not None and batch + room > 0:
-        text += f", and {size(fit.capacity)} have room for about {counted(batch + room, 'item')}"
-    return f"{text}. tensorlens.max_batch() tells it exactly."
+    return f"{', '.join(kinds)} grow in proportion, the rest does not." if kinds else ""
+
+
+def _when(estimate: Estimate, row: int) -> str:
+    """Return the part of a step that an event is in."""
+    (block,) = estimate.recording.blocks((row,))
+    return "at another moment" if block.phase == "other" else f"in {block.phase}"
 
 
 def _rules_of_thumb(estimate: Estimate, parts: Mapping[str, Part]) -> str:
     """Return the two sums that are made by hand most often, and where they go wrong."""
     batch = estimate.batch
     activations = max(bytes_of(parts, "activation"), highest(estimate).get("activation", 0))
-    if not batch or not activations:
+    if not batch or bytes_of(parts, "activation") < _SHARE * estimate.peak_allocated:
         return ""
     kept = sum(
         max(bytes_of(parts, role), highest(estimate).get(role, 0))

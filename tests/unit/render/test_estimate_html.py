@@ -41,8 +41,8 @@ def test_the_verdict_and_the_figures() -> None:
     assert 'class="tl-verdict tl-does-not-fit"' in text
     rows = [[cell.strip() for cell in row] for row in Reader(text).rows]
     assert [
-        *("card must have", "446.00 MiB", "334.00 MiB", "588.00 MiB", "467,664,896"),
-        "least capacity and what is outside",
+        *("= card must have", "446.00 MiB", "334.00 MiB", "588.00 MiB", "467,664,896"),
+        "decides whether it fits",
     ] in rows
     assert ["step 2", "33.50 MiB", "40.00 MiB", "25.00 MiB", "40.00 MiB"] in rows
     assert ["cuBLAS workspace", "8.00 MiB", "23.9%"] in rows

@@ -5,7 +5,7 @@ import rendered_estimates as estimates
 from rendered_estimates import MIB, PEAK
 
 from tensorlens.records.estimates import Range
-from tensorlens.records.events import ALLOC, EventLog, Frame
+from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
 from tensorlens.render.source import width
@@ -19,14 +19,14 @@ Estimate for cuda:0: train.py:make_step
   card      NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
   versions  torch 2.13.0
 
-                     Likeliest    At least     At most        Bytes
-  ─────────────────────────────────────────────────────────────────
-  peak allocated     33.50 MiB                           35,127,296
-  peak reserved      40.00 MiB   40.00 MiB   42.00 MiB   41,943,040
-  least capacity     36.00 MiB   34.00 MiB   38.00 MiB   37,748,736
-  taken from card    50.00 MiB   40.00 MiB  100.40 MiB   52,428,800
-  outside of torch  410.00 MiB  300.00 MiB  550.00 MiB  429,916,160
-  card must have    446.00 MiB  334.00 MiB  588.00 MiB  467,664,896
+                       Likeliest    At least     At most        Bytes
+  ───────────────────────────────────────────────────────────────────
+  peak allocated       33.50 MiB                           35,127,296
+  peak reserved        40.00 MiB   40.00 MiB   42.00 MiB   41,943,040
+  taken, no context    50.00 MiB   36.00 MiB  100.40 MiB   52,428,800
+  least capacity       36.00 MiB   34.00 MiB   38.00 MiB   37,748,736
+  + outside of torch  410.00 MiB  300.00 MiB  550.00 MiB  429,916,160
+  = card must have    446.00 MiB  334.00 MiB  588.00 MiB  467,664,896
 
 At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
     step, in fc1, for aten::mm
@@ -65,8 +65,32 @@ Outside of torch's memory
   loaded kernels: 10.00 MiB (0 B to 50.00 MiB)
       loaded when first used
 """
-TRAINING_120 = TRAINING_80.replace("to\n    spare", "to spare").replace(
-    "in\n    step, in", "in step, in"
+MEANINGS = {
+    "peak allocated": "torch.cuda.max_memory_allocated()",
+    "peak reserved": "torch.cuda.max_memory_reserved()",
+    "taken, no context": "reserved + kernels: nvidia-smi less context",
+    "least capacity": "reserved, once unused cache went back",
+    "+ outside of torch": "CUDA context, loaded kernels",
+    "= card must have": "decides whether it fits",
+}
+
+
+def with_meanings(text: str) -> str:
+    """A page that has room says of each figure what it is; the longest has 43 columns."""
+    lines = text.splitlines(keepends=True)
+    for place, line in enumerate(lines):
+        for label, meaning in MEANINGS.items():
+            if line.startswith(f"  {label} "):
+                lines[place] = f"{line.rstrip()}  {meaning}\n"
+    rule = next(place for place, line in enumerate(lines) if "─" in line)
+    lines[rule] = lines[rule].rstrip() + "─" * (2 + 43) + "\n"
+    return "".join(lines)
+
+
+TRAINING_120 = (
+    with_meanings(TRAINING_80)
+    .replace("to\n    spare", "to spare")
+    .replace("in\n    step, in", "in step, in")
 )
 
 SUM = """\
@@ -248,6 +272,31 @@ def test_words_for_what_the_batch_takes() -> None:
     # 4 + 4 + 8 + 1 of what stays, with 2 / 8 and with twice 2 of activations
     assert "With the activations of one item it is 17.25 MiB" in text
     assert "for their gradients, it is 21.00 MiB" in text
+
+
+def test_more_items_at_another_peak() -> None:
+    # 20 MiB that do not grow, and 4 of 8 items that are not the peak: 0.5 MiB an item
+    log = EventLog()
+    log.append(ALLOC, "cuda:0", 0, 8 * MIB, 0, context=Context(phase="other"))
+    log.name(0, Label("w", "parameter", "float32", (2 * MIB,)))
+    log.marks.append(Mark("step 1", 1, 0))
+    forward = Context(op="aten::relu", grad=True, phase="forward")
+    log.append(ALLOC, "cuda:0", 1 << 30, 4 * MIB, 1, context=forward)
+    log.append(FREE, "cuda:0", 1 << 30, 4 * MIB, 2)
+    step = Context(op="aten::_foreach_sqrt", phase="optimizer")
+    log.append(ALLOC, "cuda:0", 1 << 30, 12 * MIB, 3, context=step)
+    made = estimates.training(
+        recording=Recording(log), peak_row=3, allocated=Range.exactly(20 * MIB)
+    )
+    text = flat(TextRenderer(80, "utf-8").render_explanation(made))
+    # 8 + n / 2 outgrows 20 from 24 on; 446 - 20 = 426 are needed besides; (1024 - 434) * 2 fit
+    assert (
+        "With the batch: each further item costs nothing at this peak, but about 512.00 KiB in"
+        " forward, which is the peak from about 25 items on; a batch of 16 would need about"
+        " 446.00 MiB, and 1.00 GiB have room for about 1,180 items. That is far from the 8 of this"
+        " run: tensorlens.scaling() runs others too. tensorlens.max_batch() tells it exactly."
+    ) in text
+    assert "Two sums" not in text
 
 
 def test_words_for_the_allocator_and_what_is_outside() -> None:

@@ -27,8 +27,11 @@ from tensorlens.frameworks.torch.fake.methods import methods
 from tensorlens.frameworks.torch.fake.patches import patched
 from tensorlens.frameworks.torch.fake.selections import Selections
 
-MOST_ASKED = 1000
+MOST_ASKED = 100
 """Times one line may ask for a value until the answer changes, which ends a loop that waits."""
+
+MOST_ASKED_AGAIN = 10
+"""The same once the answer has changed: where a loop waits it will wait in the next step too."""
 
 MOST_DRAWN = 3
 """The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
@@ -139,9 +142,10 @@ class Answers:
         """Whether a line has asked so often that it seems to wait for another answer."""
         key = id(asking.f_code), asking.f_lasti
         self._asked[key] += 1
-        if self._asked[key] <= (MOST_DRAWN if _is_torch(asking.f_code.co_filename) else MOST_ASKED):
+        is_torch = _is_torch(asking.f_code.co_filename)
+        if self._asked[key] <= (MOST_DRAWN if is_torch else MOST_ASKED):
             return False
-        del self._asked[key]
+        self._asked[key] = 0 if is_torch else MOST_ASKED - MOST_ASKED_AGAIN
         return True
 
     def _equal(self, mode: Any, func: Any, one: Any, other: Any) -> bool:

@@ -76,6 +76,9 @@ class Bindings:
         }
         for name, answer in answers.items():
             setattr(torch._C, name, answer)
+        # taken from torch._C when torch was imported
+        graphs: Any = torch.cuda.graphs
+        graphs._cuda_isCurrentStreamCapturing = answers["_cuda_isCurrentStreamCapturing"]
 
     def properties(self, device: int) -> StandIn:
         """Return what ``torch.cuda.get_device_properties`` does."""

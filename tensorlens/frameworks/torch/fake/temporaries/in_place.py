@@ -2,7 +2,8 @@
 
 Its engine and some of its formulas ask whether a tensor is one of a subclass, as fake ones are, and
 then take memory for a result that would go into a tensor they made themselves
-(``torch/csrc/autograd/input_buffer.cpp``, can_accumulate_inplace;
+(``torch/csrc/autograd/input_buffer.cpp``, can_accumulate_inplace: no gradients are recorded, the
+older gradient is dense, and it, its Python object and its storage have one holder each;
 ``torch/csrc/autograd/FunctionsManual.cpp``, areAnyTensorSubclassLike).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
+from types import FrameType
 from typing import Any
 
 import torch
@@ -47,9 +49,9 @@ _ENGINE = str(PurePath(torch.autograd.__file__).parent / "graph.py")
 _node_running = torch._C._current_autograd_node
 
 
-def handlers() -> dict[Any, Handler]:
+def handlers(accumulation: Accumulation) -> dict[Any, Handler]:
     """Return what runs operators that autograd would run in place on real tensors."""
-    made: dict[Any, Handler] = {_ADD: _Accumulation()}
+    made: dict[Any, Handler] = {_ADD: accumulation}
     for func, nodes in _INTO_ZEROS.items():
         made[func] = _into_zeros(nodes)
     return made
@@ -67,20 +69,38 @@ def _runs_in(names: tuple[str, ...]) -> bool:
     return node is not None and not torch.is_grad_enabled() and node.name().startswith(names)
 
 
-class _Accumulation:
+class Accumulation:
     """Adds a gradient to one that nobody else holds, where it is the engine that adds them.
 
-    How many hold a tensor is compared with the fewest seen: what the way through Python adds to
-    that number is the same for every gradient.
+    The engine asks how many hold the tensor, its Python object and its storage. What the way from
+    the engine to here adds to these numbers is learned from an accumulation known to be in place,
+    see :meth:`calibrate`. On any other way, as from a hook or through a dispatch mode of the
+    program, a sum takes memory of its own.
     """
 
     def __init__(self) -> None:
-        self._holders = 1 << 30
-        self._storage_holders = 1 << 30
+        self._held_once: dict[_Way, _Holders] = {}
+        self._seen: list[tuple[_Way, _Holders]] | None = None
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the first of two gradients, where their sum goes into it."""
         return NotImplemented if kwargs or not self._is_in_place(args) else args[0]
+
+    def calibrate(self, accumulate_once: Callable[[], None]) -> None:
+        """Learn how many hold a gradient that is added to in place.
+
+        Args:
+            accumulate_once: runs a backward pass with one accumulation, to a gradient that nobody
+                else holds.
+        """
+        seen = self._seen = []
+        try:
+            accumulate_once()
+        finally:
+            self._seen = None
+        if len(seen) == 1:
+            way, holders = seen[0]
+            self._held_once[way] = holders
 
     def _is_in_place(self, args: Sequence[Any]) -> bool:
         node = _node_running()
@@ -89,44 +109,35 @@ class _Accumulation:
         if len(args) != 2 or not all(isinstance(each, torch.Tensor) for each in args):
             return False
         old, new = args
-        if old.shape != new.shape or old.dtype != new.dtype or _is_in_python():
+        if old.layout is not torch.strided or old.shape != new.shape or old.dtype != new.dtype:
             return False
-        holders, storage_holders = _holders(old)
-        self._holders = min(self._holders, holders, _holders(new)[0])
-        self._storage_holders = min(self._storage_holders, storage_holders)
-        held_once = holders == self._holders and storage_holders == self._storage_holders
+        way, holders = _way(), _holders(old)
+        if self._seen is not None:
+            self._seen.append((way, holders))
+        held_once = self._held_once.get(way) == holders
         return held_once and bool(_aten.is_non_overlapping_and_dense.default(old))
 
 
-def _holders(tensor: Any) -> tuple[int, int]:
+_Way = tuple[int, ...]
+"""The code objects between an operator's handler and the engine, by their addresses."""
+_Holders = tuple[int, int, int, int]
+"""How many hold a tensor, its Python object, its storage and the storage's Python object."""
+
+
+def _holders(tensor: Any) -> _Holders:
     storage = tensor.untyped_storage()
-    return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
+    return (
+        tensor._use_count(),
+        sys.getrefcount(tensor),
+        torch._C._storage_Use_Count(storage._cdata),
+        sys.getrefcount(storage),
+    )
 
 
-_WAY = (
-    *(
-        str(PurePath(torch.__file__).parent / name)
-        for name in (
-            "utils/_python_dispatch.py",
-            "utils/_stats.py",
-            "_subclasses",
-            "_dynamo",
-            "_ops.py",
-            "_compile.py",
-        )
-    ),
-    str(PurePath(__file__).parents[1]),
-)
-"""Files that the way from an operator to its fake kernel leads through."""
-
-
-def _is_in_python() -> bool:
-    """Tell whether a hook or a function's own backward has called, not the engine."""
-    frame = sys._getframe(1)
-    while True:
-        outer = frame.f_back
-        if outer is None or outer.f_code.co_filename == _ENGINE:
-            return False
-        frame = outer
-        if not frame.f_code.co_filename.startswith(_WAY):
-            return True
+def _way() -> _Way:
+    way = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _ENGINE:
+        way.append(id(frame.f_code))
+        frame = frame.f_back
+    return tuple(way)

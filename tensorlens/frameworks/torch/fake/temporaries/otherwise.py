@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tensorlens.frameworks.torch.fake.answers import answering
+from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
 from tensorlens.frameworks.torch.fake.temporaries import in_place
+from tensorlens.frameworks.torch.fake.tracker import Tracker
+from tensorlens.records.traces import Trace
 
 _aten = torch.ops.aten
 _NONE = 0
@@ -22,8 +27,9 @@ def install() -> None:
     """Let fake tensors have, from now on, the memory that real ones on a card would have."""
     if _libraries:
         return
+    accumulation = in_place.Accumulation()
     handlers = {
-        **in_place.handlers(),
+        **in_place.handlers(accumulation),
         _aten.binary_cross_entropy.default: _cross_entropy_of_chances,
         _aten.clone.default: _clone_of_sparse,
     }
@@ -33,6 +39,23 @@ def install() -> None:
         if hasattr(_aten, name):
             library.impl(name, _no_kernel, "CUDA")
     _libraries.append(library)
+    for answers in (contextlib.nullcontext(), answering(_ignore)):
+        with answers:
+            _accumulate_once()  # torch loads more of itself the first time
+            accumulation.calibrate(_accumulate_once)
+
+
+def _accumulate_once() -> None:
+    """Add the gradients of ``sin`` and ``cos``, each a new tensor, as a program's run would."""
+    trace = Trace()
+    stacks = ProgramStacks(trace.log.stacks)
+    with FakeTensorMode(allow_non_fake_inputs=True), Tracker(trace, stacks), torch.enable_grad():
+        both = torch.ones(2, requires_grad=True).exp()
+        (both.sin() * both.cos()).sum().backward()
+
+
+def _ignore(text: str) -> None:
+    pass
 
 
 def _no_kernel(*args: Any, **kwargs: Any) -> Any:
