@@ -180,8 +180,8 @@ def _growth(steps: Sequence[StepFigures]) -> list[Caution]:
         return []
     return [
         Caution(
-            f"{steps[-1].name} leaves {format_bytes(grown)} more than {steps[-2].name}: if that goes"
-            " on, no capacity is enough (tensorlens.find_leaks says what is kept)"
+            f"{steps[-1].name} leaves {format_bytes(grown)} more than {steps[-2].name}: if that "
+            "goes on, no capacity is enough (tensorlens.find_leaks says what is kept)"
         )
     ]
 

@@ -46,9 +46,7 @@ def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
             )
         if not _exists(place):
             raise UsageError(f"there is no module {place!r} for {make_step!r}")
-        return Program(
-            make_step, module=place, function=function, arguments=tuple(arguments)
-        )
+        return Program(make_step, module=place, function=function, arguments=tuple(arguments))
     if not Path(place).is_file():
         raise UsageError(f"there is no file {place}")
     file = str(Path(place).resolve())

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from tensorlens.allocators import CachingAllocator
-from tensorlens.frameworks.torch.fake.setup import prepare
+from tensorlens.frameworks.torch.fake.device.setup import prepare
 from tensorlens.records.cards import Card
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.traces import Trace
@@ -88,7 +88,7 @@ def peaks(group: Sequence[Row]) -> list[float]:
 
     A script runs all of its rows in one process, and has timed them before with other providers:
     each begins with what the allocator still holds. Call it after
-    :func:`tensorlens.frameworks.torch.fake.setup.prepare`.
+    :func:`tensorlens.frameworks.torch.fake.device.setup.prepare`.
     """
     traces = [traced(row) for row in group]
     allocator = CachingAllocator()
@@ -145,10 +145,10 @@ def traced(row: Row) -> Trace:
     """Return what a row's program asks for, with a mark at each step."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries
+    from tensorlens.frameworks.torch.fake.memory.workspaces import Workspaces
     from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-    from tensorlens.frameworks.torch.fake.temporaries import Temporaries
     from tensorlens.frameworks.torch.fake.tracker import Hidden, Tracker
-    from tensorlens.frameworks.torch.fake.workspaces import Workspaces
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
@@ -214,7 +214,7 @@ if __name__ == "__main__":
     ready = prepare(card=CARDS["NVIDIA A100-SXM4-80GB"])
     if not ready.is_ready:
         raise SystemExit(f"no CUDA device can be simulated: {ready.reason}")
-    from tensorlens.frameworks.torch.fake.temporaries import otherwise
+    from tensorlens.frameworks.torch.fake.memory.temporaries import otherwise
 
     otherwise.install()
     show_all(*sys.argv[1:2])

@@ -10,15 +10,15 @@ import sys
 import traceback
 
 if __name__ == "__main__":
-    from tensorlens.frameworks.torch.fake.setup import measure_with, prepare
+    from tensorlens.frameworks.torch.fake.device.setup import measure_with, prepare
 
     WARNINGS: list[str] = []
     READY = prepare(devices=2, warn=WARNINGS.append)
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
@@ -46,7 +46,7 @@ def train(model, batch, optimizer=None, steps=2):
         output.float().sum().backward()
         optimizer.step()
     assert all(
-        each.grad is None or each.grad.device == each.device and each.grad.shape == each.shape
+        each.grad is None or (each.grad.device == each.device and each.grad.shape == each.shape)
         for each in model.parameters()
     )
     return [[*output.shape], str(output.device), str(output.dtype)[6:]]
@@ -222,7 +222,7 @@ def foreach_by_default():
 
 @contextlib.contextmanager
 def answers():
-    from tensorlens.frameworks.torch.fake.answers import answering
+    from tensorlens.frameworks.torch.fake.values.answers import answering
 
     with answering(lambda text: None):
         yield

@@ -363,6 +363,8 @@ def test_a_capacity_that_the_card_does_not_have():
 def test_weights_that_are_converted_are_no_inputs():
     def make_half():
         net = torch.nn.Linear(4096, 16).cuda().bfloat16()
-        return lambda: net(torch.ones(3, 4096, device="cuda", dtype=torch.bfloat16)).sum().backward()
+        return lambda: (
+            net(torch.ones(3, 4096, device="cuda", dtype=torch.bfloat16)).sum().backward()
+        )
 
     assert tensorlens.estimate(make_half).batch == 3

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
 from tensorlens.estimating.cards import find_card  # noqa: E402
-from tensorlens.frameworks.torch.fake.attention_choice import (  # noqa: E402
+from tensorlens.frameworks.torch.fake.memory.attention_choice import (  # noqa: E402
     CUDNN,
     EFFICIENT,
     FLASH,
@@ -25,7 +25,7 @@ from tensorlens.frameworks.torch.fake.attention_choice import (  # noqa: E402
     Attention,
     Chooser,
 )
-from tensorlens.frameworks.torch.fake.attention_memory import AttentionTemporaries  # noqa: E402
+from tensorlens.frameworks.torch.fake.memory.attention_memory import AttentionTemporaries  # noqa: E402
 
 aten = torch.ops.aten
 A100 = find_card("a100-80gb")
@@ -310,7 +310,7 @@ def test_host_memory_has_none_of_it():
 STAGE = """
 import json, math, sys
 from tensorlens.estimating.cards import find_card
-from tensorlens.frameworks.torch.fake.setup import prepare
+from tensorlens.frameworks.torch.fake.device.setup import prepare
 card = find_card(sys.argv[1])
 readiness = prepare(1, card)
 if not readiness.is_ready:
@@ -319,11 +319,11 @@ if not readiness.is_ready:
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.allocators import CachingAllocator
-from tensorlens.frameworks.torch.fake.attention import AttentionTemporaries, FusedAttention
+from tensorlens.frameworks.torch.fake.memory.attention import AttentionTemporaries, FusedAttention
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-from tensorlens.frameworks.torch.fake.temporaries import Temporaries
+from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries
 from tensorlens.frameworks.torch.fake.tracker import Tracker, noting_nodes
-from tensorlens.frameworks.torch.fake.workspaces import Workspaces
+from tensorlens.frameworks.torch.fake.memory.workspaces import Workspaces
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.traces import Trace
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 _HEAD = """
 import json, sys
-from tensorlens.frameworks.torch.fake.setup import prepare
+from tensorlens.frameworks.torch.fake.device.setup import prepare
 from tensorlens.records.cards import Card
 card = Card("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 << 30)
 ready = prepare(card=card)
@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-from tensorlens.frameworks.torch.fake.temporaries import Temporaries, otherwise
+from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries, otherwise
 from tensorlens.frameworks.torch.fake.tracker import Tracker
 from tensorlens.records.traces import Trace
 otherwise.install()

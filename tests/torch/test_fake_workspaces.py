@@ -9,12 +9,12 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from tensorlens.estimating.cards import find_card  # noqa: E402
-from tensorlens.frameworks.torch.fake.convolutions import ConvolutionWorkspaces  # noqa: E402
-from tensorlens.frameworks.torch.fake.recurrent_memory import (  # noqa: E402
+from tensorlens.frameworks.torch.fake.memory.convolutions import ConvolutionWorkspaces  # noqa: E402
+from tensorlens.frameworks.torch.fake.memory.recurrent_memory import (  # noqa: E402
     RecurrentWorkspaces,
     rnn_reserve,
 )
-from tensorlens.frameworks.torch.fake.workspaces import Workspaces  # noqa: E402
+from tensorlens.frameworks.torch.fake.memory.workspaces import Workspaces  # noqa: E402
 
 aten = torch.ops.aten
 A100, H100, V100 = (find_card(name) for name in ("a100-80gb", "h100", "v100"))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.frameworks.torch.fake.device.setup import Readiness, prepare
 from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
-from tensorlens.frameworks.torch.fake.setup import Readiness, prepare
 from tensorlens.records.cards import H100
 
 _PACKAGE = str(Path(__file__).parents[3]) + os.sep
@@ -75,8 +75,8 @@ def _ready(job: Job) -> Readiness:
         readiness = Readiness(False)
     else:
         readiness = prepare(job.devices, job.card or H100, warn=tell)
-    from tensorlens.frameworks.torch.fake import mode
-    from tensorlens.frameworks.torch.fake.temporaries import otherwise
+    from tensorlens.frameworks.torch.fake.device import mode
+    from tensorlens.frameworks.torch.fake.memory.temporaries import otherwise
 
     if not readiness.is_ready:
         mode.install()

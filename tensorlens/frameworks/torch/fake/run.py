@@ -12,24 +12,24 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.frameworks.torch.fake.answers import answering
-from tensorlens.frameworks.torch.fake.attention import FusedAttention
-from tensorlens.frameworks.torch.fake.attention_memory import AttentionTemporaries
 from tensorlens.frameworks.torch.fake.cautions import Cautions, told_to
-from tensorlens.frameworks.torch.fake.compiled import compiling
-from tensorlens.frameworks.torch.fake.distributed import distributed
-from tensorlens.frameworks.torch.fake.host import on_host
+from tensorlens.frameworks.torch.fake.device.setup import Readiness, measure_with
 from tensorlens.frameworks.torch.fake.inputs import name_inputs
 from tensorlens.frameworks.torch.fake.jobs import Job
-from tensorlens.frameworks.torch.fake.loading import loading
+from tensorlens.frameworks.torch.fake.memory.attention import FusedAttention
+from tensorlens.frameworks.torch.fake.memory.attention_memory import AttentionTemporaries
+from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries
+from tensorlens.frameworks.torch.fake.memory.workspaces import Workspaces
 from tensorlens.frameworks.torch.fake.names import BlockNames
-from tensorlens.frameworks.torch.fake.setup import Readiness, measure_with
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
 from tensorlens.frameworks.torch.fake.steps import Steps, beginning
-from tensorlens.frameworks.torch.fake.temporaries import Temporaries
-from tensorlens.frameworks.torch.fake.threads import in_threads
+from tensorlens.frameworks.torch.fake.surroundings.compiled import compiling
+from tensorlens.frameworks.torch.fake.surroundings.distributed import distributed
+from tensorlens.frameworks.torch.fake.surroundings.host import on_host
+from tensorlens.frameworks.torch.fake.surroundings.loading import loading
+from tensorlens.frameworks.torch.fake.surroundings.threads import in_threads
 from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, noting_nodes
-from tensorlens.frameworks.torch.fake.workspaces import Workspaces
+from tensorlens.frameworks.torch.fake.values.answers import answering
 from tensorlens.frameworks.torch.recorder.logs import sources_of
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace

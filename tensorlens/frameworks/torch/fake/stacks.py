@@ -29,6 +29,7 @@ class ProgramStacks:
         self._modules: list[Any] = []
         """Kept so that no other takes their address."""
         self._original = torch.nn.Module._call_impl
+        self._call: CodeType | None = None
 
     def __enter__(self) -> ProgramStacks:
         original, local = self._original, self._local

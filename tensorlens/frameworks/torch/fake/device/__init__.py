@@ -1,0 +1,1 @@
+"""A CUDA device that is not there, as torch asks for one."""

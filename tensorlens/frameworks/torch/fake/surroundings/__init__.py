@@ -1,0 +1,1 @@
+"""What a program meets besides tensors: files, data loaders, threads, other processes."""

@@ -1,0 +1,1 @@
+"""Answers to programs that ask for the values of tensors without any."""
