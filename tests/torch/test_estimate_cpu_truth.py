@@ -4,7 +4,12 @@ import functools
 from collections import Counter
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
+from tensorlens.estimating.asking import question
+from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tests.benchmarks import accuracy_cpu
@@ -75,3 +80,126 @@ def test_peaks_differ_by_numbers_alone():
         comparison.estimated.peaks, comparison.measured.peaks, strict=True
     ):
         assert 0 <= measured - estimated <= sum(NUMBER)
+
+
+def tied():
+    embedding, head = nn.Embedding(50, 8), nn.Linear(8, 50, bias=False)
+    head.weight = embedding.weight
+    tokens = torch.randint(0, 50, (2, 16))
+
+    def step():
+        embedding.weight.grad = None
+        F.cross_entropy(head(embedding(tokens)).view(-1, 50), tokens.view(-1)).backward()
+
+    return step
+
+
+def residual():
+    layer, x = nn.Linear(16, 16), torch.randn(4, 16, requires_grad=True)
+
+    def step():
+        y = layer(x)
+        (y + torch.relu(y)).sum().backward()
+
+    return step
+
+
+def of_new_gradients():
+    layers, x = nn.ModuleList(nn.Linear(16, 16) for _ in range(3)), torch.randn(4, 16)
+
+    def step():
+        y = layers[0](x).tanh()
+        (layers[1](y).sin() * layers[2](y).cos() * y.exp()).sum().backward()
+
+    return step
+
+
+def of_gradients_that_retain():
+    x = torch.randn(4, 16, requires_grad=True)
+
+    def step():
+        y = x.tanh()
+        loss = (y.sin() * y.cos()).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    return step
+
+
+def of_views():
+    x = torch.randn(4, 16, requires_grad=True)
+
+    def step():
+        y = x.tanh().view(8, 8)
+        (y.sin() * y.cos() * y.t().exp()).sum().backward()
+
+    return step
+
+
+def _hooked(hold):
+    x, kept = torch.randn(4, 16, requires_grad=True), []
+
+    def step():
+        kept.clear()
+        y = x.tanh()
+        sine, cosine = y.sin(), y.cos()
+        for each in (sine, cosine):
+            each.grad_fn.register_hook(lambda gradients, _: kept.append(hold(gradients[0])))
+        (sine * cosine).sum().backward()
+
+    return step
+
+
+def with_gradients_looked_at():
+    return _hooked(lambda gradient: gradient.shape)
+
+
+def with_gradients_held():
+    return _hooked(lambda gradient: gradient)
+
+
+def with_views_held():
+    return _hooked(lambda gradient: gradient[0])
+
+
+def with_storages_held():
+    return _hooked(lambda gradient: gradient.untyped_storage())
+
+
+ACCUMULATING = (
+    tied,
+    residual,
+    of_new_gradients,
+    of_gradients_that_retain,
+    of_views,
+    with_gradients_looked_at,
+    with_gradients_held,
+    with_views_held,
+    with_storages_held,
+)
+
+
+@pytest.mark.parametrize("program", ACCUMULATING)
+def test_gradients_are_added_in_place_where_nobody_else_holds_them(program):
+    if not isinstance(Adapter().cpu_counter(), CpuCounter):
+        pytest.skip("; ".join(Adapter().notes()))
+    comparison = accuracy_cpu.compare(program)
+    pairs = zip(comparison.estimated.requests, comparison.measured.requests, strict=True)
+    for estimated, measured in pairs:
+        # gradients are the requests above those of kernels for numbers
+        assert [each for each, _ in estimated if each > 8] == [
+            each for each, _ in measured if each > 8
+        ]
+    assert comparison.estimated.ends == comparison.measured.ends
+    for estimated_peak, measured_peak in zip(
+        comparison.estimated.peaks, comparison.measured.peaks, strict=True
+    ):
+        assert 0 <= measured_peak - estimated_peak <= sum(NUMBER)
+
+
+def test_what_ran_before_changes_nothing():
+    with Worker() as worker:
+        answers = [
+            question(program, device="cpu").ask(worker) for program in (tied, residual, tied)
+        ]
+    assert answers[0].peak_allocated == answers[2].peak_allocated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,8 @@ class BlockNames:
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
+        self._looks = 0
+        self._parameters: list[tuple[weakref.ref[Any], str]] = []
         self._handle = register_optimizer_step_pre_hook(self._stepping)
 
     def close(self) -> None:
@@ -29,6 +32,7 @@ class BlockNames:
 
     def look(self) -> None:
         """Name what models and optimizers hold now, and the gradients there are."""
+        self._looks += 1
         found = [each for each in gc.get_objects() if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
         optimizers = [each for each in found if isinstance(each, torch.optim.Optimizer)]
@@ -39,7 +43,9 @@ class BlockNames:
         columns = zip(naming.items, naming.given.nodes, naming.roles, strict=True)
         named = [(item, naming.names[node], ROLES[role]) for item, node, role in columns]
         self._name(named)
-        self._name(_gradients(named))
+        parameters = [(item, name) for item, name, role in named if role == "parameter"]
+        self._parameters = [(weakref.ref(item), name) for item, name in parameters]
+        self._name(_gradients(parameters))
 
     def _name(self, named: Iterable[tuple[Any, str, str]]) -> None:
         tracker = self._tracker
@@ -52,10 +58,17 @@ class BlockNames:
                     tracker.name(row, Label(name, role, dtype, shape))
 
     def _stepping(self, *step: Any) -> None:
-        self.look()
+        # to look at all objects takes longer than the step; by the second one its state is there
+        if self._looks < _LOOKS:
+            self.look()
+            return
+        living = ((parameter(), name) for parameter, name in self._parameters)
+        self._name(_gradients([each for each in living if each[0] is not None]))
 
 
 _KINDS = (torch.nn.Module, torch.optim.Optimizer)
+_LOOKS = 4
+"""How often everything is looked at when an optimizer steps: two steps of two optimizers."""
 
 
 def _outermost(modules: list[Any]) -> list[Any]:
@@ -67,9 +80,9 @@ def _holds(module: Any) -> bool:
     return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
 
 
-def _gradients(named: list[tuple[Any, str, str]]) -> Iterable[tuple[Any, str, str]]:
-    for item, name, role in named:
-        if role == "parameter" and item.grad is not None:
+def _gradients(parameters: list[tuple[Any, str]]) -> Iterable[tuple[Any, str, str]]:
+    for item, name in parameters:
+        if item.grad is not None:
             yield item.grad, f"{name}.grad", "gradient"
 
 
