@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tensorlens.allocators import Settings
 from tensorlens.errors import TensorlensError
@@ -11,8 +11,8 @@ from tensorlens.estimating.apart import apart
 from tensorlens.estimating.simulation import Simulated, Simulation, least_capacity
 from tensorlens.estimating.terms import why
 from tensorlens.records.cards import Card
-from tensorlens.records.estimates import Estimate, Range, StepFigures, Term
-from tensorlens.records.events import FREE, EventLog, Label
+from tensorlens.records.estimates import Estimate, Range, Term
+from tensorlens.records.events import ALLOC, FREE, EventLog, Label
 from tensorlens.records.recordings import Origin, Recording
 from tensorlens.records.traces import Caution, Trace
 from tensorlens.units import format_bytes
@@ -69,7 +69,7 @@ def assemble(
         capacity=capacity,
         batch=_batch(log, device),
         settings=settings,
-        warnings=(*trace.cautions, *_growth(likely.figures[device])),
+        warnings=(*trace.cautions, *_growth(log, device)),
         approximate=trace.approximate,
         versions=trace.versions,
         program=program,
@@ -171,19 +171,28 @@ def _batch(log: EventLog, device: str) -> int | None:
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def _growth(steps: Sequence[StepFigures]) -> list[Caution]:
-    """Return what the last step left beyond what the one before it left."""
-    if len(steps) < 3:
+def _growth(log: EventLog, device: str) -> list[Caution]:
+    """Return what the last step left beyond what the one before it left, remainders aside."""
+    if len(log.marks) < 3:
         return []
-    grown = steps[-1].allocated - steps[-2].allocated
+    *_, before, last, end = log.marks
+    grown = _there(log, device, end.row) - _there(log, device, last.row)
     if grown <= 0:
         return []
     return [
         Caution(
-            f"{steps[-1].name} leaves {format_bytes(grown)} more than {steps[-2].name}: if that "
-            "goes on, no capacity is enough (tensorlens.find_leaks says what is kept)"
+            f"{last.name} leaves {format_bytes(grown)} more than {before.name}: if that goes on, "
+            "no capacity is enough (tensorlens.find_leaks says what is kept)"
         )
     ]
+
+
+def _there(log: EventLog, device: str, row: int) -> int:
+    """Return the bytes of a device's blocks that are there before an event."""
+    number = log.devices.index(device)
+    signs = {ALLOC: 1, FREE: -1}
+    columns = zip(log.kind[:row], log.device[:row], log.size[:row], strict=True)
+    return sum(signs.get(kind, 0) * size for kind, on, size in columns if on == number)
 
 
 def _source(device: str) -> str:

@@ -193,10 +193,10 @@ def _wanted(scaled: Scaling) -> int | None:
     piece = scaled.pieces.get(PASS, scaled.pieces[scaled.place])
     grown = piece.at(largest) - piece.constant
     if scaled.begins > largest:
-        wanted = 2 * scaled.begins
+        wanted = min(2 * scaled.begins, _STRIDE * largest)
     elif 2 * grown < piece.at(largest):
         half = int(piece.constant / piece.linear) if piece.linear > 0 else 0
-        wanted = half if half > largest else _STRIDE * largest
+        wanted = min(half, _STRIDE * largest) if half > largest else _STRIDE * largest
         wanted = 1 << (wanted - 1).bit_length()
     elif not piece.is_sure:
         wanted = 2 * largest
