@@ -25,7 +25,7 @@ _FARTHEST = 1 << 20
 """No run is made with a larger value only to see where a formula begins."""
 _FAR_END = 1 << 48
 _STRIDE = 8
-"""Where nothing is seen to grow the next run has so many times the items."""
+"""A further run has at most so many times the items of the largest one."""
 
 
 @dataclass(frozen=True)

@@ -86,8 +86,8 @@ def test_runs_whose_peak_is_in_the_optimizer(program) -> None:
     assert found.begins == 6144
     assert found.at(24) == 100 * MIB
     assert found.at(1 << 16) == 1028 * MIB
-    # three runs beyond it are on the line, no two more than a factor of 16 apart
-    assert [*found.estimates][3:] == [12288, 24576, 49152]
+    # each further run is at most eight times as large, until two beyond it are on the line
+    assert [*found.estimates][3:] == [192, 1536, 12288, 24576]
 
 
 def test_another_place_of_the_same_part(program) -> None:
@@ -113,8 +113,8 @@ def test_no_parabola_bends_downwards() -> None:
 def test_what_fails_ends_the_search_and_is_told(program) -> None:
     program(lambda n: made(4 * MIB + 16 * KIB * n, 100 * MIB), fails_above=1024)
     found = scaling("x.py:make_step", values=(8, 16, 24))
-    assert max(found.estimates) == 24
-    assert str(found).endswith("  no run with batch = 12288: index out of range")
+    assert max(found.estimates) == 192
+    assert str(found).endswith("  no run with batch = 1536: index out of range")
     assert "no run is so large that the formula is its peak: it is a guess" in str(found)
 
 
