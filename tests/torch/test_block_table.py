@@ -81,10 +81,11 @@ def test_the_largest_unmatched_blocks_first(allocator):
     huge = [torch.empty((64 << 20) + extra, dtype=torch.uint8) for extra in (1, 3, 2)]
     named = torch.empty((64 << 20) + 4, dtype=torch.uint8)
     balance = allocator.balance(addresses(named), limit=3)
-    assert balance.unmatched == [
-        (huge[1].data_ptr(), (64 << 20) + 3, -1),
-        (huge[2].data_ptr(), (64 << 20) + 2, -1),
-        (huge[0].data_ptr(), (64 << 20) + 1, -1),
+    # whether the line is known depends on who watches
+    assert [block[:2] for block in balance.unmatched] == [
+        (huge[1].data_ptr(), (64 << 20) + 3),
+        (huge[2].data_ptr(), (64 << 20) + 2),
+        (huge[0].data_ptr(), (64 << 20) + 1),
     ]
     assert balance.unmatched_count == allocator.blocks() - 1
 
@@ -93,7 +94,7 @@ def test_equal_blocks_are_listed_by_address(allocator):
     equal = [torch.empty(64 << 20, dtype=torch.uint8) for _ in range(3)]
     places = sorted(tensor.data_ptr() for tensor in equal)
     listed = allocator.balance(array("Q"), limit=2).unmatched
-    assert listed == [(place, 64 << 20, -1) for place in places[:2]]
+    assert [block[:2] for block in listed] == [(place, 64 << 20) for place in places[:2]]
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -110,7 +111,7 @@ def test_fewer_blocks_than_the_limit(allocator):
     balance = allocator.balance(array("Q"), limit=allocator.blocks() + 10)
     assert len(balance.unmatched) == balance.unmatched_count == allocator.blocks()
     assert sum(size for _, size, _ in balance.unmatched) == balance.unnamed
-    assert (kept.data_ptr(), 40, -1) in balance.unmatched
+    assert (kept.data_ptr(), 40) in [block[:2] for block in balance.unmatched]
 
 
 def test_many_blocks(allocator):
