@@ -30,6 +30,9 @@ from tensorlens.errors import TensorlensError
 TIMEOUT = 120.0
 """Seconds after which a compiler is taken to hang; it needs about one."""
 
+SHARED = Path(__file__).with_name("native")
+"""Headers that native parts of several frameworks include."""
+
 _COMPILERS = ("c++", "g++", "clang++")
 _REMEDY = "install g++ or set CXX to a working C++ compiler"
 
@@ -90,9 +93,10 @@ def cache_folder() -> Path:
 
 
 def _sources(part: Part) -> list[Path]:
-    """Return the source and the headers beside it."""
-    folder = part.source.parent
-    return [part.source, *sorted([*folder.glob("*.h"), *folder.glob("*.hpp")])]
+    """Return the source, and the headers beside it and in the folder that parts share."""
+    folders = (part.source.parent, SHARED)
+    headers = (path for folder in folders for path in folder.glob("*.h*"))
+    return [part.source, *sorted(headers)]
 
 
 def _key(part: Part) -> str:
@@ -189,7 +193,7 @@ def _command(part: Part, output: Path) -> list[str]:
     mac = sys.platform == "darwin"
     return [
         *_compiler(part),
-        *("-O2", "-fPIC", "-fvisibility=hidden", "-w", "-shared"),
+        *("-O2", "-fPIC", "-fvisibility=hidden", "-w", "-shared", f"-I{SHARED}"),
         *(("-undefined", "dynamic_lookup") if mac else ()),
         *(str(part.source), "-o", str(output)),
         *part.arguments(),

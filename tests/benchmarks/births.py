@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from tensorlens.frameworks.torch.native import NativeAllocator, install
+from tensorlens.frameworks.torch.native import TorchAllocator, install
 from tests.benchmarks.side_by_side import Timing, Work, in_turn
 from tests.benchmarks.step import batch_of_two_milliseconds, training
 
@@ -49,7 +49,7 @@ def _off_and_on(work: Callable[[], object], rounds: int) -> dict[str, Timing]:
     return in_turn({"births off": work, "births on": _watched(allocator, work)}, rounds)
 
 
-def _watched(allocator: NativeAllocator, work: Callable[[], object]) -> Work:
+def _watched(allocator: TorchAllocator, work: Callable[[], object]) -> Work:
     def watched() -> None:
         allocator.watch_births()
         work()

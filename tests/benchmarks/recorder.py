@@ -8,7 +8,7 @@ from torch import nn
 
 from tensorlens.capture.record import record
 from tensorlens.frameworks.torch.native import install
-from tensorlens.frameworks.torch.native.recorder import NativeRecorder
+from tensorlens.frameworks.torch.native.recorder import TorchRecorder
 from tests.benchmarks.side_by_side import Timing, Work, in_turn
 from tests.benchmarks.step import batch_of_two_milliseconds, training
 
@@ -51,13 +51,13 @@ def bytes_an_event() -> float:
 
 def _side_by_side(work: Callable[[], object], rounds: int) -> dict[str, Timing]:
     variants: dict[str, Work] = {"plain": work}
-    recorder = NativeRecorder(install()[0])
+    recorder = TorchRecorder(install()[0])
     for name, ops in (("stacks alone", False), ("everything", True)):
         variants[name] = _recorded(recorder, ops, work)
     return in_turn(variants, rounds)
 
 
-def _recorded(recorder: NativeRecorder, ops: bool, work: Callable[[], object]) -> Work:
+def _recorded(recorder: TorchRecorder, ops: bool, work: Callable[[], object]) -> Work:
     def recorded() -> None:
         span = recorder.begin(LIMIT, ops)
         work()

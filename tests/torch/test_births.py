@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tensorlens.frameworks.native import allocator as native_allocator
 from tensorlens.frameworks.torch import Adapter, native
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.frameworks.torch.native import NativeUnavailable
@@ -336,7 +337,7 @@ def test_the_bytes_are_the_same(allocator):
 
 def test_a_python_that_is_not_known(allocator, monkeypatch):
     monkeypatch.setattr(allocator, "_births_prepared", False)
-    monkeypatch.setattr(native, "_is_plain_cpython", lambda: False)
+    monkeypatch.setattr(native_allocator, "_is_plain_cpython", lambda: False)
     with pytest.raises(NativeUnavailable, match="only for release builds of CPython"):
         allocator.watch_births()
     assert number(allocator, make()) == -1

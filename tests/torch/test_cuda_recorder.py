@@ -208,7 +208,7 @@ def test_the_host_that_cannot_be_recorded_leaves_no_history_on(monkeypatch, opti
 
     history = History(monkeypatch)
     monkeypatch.setattr(cuda, "is_possible", lambda: True)
-    monkeypatch.setattr(devices, "HostRecorder", refuse)
+    monkeypatch.setattr(devices, "host_recorder", refuse)
     with pytest.raises(UsageError):
         devices.start(options)
     assert history.calls == []
@@ -229,7 +229,7 @@ def test_cuda_that_cannot_be_recorded_ends_the_recording_of_the_host(monkeypatch
 
     monkeypatch.setattr(cuda, "is_possible", lambda: True)
     monkeypatch.setattr(cuda, "CudaRecorder", refuse)
-    monkeypatch.setattr(devices, "HostRecorder", Host)
+    monkeypatch.setattr(devices, "host_recorder", Host)
     with pytest.raises(MemoryError):
         devices.start(options)
     assert ended == [True]

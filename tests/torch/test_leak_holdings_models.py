@@ -6,9 +6,9 @@ import pytest
 import torch
 from census_models import MODELS
 
+from tensorlens.frameworks.native.living import LivingBlocks
 from tensorlens.frameworks.torch.leaks import Holdings, survivors
 from tensorlens.frameworks.torch.native import install
-from tensorlens.frameworks.torch.native.living import LivingBlocks
 
 ALLOCATOR = install()[0]
 

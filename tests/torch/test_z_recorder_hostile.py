@@ -268,15 +268,15 @@ def test_interrupted_anywhere(allocator):
 def test_no_memory_to_begin_with(allocator, monkeypatch):
     with record(names=False):
         pass
-    real = native.NativeRecorder._tell_modules
+    real = native.TorchRecorder.tell_modules
 
     def fail(self):
         raise MemoryError
 
-    monkeypatch.setattr(native.NativeRecorder, "_tell_modules", fail)
+    monkeypatch.setattr(native.TorchRecorder, "tell_modules", fail)
     with pytest.raises(MemoryError):
         record(names=False).start()
-    monkeypatch.setattr(native.NativeRecorder, "_tell_modules", real)
+    monkeypatch.setattr(native.TorchRecorder, "tell_modules", real)
     with record(names=False) as recording:
         torch.empty(6)
     assert sizes(recording) == [6]

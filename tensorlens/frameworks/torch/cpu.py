@@ -14,7 +14,7 @@ import torch
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Counter, Reader
 from tensorlens.frameworks.process import forced_source, process_counter
-from tensorlens.frameworks.torch.native import NativeAllocator, NativeUnavailable, install
+from tensorlens.frameworks.torch.native import NativeUnavailable, TorchAllocator, install
 
 
 class CpuCounter:
@@ -26,7 +26,7 @@ class CpuCounter:
     device = "cpu"
     source = "torch CPU allocator"
 
-    def __init__(self, allocator: NativeAllocator) -> None:
+    def __init__(self, allocator: TorchAllocator) -> None:
         self.allocator = allocator
         self.precision = (
             "exact bytes"
@@ -98,7 +98,7 @@ def _fall_back() -> Counter:
     return _fallback
 
 
-def adopt_living(allocator: NativeAllocator) -> int:
+def adopt_living(allocator: TorchAllocator) -> int:
     """Count in the CPU storages of every tensor alive in Python, and of gradients.
 
     Runs no code of the objects it meets. Returns how many storages were taken.
@@ -115,7 +115,7 @@ def adopt_living(allocator: NativeAllocator) -> int:
     )
 
 
-def adopt_tensors(allocator: NativeAllocator, tensors: Sequence[Any]) -> int:
+def adopt_tensors(allocator: TorchAllocator, tensors: Sequence[Any]) -> int:
     """Count in the CPU storages of these tensors and of their gradients.
 
     Runs no code of the tensors, and makes no object. Returns how many were taken.

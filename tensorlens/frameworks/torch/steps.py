@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from tensorlens.frameworks.base import Left, StepFigures
 from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.allocator import NativeAllocator
+from tensorlens.frameworks.native.living import Living, LivingBlocks
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (
@@ -18,8 +20,6 @@ from tensorlens.frameworks.torch.accelerators import (
     used_devices,
 )
 from tensorlens.frameworks.torch.census.watching import watch
-from tensorlens.frameworks.torch.native import NativeAllocator
-from tensorlens.frameworks.torch.native.living import Living, LivingBlocks
 from tensorlens.records.tensors import SourceLine
 
 if TYPE_CHECKING:

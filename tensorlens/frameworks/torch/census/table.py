@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Container, Iterator, Sequence
 
 from tensorlens.frameworks.heap import no_locals
+from tensorlens.frameworks.native.allocator import NativeAllocator
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
-from tensorlens.frameworks.torch.native import NativeAllocator
 from tensorlens.records.tensors import SourceLine, TensorTable
 
 _PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "device", "dtype", "shape", "stride")

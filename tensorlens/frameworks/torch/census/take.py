@@ -24,7 +24,7 @@ from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.table import Births, tabulate
-from tensorlens.frameworks.torch.native import NativeAllocator
+from tensorlens.frameworks.torch.native import TorchAllocator
 
 _KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
 
@@ -51,7 +51,7 @@ def take(roots: Sequence[Root]) -> Findings:
     return Findings(table, ledger, (*_notes(found), *reasons))
 
 
-def adopt_all(allocator: NativeAllocator) -> None:
+def adopt_all(allocator: TorchAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
     with undisturbed() as can_read:
         tensors, functions, _, _, nodes = select(living(), _KINDS, node_types())

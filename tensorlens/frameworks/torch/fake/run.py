@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.torch.fake.cautions import Cautions, told_to
 from tensorlens.frameworks.torch.fake.device.setup import Readiness, measure_with
 from tensorlens.frameworks.torch.fake.inputs import name_inputs
@@ -30,7 +31,6 @@ from tensorlens.frameworks.torch.fake.surroundings.loading import loading
 from tensorlens.frameworks.torch.fake.surroundings.threads import in_threads
 from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, noting_nodes
 from tensorlens.frameworks.torch.fake.values.answers import answering
-from tensorlens.frameworks.torch.recorder.logs import sources_of
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
 

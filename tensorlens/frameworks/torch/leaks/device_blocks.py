@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import sys
 from array import array
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from tensorlens.frameworks.code import foreign_folders
 from tensorlens.frameworks.torch.native.build import OPS
 
 _HERE = Path(__file__)
-_HEADERS = _HERE.parents[1] / "native"
 _KINDS = {1: "cuda", 12: "xpu", 13: "mps", 19: "mtia"}
 """``c10/core/DeviceType.h``; the native part says 1 for ROCm too."""
 
@@ -30,17 +28,11 @@ _view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c
 )
 
 
-def _headers() -> tuple[Any, ...]:
-    digests = (hashlib.sha256(each.read_bytes()) for each in sorted(_HEADERS.glob("*.hpp")))
-    return (*OPS.depends_on(), *(digest.hexdigest() for digest in digests))
-
-
 PART = replace(
     OPS,
     name="device_blocks",
     label="the native table of accelerators' blocks",
     source=_HERE.with_name("device_blocks.cpp"),
-    depends_on=_headers,
 )
 
 

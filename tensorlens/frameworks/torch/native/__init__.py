@@ -2,82 +2,29 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import sys
-import sysconfig
 import threading
 from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import cast
 
 from tensorlens.frameworks.building import NativeUnavailable, load
-from tensorlens.frameworks.code import foreign_folders
+from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.torch.native.build import COUNTER
 
-__all__ = ["Balance", "NativeAllocator", "NativeUnavailable", "install"]
+__all__ = ["NativeUnavailable", "TorchAllocator", "install"]
 
 _REFUSALS = {
     1: "the CPU allocator in place cannot be wrapped (it gives no raw deleter)",
     2: "another CPU allocator insists on its place",
 }
 
-_NO_BIRTHS = {
-    1: "the frames of this Python version are not known",
-    2: "the frames of this Python are not laid out as expected",
-    3: "this Python does not tell when code objects end",
-}
-_LEAST_FRAMES = 5
-"""On the stack that :func:`_through_c` builds, from the native check to its caller."""
 
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """The table of counted blocks against a list of addresses, at one moment; sizes in bytes."""
-
-    allocated: int
-    """The sum of all blocks."""
-    named: int
-    """The sum of the blocks that begin at one of the addresses, each block once."""
-    sizes: array[int]
-    """For each address the size of its block, -1 where none begins there."""
-    unmatched_count: int
-    """How many blocks begin at none of the addresses."""
-    unmatched: list[tuple[int, int, int]]
-    """The largest of those, largest first: ``(address, size, birth)``."""
-
-    @property
-    def unnamed(self) -> int:
-        """The sum of the blocks that begin at none of the addresses."""
-        return self.allocated - self.named
-
-
-class NativeAllocator:
-    """What torch's CPU allocator has handed out since :func:`install`, in exact bytes.
-
-    Blocks made before count once they are adopted. Blocks of zero bytes do not exist, and memory
-    that torch did not allocate (``from_numpy``, shared memory, files) is not counted.
-    """
+class TorchAllocator(NativeAllocator):
+    """What torch's CPU allocator has handed out since :func:`install`, in exact bytes."""
 
     def __init__(self, library: ctypes.PyDLL) -> None:
-        self.library = library
-        self.read: Callable[[], tuple[int, int, int]] = self._make_reader()
-        """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
-
-        The resident set is -1 where the system does not tell. Any thread may call it.
-        """
-        self.allocated: Callable[[], int] = self._accessor("tl_allocated")
-        """Gives the bytes handed out now."""
-        self.blocks: Callable[[], int] = self._accessor("tl_blocks")
-        """Gives the number of blocks handed out now."""
-        self.resident: Callable[[], int] = self._accessor("tl_resident")
-        """Gives the resident set of the process in bytes, or -1."""
+        super().__init__(library)
         self.counts_default = bool(self._accessor("tl_counts_default")())
         """Whether ``UntypedStorage(n)``, ``deepcopy`` and unpickling are counted as well."""
-        self._declare()
-        self._watchers = 0
-        self._births_prepared = False
 
     def adopt(self, tensors: array[int]) -> int:
         """Count in the storages of tensors and of their gradients, and see their release.
@@ -89,163 +36,21 @@ class NativeAllocator:
         Raises:
             MemoryError: there is none left.
         """
-        _check(tensors)
+        check(tensors)
         function = self.library.tl_adopt
         function.argtypes = (ctypes.c_void_p, ctypes.c_int64)
         function.restype = ctypes.c_int64
-        adopted = int(function(_start(tensors), len(tensors)))
+        adopted = int(function(start(tensors), len(tensors)))
         if adopted < 0:
             raise MemoryError
         return adopted
 
-    def balance(self, addresses: array[int], limit: int = 100) -> Balance:
-        """Compare the table of blocks with the addresses, an ``array('Q')``.
-
-        ``limit`` is how many of the blocks at none of them are listed.
-
-        Raises:
-            MemoryError: there is none for a copy of the table.
-        """
-        _check(addresses)
-        limit = max(0, limit)
-        sizes = array("q", bytes(8 * len(addresses)))
-        largest = array("q", bytes(24 * limit))
-        figures = array("q", bytes(8 * 4))
-        given, out = (_start(addresses), len(addresses), _start(sizes)), (_start(largest), limit)
-        if self.library.tl_balance(*given, *out, _start(figures)):
-            raise MemoryError
-        allocated, named, unmatched_count, listed = figures
-        fields = iter(largest[: 3 * listed])
-        unmatched = list(zip(fields, fields, fields, strict=True))
-        return Balance(allocated, named, sizes, unmatched_count, unmatched)
-
-    def watch_births(self, on: bool = True) -> None:
-        """Note from now on which source line allocates each block, on every thread.
-
-        Calls nest: it ends when it was switched off as often as on. Blocks keep their births.
-
-        Raises:
-            NativeUnavailable: not possible on this Python.
-        """
-        with _lock:
-            if on and _ended:
-                raise NativeUnavailable("birth lines are not known: the program is at its exit")
-            if on and not self._watchers:
-                self._prepare_births()
-                self.library.tl_switch_births(1)
-            elif not on and self._watchers == 1:
-                self.library.tl_switch_births(0)
-            self._watchers = max(0, self._watchers + (1 if on else -1))
-
-    def births(self, addresses: array[int]) -> array[int]:
-        """Return the number of the line that allocated each block; addresses as ``array('Q')``.
-
-        -1 where no block begins there, where births were not watched, and for blocks made on a
-        thread that ran no Python code.
-        """
-        _check(addresses)
-        births = array("i", bytes(4 * len(addresses)))
-        self.library.tl_births(_start(addresses), len(addresses), _start(births))
-        return births
-
-    def birth_line(self, birth: int) -> tuple[str, int, str]:
-        """Return file name, line number and qualified function name of a birth.
-
-        It is the innermost line outside of torch, of ``tensorlens``, of installed packages and of
-        the standard library; where all lines are inside, the innermost.
-
-        Raises:
-            LookupError: there is no such birth.
-        """
-        length = ctypes.c_int64()
-        text = self.library.tl_birth_line(birth, ctypes.byref(length))
-        if text is None:
-            raise LookupError(f"no birth {birth}")
-        # one character each, and in a surrogate's place what a file name could not be decoded to
-        filename, line, function = (
-            ctypes.string_at(text, 4 * length.value)
-            .decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
-            .split("\0")
-        )
-        return filename, ord(line), function
-
-    def _declare(self) -> None:
-        pointer, length, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        library = self.library
-        library.tl_balance.argtypes = (pointer, length, pointer, pointer, length, pointer)
-        library.tl_births.argtypes = (pointer, length, pointer)
-        library.tl_births.restype = None
-        library.tl_birth_line.argtypes = (number, pointer)
-        library.tl_birth_line.restype = pointer
-        library.tl_prepare_births.argtypes = (pointer, length, ctypes.c_int)
-        library.tl_switch_births.argtypes = (ctypes.c_int,)
-        library.tl_switch_births.restype = None
-
-    def _prepare_births(self) -> None:
-        if self._births_prepared:
-            return
-        if not _is_plain_cpython():
-            raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
-        text = "\0".join(foreign_folders())
-        folders = text.encode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
-
-        def prepare() -> int:
-            return int(self.library.tl_prepare_births(folders, len(text), _LEAST_FRAMES))
-
-        refusal = _through_c(prepare)
-        if refusal:
-            raise NativeUnavailable(f"birth lines are not known: {_NO_BIRTHS[refusal]}")
-        self._births_prepared = True
-
-    def _accessor(self, name: str) -> Callable[[], int]:
-        function = getattr(self.library, name)
-        function.argtypes = ()
-        function.restype = ctypes.c_int64
-        return cast(Callable[[], int], function)
-
-    def _make_reader(self) -> Callable[[], tuple[int, int, int]]:
-        function = self.library.tl_make_reader
-        function.argtypes = ()
-        function.restype = ctypes.py_object
-        return cast(Callable[[], tuple[int, int, int]], function())
-
-
-def _check(addresses: array[int]) -> None:
-    if addresses.typecode != "Q":
-        raise TypeError(f"array('Q') expected, not array({addresses.typecode!r})")
-
-
-def _start(numbers: array[int]) -> int:
-    return numbers.buffer_info()[0]
-
-
-def _through_c(function: Callable[[], int]) -> int:
-    """Call it on a stack that has a generator and C code between frames of functions."""
-    results: list[int] = []
-
-    def generate() -> Iterator[None]:
-        results.append(function())
-        yield
-
-    def key(item: int) -> int:
-        next(generate())
-        return item
-
-    sorted([0], key=key)
-    return results[0]
-
-
-def _is_plain_cpython() -> bool:
-    settings = sysconfig.get_config_vars("Py_GIL_DISABLED", "Py_DEBUG", "Py_TRACE_REFS")
-    return sys.implementation.name == "cpython" and not any(settings)
-
 
 _lock = threading.RLock()
-_ended = False
-_installed: NativeAllocator | None = None
+_installed: TorchAllocator | None = None
 
 
-def install() -> tuple[NativeAllocator, bool]:
+def install() -> tuple[TorchAllocator, bool]:
     """Put the counting allocator in place; also tell whether this call was the one that did.
 
     Raises:
@@ -259,14 +64,5 @@ def install() -> tuple[NativeAllocator, bool]:
         refusal = int(library.tl_install())
         if refusal:
             raise NativeUnavailable(f"the native CPU counter is not in use: {_REFUSALS[refusal]}")
-        _installed = NativeAllocator(library)
-        atexit.register(_end, library)
+        _installed = TorchAllocator(library)
         return _installed, True
-
-
-def _end(library: ctypes.PyDLL) -> None:
-    """Watch no more births: the interpreter's exit frees what other threads' frames are read by."""
-    global _ended
-    with _lock:
-        _ended = True
-        library.tl_switch_births(0)

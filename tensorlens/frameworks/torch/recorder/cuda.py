@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import RecordOptions, Root
+from tensorlens.frameworks.native.labels import Names, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.take import take
-from tensorlens.frameworks.torch.recorder.labels import Names, label, module_paths, unfreed
+from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.foreign.snapshots import from_snapshot
 from tensorlens.records.recordings import Origin

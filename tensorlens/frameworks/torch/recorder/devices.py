@@ -7,8 +7,9 @@ from dataclasses import replace
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Recorder, RecordOptions
 from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.host_recorder import HostRecorder
 from tensorlens.frameworks.torch.recorder import cuda
-from tensorlens.frameworks.torch.recorder.cpu import HostRecorder
+from tensorlens.frameworks.torch.recorder.cpu import host_recorder
 from tensorlens.records.events import EventLog
 from tensorlens.records.joined_logs import Part, joined
 from tensorlens.records.recordings import Origin
@@ -22,7 +23,7 @@ def start(options: RecordOptions) -> Recorder:
     """
     host, note = None, None
     try:
-        host = HostRecorder(options)
+        host = host_recorder(options)
     except NativeUnavailable as error:
         note = str(error)
     if not cuda.is_possible():

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 
 from tensorlens.frameworks.code import is_foreign
-from tensorlens.frameworks.torch.native.recorder import Columns, NativeRecorder
+from tensorlens.frameworks.native.recorder import Columns, NativeRecorder
 from tensorlens.records.events import Context, EventLog, Frame
 
 ModuleName = Callable[[int, str], str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from tensorlens.frameworks.torch.native.recorder import Columns
+from tensorlens.frameworks.native.recorder import Columns
 from tensorlens.records.events import ALLOC
 
 AT_THE_END = 2**63 - 1

@@ -1,4 +1,4 @@
-"""The blocks that torch's CPU allocator has handed out, with the step they were made in."""
+"""The blocks that a counting allocator has handed out, with the step they were made in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tensorlens.frameworks.torch.native import NativeAllocator
+from tensorlens.frameworks.native.allocator import NativeAllocator
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(

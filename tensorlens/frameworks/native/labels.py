@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import torch
-
-from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.heap import anchors, hold, living, select
 from tensorlens.frameworks.heap.frames import TEMPORARY
-from tensorlens.frameworks.torch.census.modules import class_name
-from tensorlens.frameworks.torch.census.owners import Owners, without_function
 from tensorlens.records.events import ALLOC, EventLog, Label
 from tensorlens.records.tensors import ROLES, TensorTable
 
@@ -23,10 +16,6 @@ _NOBODYS = ("made at ", "<cell>")
 
 def _is_nobodys(name: str) -> bool:
     return name.startswith(_NOBODYS) or name.endswith(TEMPORARY)
-
-
-ModulePath = Callable[[int, str], str | None]
-"""Gives the path of a module by its address and its type's name; None where it is not known."""
 
 
 class Names:
@@ -110,27 +99,3 @@ def unfreed(log: EventLog) -> list[int]:
     """Return the rows of what was still there at the end."""
     rows = zip(log.kind, log.pair, strict=True)
     return [row for row, (kind, pair) in enumerate(rows) if kind <= ALLOC and pair < 0]
-
-
-def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
-    """Return what gives the path of a module that lives now, by its address and type's name."""
-    objects = living()
-    (modules,) = select(objects, (torch.nn.Module,))[:1]
-    owners = Owners(roots)
-    owners.add_found(modules, ())
-    names = owners.naming.names
-    nameless = array("Q", (id(module) for module, _ in owners.nameless))
-    held = hold(objects, nameless, anchors(), names)
-    for (_, node), found in zip(owners.nameless, held, strict=True):
-        if found >= 0:
-            owners.settle(node, found)
-    types = {id(module): class_name(module) for module in modules}
-    paths = owners.modules.paths
-
-    def path(address: int, kind: str) -> str | None:
-        node = paths.get(address)
-        if node is None or types.get(address) != kind:
-            return None
-        return without_function(names[node]) or kind
-
-    return path

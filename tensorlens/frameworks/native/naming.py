@@ -6,21 +6,31 @@ import contextlib
 import functools
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
-from tensorlens.frameworks.base import RecordOptions
-from tensorlens.frameworks.torch.census.take import take
-from tensorlens.frameworks.torch.native.recorder import NativeRecorder
-from tensorlens.frameworks.torch.recorder.labels import (
-    ModulePath,
-    Names,
-    module_paths,
-)
-from tensorlens.frameworks.torch.recorder.lifetimes import AT_THE_END, Span
+from tensorlens.frameworks.base import RecordOptions, Root
+from tensorlens.frameworks.native.labels import Names
+from tensorlens.frameworks.native.lifetimes import AT_THE_END, Span
+from tensorlens.frameworks.native.recorder import NativeRecorder
+from tensorlens.records.tensors import TensorTable
+
+ModulePath = Callable[[int, str], str | None]
+"""Gives the path of a module by its address and its type's name; None where it is not known."""
 
 _SHARE = 20
 """After the second time, backward is looked at for at most one part in so many of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How a framework's names are found."""
+
+    census: Callable[[Sequence[Root]], TensorTable]
+    """Gives the live tensors, named from roots on."""
+    module_paths: Callable[[Sequence[Root]], ModulePath]
+    """Gives what gives the paths of the modules that live now."""
 
 
 class Naming:
@@ -29,11 +39,13 @@ class Naming:
     Args:
         options: of the recording.
         native: calls back when backward begins.
+        sight: how names are found.
     """
 
-    def __init__(self, options: RecordOptions, native: NativeRecorder) -> None:
+    def __init__(self, options: RecordOptions, native: NativeRecorder, sight: Sight) -> None:
         self._options = options
         self._native = native
+        self._sight = sight
         self._between: list[tuple[Names, Span]] = []
         self._paths: list[ModulePath] = []
         self._began = self._spent = 0
@@ -53,9 +65,9 @@ class Naming:
         if len(self._between) > 1 and _SHARE * self._spent > began - self._began:
             return
         roots = self._options.roots()
-        names = Names(take(roots).tensors)
+        names = Names(self._sight.census(roots))
         self._between.append((names, Span(began, time.monotonic_ns())))
-        self._paths.append(module_paths(roots))
+        self._paths.append(self._sight.module_paths(roots))
         self._spent += time.monotonic_ns() - began
 
     def end(self) -> None:
@@ -85,7 +97,7 @@ class Naming:
 
         @functools.cache
         def now() -> ModulePath:
-            return module_paths(self._options.roots())
+            return self._sight.module_paths(self._options.roots())
 
         def path(address: int, kind: str) -> str:
             sources = chain((now(),), reversed(self._paths))
@@ -94,7 +106,7 @@ class Naming:
         return path
 
     def _census(self) -> Names | None:
-        return Names(take(self._options.roots()).tensors) if self._options.names else None
+        return Names(self._sight.census(self._options.roots())) if self._options.names else None
 
 
 _running: weakref.WeakSet[Naming] = weakref.WeakSet()

@@ -1,0 +1,1 @@
+"""Counting allocators: what the native parts of all frameworks share, in C++ and in Python."""

@@ -1,0 +1,384 @@
+// What every counting allocator gives to Python: its figures, the lines that allocate, recordings,
+// and the blocks that live. A native part that taps an allocator includes it once, and adds how the
+// allocator is tapped.
+//
+// Nothing here is ever torn down: blocks are freed as late as static destruction, long after the
+// interpreter is gone.
+
+#pragma once
+
+#include "exports.hpp"
+#include "living.hpp"
+#include "resident.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+
+#include <pthread.h>
+
+#define TL_EXPORT extern "C" __attribute__((visibility("default")))
+
+// A few names of CPython's stable ABI, found in the running interpreter: Python.h is not needed,
+// which on many machines is a package of its own.
+struct MethodDefinition {  // PyMethodDef
+  const char* name;
+  PyObject* (*function)(PyObject*, PyObject*);
+  int flags;
+  const char* doc;
+};
+constexpr int kMethodWithoutArguments = 0x0004;  // METH_NOARGS
+extern "C" PyObject* PyCFunction_NewEx(MethodDefinition*, PyObject*, PyObject*);
+extern "C" PyObject* PyTuple_New(ssize_t);
+extern "C" int PyTuple_SetItem(PyObject*, ssize_t, PyObject*);
+extern "C" PyObject* PyLong_FromLongLong(long long);
+
+namespace {
+
+bool take_in(const void* data, int64_t size) {
+  if (g_recording.load(std::memory_order_relaxed)) {
+    return record_in(data, size);
+  }
+  int64_t replaced;
+  return count_in(data, size, birth_here(), &replaced);
+}
+
+void take_out(const void* data) {
+  if (g_recording.load(std::memory_order_relaxed)) {
+    record_out(data);
+  } else {
+    count_out(data);
+  }
+}
+
+// Asks the kernel to write there, which fails where a plain store would end the process.
+bool is_writable(void* address) {
+  int ends[2];
+  if (pipe(ends) != 0) {
+    return false;
+  }
+  const bool written = write(ends[1], address, sizeof(void*)) == sizeof(void*) &&
+      read(ends[0], address, sizeof(void*)) == sizeof(void*);
+  close(ends[0]);
+  close(ends[1]);
+  return written;
+}
+
+// A fork copies one thread only. Holding every lock across it means that no other thread leaves
+// a table half written in the child.
+
+void before_fork() {
+  lock_births();
+  g_failure_lock.lock();
+  lock_events();
+  lock_blocks();
+}
+
+void after_fork() {
+  unlock_blocks();
+  unlock_events();
+  g_failure_lock.unlock();
+  unlock_births();
+}
+
+void after_fork_in_child() {
+  after_fork();
+  stop_in_child();
+  g_ask_again.store(0, std::memory_order_relaxed);
+  const int parents = g_statm.exchange(-1, std::memory_order_relaxed);
+  if (parents >= 0) {
+    close(parents);
+    open_statm();
+  }
+}
+
+// To be called once, when the allocator is tapped.
+void begin_counting() {
+  open_statm();
+  pthread_atfork(&before_fork, &after_fork, &after_fork_in_child);
+}
+
+}  // namespace
+
+// Gives allocated, peak since the previous call by anyone, and the resident set (at most
+// 1 ms old), in bytes.
+TL_EXPORT void tl_read(int64_t* figures) {
+  const int64_t allocated = g_allocated.load(std::memory_order_relaxed);
+  const int64_t peak = g_peak.exchange(allocated, std::memory_order_relaxed);
+  // what another thread was given between the two belongs to the new interval as well
+  raise_peak(g_allocated.load(std::memory_order_relaxed));
+  figures[0] = allocated;
+  figures[1] = peak > allocated ? peak : allocated;
+  figures[2] = recent_resident();
+}
+
+static PyObject* read_as_tuple(PyObject*, PyObject*) {
+  int64_t figures[3];
+  tl_read(figures);
+  PyObject* result = PyTuple_New(3);
+  if (result != nullptr) {
+    for (ssize_t index = 0; index < 3; ++index) {
+      PyTuple_SetItem(result, index, PyLong_FromLongLong(figures[index]));
+    }
+  }
+  return result;
+}
+
+// Makes tl_read a builtin without arguments: a third of a microsecond less per call than through
+// ctypes, and no buffer, so that threads may share it.
+TL_EXPORT PyObject* tl_make_reader() {
+  // the builtin points at it, and may outlive everything else at the interpreter's exit
+  static MethodDefinition definition = {"read", read_as_tuple, kMethodWithoutArguments, nullptr};
+  return PyCFunction_NewEx(&definition, nullptr, nullptr);
+}
+
+TL_EXPORT int64_t tl_allocated() {
+  return g_allocated.load(std::memory_order_relaxed);
+}
+
+TL_EXPORT int64_t tl_blocks() {
+  return count_blocks();
+}
+
+TL_EXPORT int64_t tl_resident() {
+  return read_resident();
+}
+
+// Compares the table with the blocks at the addresses, at one moment. `sizes` gets a size (or -1)
+// per address; `largest` address, size and birth of up to `limit` blocks that are at none of them;
+// `figures` allocated, named, and the numbers of blocks at none of the addresses and in `largest`.
+// 1 when there is no memory for it.
+TL_EXPORT int tl_balance(
+    const uint64_t* addresses, int64_t length, int64_t* sizes, int64_t* largest, int64_t limit,
+    int64_t* figures) {
+  try {
+    BlocksNow blocks;
+    if (!blocks.whole()) {
+      return 1;
+    }
+    const int64_t named = blocks.name(addresses, sizes, length);
+    const Unnamed unnamed = blocks.unnamed(static_cast<size_t>(limit));
+    figures[0] = named + unnamed.bytes;
+    figures[1] = named;
+    figures[2] = unnamed.blocks;
+    figures[3] = static_cast<int64_t>(unnamed.largest.size());
+    for (const Block& block : unnamed.largest) {
+      *largest++ = static_cast<int64_t>(block.key);
+      *largest++ = block.size;
+      *largest++ = block.birth;
+    }
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// See prepare_births. `folders` are separated by NUL.
+TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length, int least_frames) {
+  return prepare_births(folders, length, least_frames);
+}
+
+TL_EXPORT void tl_switch_births(int on) {
+  switch_births(on != 0);
+}
+
+TL_EXPORT void tl_births(const uint64_t* addresses, int64_t length, int32_t* births) {
+  for (int64_t index = 0; index < length; ++index) {
+    births[index] = birth_of(static_cast<uintptr_t>(addresses[index]));
+  }
+}
+
+// Gives the text of a birth (see Lines), which is never released; null where there is none.
+TL_EXPORT const char32_t* tl_birth_line(int32_t number, int64_t* length) {
+  const std::u32string* const text = g_lines.text(number);
+  *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());
+  return text == nullptr ? nullptr : text->data();
+}
+
+// Failures. Gives how many requests failed so far, and size and birth of the last one.
+TL_EXPORT void tl_failure(int64_t* figures) {
+  const Holding holding(g_failure_lock);
+  figures[0] = g_failure.count;
+  figures[1] = g_failure.size;
+  figures[2] = g_failure.birth;
+}
+
+// Recording. The code is of the function that calls modules (null: modules are not told), and is
+// kept alive by the caller.
+TL_EXPORT void tl_module_call(PyObject* code) {
+  g_module_call.store(reinterpret_cast<uintptr_t>(code), std::memory_order_relaxed);
+}
+
+struct Hooks {
+  void (*op_begins)(const char*, int64_t, uint64_t);
+  void (*op_ends)();
+  void (*node_begins)(const char*, int64_t, uint64_t);
+  void (*node_ends)();
+  void (*gradient)(const void*, const void*);
+  uint64_t (*next_node)();
+};
+
+TL_EXPORT Hooks* tl_hooks() {
+  static Hooks hooks = {
+      &op_begins, &op_ends, &node_begins, &node_ends, &gradient_known, nullptr};
+  return &hooks;
+}
+
+TL_EXPORT void tl_hooks_connected() {
+  g_next_node.store(tl_hooks()->next_node);
+}
+
+// Writes where the recording is; 1 when there is no memory for it.
+TL_EXPORT int tl_record_begin(int64_t limit, Span** begun) {
+  try {
+    *begun = begin_span(limit);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+TL_EXPORT int tl_is_recording() {
+  return g_recording.load(std::memory_order_relaxed);
+}
+
+// 1 when there is no memory for the rows; the recording ends all the same.
+TL_EXPORT int tl_record_read(Span* span, int end) {
+  const Holding holding(g_log.lock);
+  int failed = 0;
+  try {
+    read_span(*span);
+  } catch (const std::bad_alloc&) {
+    failed = 1;
+  }
+  if (end) {
+    end_span(*span);
+  }
+  return failed;
+}
+
+// `which` 0: the rows; 1: what was resident at the highest instant among the dropped.
+TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns, int64_t* figures) {
+  const Rows& rows = which == 0 ? span->rows : span->dropped;
+  const void* all[] = {
+      rows.kind.data(), rows.address.data(), rows.size.data(), rows.time.data(),
+      rows.stack.data(), rows.context.data(), rows.birth.data(), rows.pair.data(),
+      rows.owner.data()};
+  std::copy(std::begin(all), std::end(all), columns);
+  figures[0] = static_cast<int64_t>(rows.kind.size());
+  figures[1] = span->lost;
+  figures[2] = g_stacks.lost;
+  figures[3] = span->thread;
+}
+
+// Has `namer` called on the main thread when backward begins from now on, see wishes.hpp. The
+// caller keeps it alive for good.
+TL_EXPORT void tl_name_at_backward(PyObject* namer) {
+  g_modules_named.store(0, std::memory_order_relaxed);
+  g_passes.store(0, std::memory_order_relaxed);
+  g_namer.store(namer, std::memory_order_relaxed);
+}
+
+TL_EXPORT void tl_record_mark(int64_t number) {
+  record_mark(number);
+}
+
+// Gives number and row of each mark, one after the other, and how many numbers that is.
+TL_EXPORT const int64_t* tl_record_marks(const Span* span, int64_t* length) {
+  *length = static_cast<int64_t>(span->rows.marks.size());
+  return span->rows.marks.data();
+}
+
+// Ends the recording, unless it was read to its end, and forgets it.
+TL_EXPORT void tl_record_end(Span** begun) {
+  if (*begun != nullptr) {
+    {
+      const Holding holding(g_log.lock);
+      end_span(**begun);
+    }
+    delete *begun;
+    *begun = nullptr;
+  }
+}
+
+// The tables that the rows' numbers stand for. They only grow: what is read stays true.
+TL_EXPORT int64_t tl_stack(int32_t number, int64_t* length, int32_t* frames, int64_t most) {
+  const Holding holding(g_stacks.lock);
+  if (number < 0 || number >= g_stacks.count()) {
+    return 0;
+  }
+  const int64_t begin = g_stacks.starts()[number];
+  const int64_t end = number + 1 < g_stacks.count()
+      ? g_stacks.starts()[number + 1] : static_cast<int64_t>(g_stacks.frames().size());
+  *length = end - begin;
+  std::memcpy(
+      frames, &g_stacks.frames()[begin],
+      std::min(*length, most) * static_cast<int64_t>(sizeof(StackFrame)));
+  return 1;
+}
+
+TL_EXPORT int tl_context(int32_t number, int32_t* key) {
+  const Holding holding(g_contexts.lock);
+  if (number < 0 || static_cast<size_t>(number) >= g_contexts.keys().size()) {
+    return 0;
+  }
+  std::memcpy(key, &g_contexts.keys()[number], sizeof(ContextKey));
+  return 1;
+}
+
+TL_EXPORT const char* tl_op_name(int32_t number) {
+  const std::string* const text = g_op_names.text(number);
+  return text == nullptr ? nullptr : text->c_str();
+}
+
+// Gives the address of a module that was met, and its type's name.
+TL_EXPORT uint64_t tl_module(int32_t number, const char** type) {
+  const Holding holding(g_modules.lock);
+  if (number < 0 || static_cast<size_t>(number) >= g_modules.met().size()) {
+    return 0;
+  }
+  *type = g_modules.met()[number].name.c_str();
+  return g_modules.met()[number].address;
+}
+
+// Blocks that live. Both lists are released by whoever asked; null when there is no memory.
+TL_EXPORT void tl_set_era(int32_t era) {
+  g_era.store(era, std::memory_order_relaxed);
+}
+
+TL_EXPORT Living* tl_living(int32_t since) {
+  try {
+    return list_living(since);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+TL_EXPORT int64_t tl_living_look(const Living* living, const void** columns) {
+  const void* all[] = {
+      living->address.data(), living->size.data(), living->birth.data(), living->era.data()};
+  std::copy(std::begin(all), std::end(all), columns);
+  return static_cast<int64_t>(living->address.size());
+}
+
+TL_EXPORT void tl_living_release(Living* living) {
+  delete living;
+}
+
+TL_EXPORT Totals* tl_totals() {
+  try {
+    return sum_by_birth();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+TL_EXPORT int64_t tl_totals_look(const Totals* totals, const void** columns) {
+  const void* all[] = {totals->birth.data(), totals->blocks.data(), totals->bytes.data()};
+  std::copy(std::begin(all), std::end(all), columns);
+  return static_cast<int64_t>(totals->birth.size());
+}
+
+TL_EXPORT void tl_totals_release(Totals* totals) {
+  delete totals;
+}

@@ -1,0 +1,120 @@
+"""A recording of host memory while it runs."""
+
+from __future__ import annotations
+
+import linecache
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensorlens.frameworks.base import RecordOptions
+from tensorlens.frameworks.native.labels import Names, label
+from tensorlens.frameworks.native.lifetimes import Lifetimes, Span, of_dropped, of_events
+from tensorlens.frameworks.native.logs import LogMaker, sources_of
+from tensorlens.frameworks.native.naming import Naming, Sight
+from tensorlens.frameworks.native.recorder import Columns, NativeRecorder, Taken
+from tensorlens.records.events import EventLog, Mark
+from tensorlens.records.recordings import Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a framework adds to the recording of its allocator."""
+
+    source: str
+    """What records, for the header."""
+    watch: Callable[[], Callable[[], None]]
+    """As :meth:`tensorlens.frameworks.base.Framework.watch`."""
+    sight: Sight
+    amend: Callable[[EventLog], None] = lambda log: None
+    """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
+
+
+class HostRecorder:
+    """Records what a counting allocator hands out, from its making until it is read to the end.
+
+    Args:
+        options: of the recording.
+        native: records the allocator.
+        means: what the framework adds to it.
+
+    Raises:
+        NativeUnavailable: there are no stacks on this Python.
+    """
+
+    def __init__(self, options: RecordOptions, native: NativeRecorder, means: Means) -> None:
+        self._options = options
+        self._marks: list[tuple[str, int]] = []
+        """Name and time of each."""
+        self._native = native
+        self._means = means
+        # what was already allocated is counted in by the first to watch
+        unwatch = means.watch()
+        try:
+            self._naming = Naming(options, self._native, means.sight)
+            self._span = self._native.begin(options.limit, options.ops)
+            self._wall, self._started = time.time(), time.monotonic_ns()
+            self._naming.begin()
+        finally:
+            unwatch()
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name."""
+        number = len(self._marks)
+        self._marks.append((name, time.monotonic_ns() - self._started))
+        self._native.mark(self._key(number))
+
+    def read(self, end: bool) -> tuple[EventLog, Origin]:
+        """Return the log so far; ``end`` stops recording."""
+        if end:
+            self._naming.end()
+        taken = self._native.read(self._span, end)
+        found = self._naming.found(self._started)
+        maker = LogMaker(self._native, self._naming.paths(), taken.thread)
+        log = self._log(maker, taken.rows, of_events(taken.rows), found)
+        self._add_marks(log, taken)
+        log.sources = sources_of(log, linecache.getlines)
+        peaks = {}
+        if len(taken.dropped_peak.kind):
+            lives = of_dropped(taken.dropped_peak, taken.rows)
+            peaks["cpu"] = self._log(maker, taken.dropped_peak, lives, found)
+        return log, Origin(
+            source={"cpu": self._means.source},
+            started=self._wall,
+            dropped=taken.dropped,
+            dropped_peaks=peaks,
+            notes=tuple(self._notes(taken)),
+        )
+
+    def _log(
+        self,
+        maker: LogMaker,
+        rows: Columns,
+        lives: Lifetimes,
+        found: Sequence[tuple[Names, Span]],
+    ) -> EventLog:
+        log = maker.log(rows, self._started)
+        label(log, rows.owner, ((names, lives.there(span)) for names, span in found))
+        self._means.amend(log)
+        return log
+
+    def _add_marks(self, log: EventLog, taken: Taken) -> None:
+        places = dict(taken.marks)
+        for number, (name, moment) in enumerate(self._marks):
+            row = places.get(self._key(number))
+            if row is not None:
+                log.marks.append(Mark(name, row, moment))
+            elif taken.dropped:
+                log.dropped_marks.append(name)
+
+    def _key(self, number: int) -> int:
+        # the log is shared: a mark's number tells whose it is
+        return (id(self) << 20 | number) & (2**63 - 1)
+
+    def _notes(self, taken: Taken) -> list[str]:
+        notes = []
+        if self._options.ops and self._native.no_ops is not None:
+            notes.append(f"operators and autograd's nodes are not known: {self._native.no_ops}")
+        if taken.lost_stacks:
+            notes.append(f"{taken.lost_stacks} events have no stack: there are too many stacks")
+        return notes
