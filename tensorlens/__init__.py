@@ -68,6 +68,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from tensorlens import keras
     from tensorlens.capture.hooks import explain_oom
     from tensorlens.capture.record import record
     from tensorlens.census.reporter import MemReporter
@@ -92,7 +93,12 @@ if TYPE_CHECKING:
     from tensorlens.records.snapshots import Snapshot
 
 
+_MODULES = ("keras",)
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"tensorlens.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'tensorlens' has no attribute {name!r}")
@@ -102,4 +108,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *_MODULES})

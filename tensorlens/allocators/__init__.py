@@ -1,8 +1,21 @@
 """Pure simulators of allocators: requests and frees in, addresses and segments out."""
 
+from tensorlens.allocators.bfc import BFCAllocator, least_limit
+from tensorlens.allocators.bfc_settings import BFCSettings, gpu_limit
 from tensorlens.allocators.cuda import CachingAllocator
 from tensorlens.allocators.figures import Figures, Level, OutOfMemory
 from tensorlens.allocators.journal import Journal
 from tensorlens.allocators.settings import Settings
 
-__all__ = ["CachingAllocator", "Figures", "Journal", "Level", "OutOfMemory", "Settings"]
+__all__ = [
+    "BFCAllocator",
+    "BFCSettings",
+    "CachingAllocator",
+    "Figures",
+    "Journal",
+    "Level",
+    "OutOfMemory",
+    "Settings",
+    "gpu_limit",
+    "least_limit",
+]

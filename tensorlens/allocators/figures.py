@@ -53,6 +53,7 @@ class OutOfMemory(TensorlensError):
         reserved: int,
         capacity: int | None,
         allowed: int | None,
+        largest_free: int | None = None,
     ) -> None:
         self.device = device
         self.nbytes = nbytes
@@ -63,11 +64,18 @@ class OutOfMemory(TensorlensError):
         """What the driver has for the allocator; None: no end."""
         self.allowed = allowed
         """What the process may take of it; None: all."""
+        self.largest_free = largest_free
+        """The largest block that is free; None: not looked for."""
         limits = [limit for limit in (capacity, allowed) if limit is not None]
+        unused = format_bytes(reserved - allocated)
         super().__init__(
             f"{device} has no room for {format_bytes(nbytes)}: of {format_bytes(min(limits))}"
-            f" {format_bytes(allocated)} are allocated and"
-            f" {format_bytes(reserved - allocated)} lie in segments that are partly in use"
+            f" {format_bytes(allocated)} are allocated and "
+            + (
+                f"{unused} lie in segments that are partly in use"
+                if largest_free is None
+                else f"{unused} are held and free, {format_bytes(largest_free)} of it in one piece"
+            )
         )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from tensorlens.allocators.cuda import CachingAllocator
 from tensorlens.allocators.figures import OutOfMemory
@@ -12,6 +13,28 @@ from tensorlens.allocators.settings import Settings
 _MALLOC, _FREE, _USE, _SYNCHRONIZE, _EMPTY = range(5)
 _GRAIN = 2 << 20
 """Segments are multiples of so many bytes."""
+
+
+class Allocator(Protocol):
+    """What requests are made of: torch's allocator or TensorFlow's."""
+
+    def malloc(self, nbytes: int, stream: int = 0, /) -> int:
+        """Hand out a block and return its address; 0 for a request of 0 bytes."""
+
+    def free(self, address: int, /) -> None:
+        """Take a block back; address 0 stands for no block."""
+
+    def record_stream(self, address: int, stream: int, /) -> None:
+        """Note that another stream uses a block."""
+
+    def synchronize(self) -> None:
+        """Let the work of all streams be done."""
+
+    def empty_cache(self) -> None:
+        """Give what is not in use back to the driver."""
+
+
+AnyAllocator = TypeVar("AnyAllocator", bound=Allocator)
 
 
 class Journal:
@@ -48,7 +71,7 @@ class Journal:
         """Note that cached memory was given back."""
         self._add(_EMPTY, 0, 0)
 
-    def replay(self, allocator: CachingAllocator) -> CachingAllocator:
+    def replay(self, allocator: AnyAllocator) -> AnyAllocator:
         """Make all requests of an allocator and return it.
 
         Raises:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from tensorlens.capture import reserve
 from tensorlens.capture.asking import located
 from tensorlens.capture.remedies import remarks, remedies
-from tensorlens.capture.signals import is_from_a_handler
 from tensorlens.capture.tracebacks import kept_before, plain_names
 from tensorlens.census.reporter import MemReporter
 from tensorlens.frameworks.base import frameworks
@@ -23,6 +22,7 @@ from tensorlens.records.failures import KeptGraph, OutOfMemory, Request
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import TensorTable
+from tensorlens.signals import is_from_a_handler
 
 _BEGINNING = "tensorlens: out of memory"
 _MOST = 3

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from tensorlens.capture import regions, reserve
+from tensorlens.capture.arrival import when_imported
 from tensorlens.census.reporter import MemReporter
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Recorder, RecordOptions, frameworks
+from tensorlens.frameworks.base import Framework, Recorder, RecordOptions, awaited, missing, whole
+from tensorlens.frameworks.together import arrived, parts_of
+from tensorlens.frameworks.together.recorder import JoinedRecorder
 from tensorlens.records.events import EventLog
 from tensorlens.records.recordings import Origin, Recording
+from tensorlens.signals import is_from_a_handler
 
 _LINE_TABLES = "tensorlens.lines.results"
 """Imported where lines are profiled; their tables have a column for backward."""
@@ -33,6 +38,11 @@ class LiveRecording(Recording):
         super().__init__(EventLog())
         self._options = options
         self._recorder: Recorder | None = None
+        self._framework: Framework | None = None
+        self._wait: list[Callable[[], None]] = []
+        """Each gives up waiting for a framework."""
+        self._lost: list[str] = []
+        """Notes on those that came and could not be recorded."""
         self._started = False
 
     def start(self) -> LiveRecording:
@@ -44,14 +54,37 @@ class LiveRecording(Recording):
         with _lock:
             if self._started:
                 raise UsageError("this recording was started before: make another with record()")
-            found = frameworks()
-            if not found:
-                raise UsageError("nothing to record: import torch before record() starts")
-            self._recorder = found[0].record(self._options)
+            framework = whole()
+            if framework is None:
+                raise UsageError(missing("nothing to record", "before record() starts"))
+            self._recorder = framework.record(self._options)
+            self._framework = framework
             self._started = True
             _running.append(self)
             reserve.hold()
+        self._wait = [when_imported(name, self._take_up) for name in awaited()]
         return self
+
+    def _take_up(self) -> None:
+        """Record a framework that the program imports meanwhile, from its import on."""
+        with _lock:
+            now, before = whole(), parts_of(self._framework)
+            for part in parts_of(now):
+                if part in before or self._recorder is None:
+                    continue
+                name = " and ".join(each.name for each in before)
+                try:
+                    late = part.record(self._options)
+                except Exception as error:
+                    # in the program's own import, which is to go on
+                    if is_from_a_handler(error):
+                        raise
+                    self._lost.append(
+                        f"{part.name} is not recorded: {type(error).__name__}: {error}"
+                    )
+                else:
+                    self._recorder = JoinedRecorder([(name, self._recorder), (part.name, late)])
+            self._framework = now
 
     def stop(self) -> LiveRecording:
         """Record no more; the second time it does nothing."""
@@ -59,6 +92,8 @@ class LiveRecording(Recording):
             recorder, self._recorder = self._recorder, None
             if recorder is None:
                 return self
+            for give_up in self._wait:
+                give_up()
             _running.remove(self)
             reserve.release()
             self._take(recorder, end=True)
@@ -94,7 +129,13 @@ class LiveRecording(Recording):
                 self._take(self._recorder, end=False)
 
     def _take(self, recorder: Recorder, end: bool) -> None:
-        self._log, self._origin = recorder.read(end)
+        log, origin = recorder.read(end)
+        unseen = (
+            f"{name} was imported while the recording began, and is not in it"
+            for name in arrived(self._framework, whole())
+        )
+        notes = (*origin.notes, *self._lost, *unseen)
+        self._log, self._origin = log, replace(origin, notes=notes)
         self._answers = {}
 
     def __enter__(self) -> LiveRecording:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Framework, Root, frameworks
+from tensorlens.frameworks.base import Framework, Root, left_out, whole
 from tensorlens.records.differences import Difference
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.records.tensors import ROLES, TensorTable
@@ -49,7 +49,7 @@ class MemReporter:
         self._roots: list[tuple[Callable[[], Any], str | None]] = []
         self._last: Snapshot | None = None
         self._lock = threading.RLock()
-        self._watched: set[str] = set()
+        self._watched: Framework | None = None
         for root in (model, *roots, optimizer):
             if root is not None:
                 self._take(root, None)
@@ -185,11 +185,12 @@ class MemReporter:
         return [Root(item, name) for item, name in found if item is not None]
 
     def _watch(self) -> None:
-        for framework in frameworks():
-            if framework.name not in self._watched:
-                self._watched.add(framework.name)
-                framework.keep_compilers_out((type(self).snapshot, type(self).report))
-                weakref.finalize(self, framework.watch()).atexit = False
+        framework = whole()
+        # the same ones with another are watched once more, which ends as often
+        if framework is not None and framework is not self._watched:
+            self._watched = framework
+            framework.keep_compilers_out((type(self).snapshot, type(self).report))
+            weakref.finalize(self, framework.watch()).atexit = False
 
 
 @contextlib.contextmanager
@@ -209,10 +210,11 @@ def _unpinned() -> Iterator[None]:
 
 
 def _snapshot(roots: list[Root]) -> Snapshot:
-    found = [framework.census(roots) for framework in frameworks()]
-    if not found:
-        return Snapshot(TensorTable(), {}, notes=("no framework has been imported",))
-    findings = found[0]
+    framework = whole()
+    if framework is None:
+        notes = ("no framework has been imported", *left_out())
+        return Snapshot(TensorTable(), {}, notes=notes)
+    findings = framework.census(roots)
     return Snapshot(findings.tensors, findings.ledger, notes=findings.notes)
 
 
@@ -263,5 +265,7 @@ def _roles(roles: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _devices(devices: list[Any]) -> tuple[str, ...]:
-    known: list[Framework] = frameworks()
-    return tuple(known[0].device_name(device) if known else str(device) for device in devices)
+    framework = whole()
+    return tuple(
+        str(device) if framework is None else framework.device_name(device) for device in devices
+    )

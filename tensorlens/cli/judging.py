@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensorlens.capture.signals import is_from_a_handler
 from tensorlens.errors import TensorlensError
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.records.leaks import LeakReport
+from tensorlens.signals import is_from_a_handler
 
 _FEWEST = 3
 """Steps that count before there is a first verdict: not sure, but a loop may be as short."""

@@ -22,7 +22,7 @@ from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program import Program, plain
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.base import compiler, frameworks
+from tensorlens.frameworks.base import compiler, whole
 from tensorlens.lines.exits import ExitReport
 from tensorlens.records.leaks import LeakReport
 from tensorlens.render import renderer_for
@@ -209,7 +209,9 @@ class Session:
         self._arrived = True
         self._judge.begin()
         if self._target is None:
-            frameworks()[0].when_stepped(self._judge.step_ended)
+            framework = whole()
+            if framework is not None:
+                framework.when_stepped(self._judge.step_ended)
 
     def _decorate(self, function: Any, named: bool) -> Any:
         if not named:

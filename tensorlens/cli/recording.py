@@ -1,4 +1,4 @@
-"""``tensorlens run --record FILE``: a whole program recorded, from its import of torch on."""
+"""``tensorlens run --record FILE``: a whole program recorded, from its import of torch or TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
 from tensorlens.errors import TensorlensError
 
-_FRAMEWORK = "torch"
+_FRAMEWORKS = ("torch", "tensorflow")
 _CAN_BE_SHOWN = (".tlens", ".tlens.gz", ".pickle", ".pkl")
 
 
@@ -39,9 +39,10 @@ class RecordedRun:
         """Why nothing is recorded."""
 
     def start(self) -> None:
-        """Begin as soon as torch is there, and explain failed allocations from now on."""
+        """Begin as soon as a framework is there, and explain failed allocations from now on."""
         explain_oom()
-        when_imported(_FRAMEWORK, self._begin)
+        for name in _FRAMEWORKS:
+            when_imported(name, self._begin)
 
     @contextmanager
     def around_program(self) -> Iterator[None]:
@@ -65,7 +66,7 @@ class RecordedRun:
         """Write the recording and say so, or say why there is none."""
         output = self._output
         if not self._begun and self._refused is None:
-            self._refused = f"the program never imported {_FRAMEWORK}"
+            self._refused = f"the program never imported {' or '.join(_FRAMEWORKS)}"
         if self._refused is not None:
             say(f"--record: {self._refused}, so {output.typed} was not written")
             return
@@ -78,6 +79,9 @@ class RecordedRun:
         say(f"wrote {output.typed} ({_counted(events)}); {self._next_step()}")
 
     def _begin(self) -> None:
+        if self._begun:
+            # the recording takes up by itself what comes later
+            return
         # in the program's own import, which is to go on whatever happens here
         try:
             self._recording.start()

@@ -11,6 +11,7 @@ from tensorlens.allocators import Settings
 from tensorlens.errors import UsageError
 from tensorlens.estimating.assembling import assemble
 from tensorlens.estimating.cards import find_card
+from tensorlens.estimating.keras import is_keras_model, keras_question
 from tensorlens.estimating.programs import MakeStep, program, search_path
 from tensorlens.estimating.progress import Bar
 from tensorlens.estimating.worker import Worker
@@ -113,7 +114,7 @@ def question(
 
 
 def estimate(
-    make_step: MakeStep,
+    make_step: MakeStep | Any,
     *,
     device: str = "cuda",
     card: str | Card | None = None,
@@ -123,6 +124,7 @@ def estimate(
     arguments: Mapping[str, Any] | None = None,
     world_size: int = 1,
     script_args: Sequence[str] = (),
+    **of_keras: Any,
 ) -> Estimate:
     """Return what a program's training steps will need on a card that need not be there.
 
@@ -132,7 +134,8 @@ def estimate(
     Args:
         make_step: builds model, optimizer and data and returns ``step()``, which runs one step; if
             it returns None it was the whole program, whose steps are counted by its optimizer.
-            Or ``"module:function"``, ``"file.py:function"``, or a script.
+            Or ``"module:function"``, ``"file.py:function"``, or a script. Or a Keras model, whose
+            train step is traced in this process without data, as it is compiled.
         device: ``cuda``, or ``cpu`` for host memory.
         card: the card's name: ``h100``, ``rtx 3090``.
         steps: how many are run: optimizers make their state in the first one.
@@ -141,11 +144,20 @@ def estimate(
         arguments: keyword arguments of ``make_step``.
         world_size: how many processes train together; the figures are of one.
         script_args: what a script finds in ``sys.argv[1:]``.
+        of_keras: of a Keras model: ``batch_size`` (32), and what it is compiled with where that
+            is to be different: ``optimizer``, ``loss``, ``policy`` (``"mixed_float16"``),
+            ``run_eagerly``; ``input_shape`` without the batch, where the model has none.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
+    if is_keras_model(make_step):
+        return keras_question(
+            make_step, device=device, card=card, capacity=capacity, **of_keras
+        ).ask()
+    if of_keras:
+        raise UsageError(f"{', '.join(of_keras)}: these are arguments of Keras models")
     asked = question(
         make_step,
         device=device,

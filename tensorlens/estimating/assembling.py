@@ -61,7 +61,7 @@ def assemble(
             Origin(
                 provenance="estimated",
                 process=program,
-                source={name: _source(name) for name in log.devices},
+                source={name: _source(name, trace.framework) for name in log.devices},
                 notes=tuple(caution.text for caution in trace.cautions),
             ),
         ),
@@ -73,6 +73,8 @@ def assemble(
         approximate=trace.approximate,
         versions=trace.versions,
         program=program,
+        framework=trace.framework,
+        formulas=trace.formulas,
     )
 
 
@@ -195,5 +197,8 @@ def _there(log: EventLog, device: str, row: int) -> int:
     return sum(signs.get(kind, 0) * size for kind, on, size in columns if on == number)
 
 
-def _source(device: str) -> str:
+def _source(device: str, framework: str) -> str:
+    if framework == "tensorflow":
+        of = "the graph of a train step"
+        return of if device == "cpu" else f"{of}, simulated BFC allocator"
     return "fake tensors" if device == "cpu" else "fake tensors, simulated caching allocator"

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.estimating.asking import Question, question
+from tensorlens.estimating.keras import KerasQuestion, is_keras_model, keras_question
 from tensorlens.estimating.programs import MakeStep
 from tensorlens.estimating.worker import Worker
 from tensorlens.records.cards import Card
@@ -43,7 +44,7 @@ class MaxBatch(int):
 
 
 def max_batch(
-    make_step: MakeStep,
+    make_step: MakeStep | Any,
     capacity: int | str,
     *,
     lowest: int = 1,
@@ -54,11 +55,13 @@ def max_batch(
     settings: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     world_size: int = 1,
+    **of_keras: Any,
 ) -> MaxBatch:
     """Return the largest batch that fits into a capacity, without a card.
 
     Args:
-        make_step: as for :func:`tensorlens.estimate`; it is called with the batch.
+        make_step: as for :func:`tensorlens.estimate`; it is called with the batch. Of a Keras
+            model the batch is what varies.
         capacity: bytes of the card, context included, or a text such as ``24 GiB``.
         lowest: the smallest batch worth trying, at least 1.
         highest: the largest; None: no end.
@@ -68,6 +71,7 @@ def max_batch(
         settings: what ``PYTORCH_CUDA_ALLOC_CONF`` will be; by default what it is now.
         arguments: keyword arguments of ``make_step``.
         world_size: how many processes train together.
+        of_keras: of a Keras model, as for :func:`tensorlens.estimate`.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
@@ -77,6 +81,11 @@ def max_batch(
         raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")
     if capacity is None:
         raise UsageError('max_batch() needs a capacity: max_batch(make_step, "24 GiB")')
+    if is_keras_model(make_step):
+        of_model = keras_question(make_step, card=card, capacity=capacity, **of_keras)
+        return _Search(of_model, None, surely).largest(lowest, highest or _MOST)
+    if of_keras:
+        raise UsageError(f"{', '.join(of_keras)}: these are arguments of Keras models")
     asked = question(
         make_step,
         card=card,
@@ -91,7 +100,9 @@ def max_batch(
 
 
 class _Search:
-    def __init__(self, asked: Question, worker: Worker, surely: bool) -> None:
+    def __init__(
+        self, asked: Question | KerasQuestion, worker: Worker | None, surely: bool
+    ) -> None:
         self._asked = asked
         self._worker = worker
         self._surely = surely
@@ -118,7 +129,11 @@ class _Search:
         return MaxBatch(batch, self._capacity, dict(sorted(self._tried.items())), reaches_end)
 
     def _fits(self, batch: int) -> bool:
-        self._tried[batch] = self._asked.ask(self._worker, (batch,))
+        if isinstance(self._asked, KerasQuestion):
+            self._tried[batch] = self._asked.with_batch(batch).ask()
+        else:
+            assert self._worker is not None
+            self._tried[batch] = self._asked.ask(self._worker, (batch,))
         return self._needed(batch) <= self._capacity
 
     def _needed(self, batch: int) -> int:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from tensorlens.allocators import CachingAllocator, Figures, Journal, Level, Settings
+from tensorlens.allocators import (
+    BFCAllocator,
+    CachingAllocator,
+    Figures,
+    Journal,
+    Level,
+    Settings,
+    least_limit,
+)
 from tensorlens.records.estimates import StepFigures
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Mark
 from tensorlens.records.traces import Trace
@@ -63,14 +71,17 @@ class Simulation:
         log._contexts = trace.log._contexts
         log.labels, log.sources = trace.log.labels, trace.log.sources
         self._log = log
-        self._counters: dict[str, CachingAllocator | _HostCounter] = {}
+        self._counters: dict[str, CachingAllocator | BFCAllocator | _HostCounter] = {}
         for name in trace.log.devices:
             log.device_number(name)
-            self._counters[name] = (
-                _HostCounter(log, name)
-                if name == "cpu"
-                else CachingAllocator(settings, total=total, log=log, device=name)
-            )
+            if name == "cpu":
+                self._counters[name] = _HostCounter(log, name)
+            elif trace.framework == "tensorflow":
+                self._counters[name] = BFCAllocator(log=log, device=name)
+            else:
+                self._counters[name] = CachingAllocator(
+                    settings, total=total, log=log, device=name
+                )
         self._result = Simulated(log, {})
 
     def run(self) -> Simulated:
@@ -202,4 +213,6 @@ def least_capacity(
         elif log.kind[row] == FREE:
             journal.free(requests.pop(log.address[row]))
     step = max(reserved // _SHARE // _FINEST, 1) * _FINEST
+    if trace.framework == "tensorflow":
+        return min(least_limit(journal, step=step), reserved)
     return min(journal.least_capacity(settings, step=step), reserved)

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -26,6 +26,11 @@ serve()
 """
 _LAST = 2000
 """Bytes of what a process wrote that are told when it ends by itself."""
+
+
+def interpreter() -> Sequence[str]:
+    """Return the command of a fresh interpreter."""
+    return (sys.executable,)
 
 
 class ProgramFailed(TensorlensError):
@@ -81,7 +86,7 @@ class Worker:
         # not a pipe, which would stop a program that writes much and that nobody reads
         self._written = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, folder],
+            [*interpreter(), "-c", _COMMAND, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._written,

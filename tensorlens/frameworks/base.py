@@ -7,6 +7,7 @@ A framework is used only when the program has already imported it: the registry 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.recordings import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
+from tensorlens.signals import is_from_a_handler
 
 UNKNOWN = -1
 """What a reader gives for a figure that cannot be had."""
@@ -36,8 +38,11 @@ class Counter(Protocol):
     """What counts, for the report's header."""
     precision: str
     """How exact it is, for the report's header."""
-    missing: Mapping[str, str]
-    """``allocated``, ``peak`` or ``reserved`` to the reason it reads :data:`UNKNOWN`."""
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """``allocated``, ``peak`` or ``reserved`` to the reason it reads :data:`UNKNOWN`."""
+        ...
 
     def reader(self) -> Reader:
         """Return a function that reads this device, for one thread alone.
@@ -254,19 +259,78 @@ class Compiler:
 
 compiler = Compiler()
 
-_FRAMEWORKS = {"torch": "tensorlens.frameworks.torch"}
+_FRAMEWORKS = {
+    "torch": "tensorlens.frameworks.torch",
+    "tensorflow": "tensorlens.frameworks.tensorflow",
+}
 _loaded: dict[str, Framework] = {}
+_left_out: dict[str, str] = {}
+"""Name to the note that says why it is not used, for what the program has imported."""
+_whole: tuple[tuple[Framework, ...], tuple[str, ...], Framework | None] = (), (), None
 
 
 def frameworks() -> list[Framework]:
-    """Return the adapters of the frameworks the program has imported, fully, so far."""
+    """Return the adapters of the frameworks the program has imported, fully, so far.
+
+    One whose adapter cannot be made is left out; :func:`left_out` says why.
+    """
     for name, adapter in _FRAMEWORKS.items():
-        if name not in _loaded and _is_imported(name):
-            _loaded[name] = importlib.import_module(adapter).Adapter()
-    return list(_loaded.values())
+        if name not in _loaded and name not in _left_out and _is_imported(name):
+            try:
+                _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
+            except Exception as error:
+                if is_from_a_handler(error):
+                    raise
+                text = " ".join(str(error).split()) or "no reason was given"
+                _left_out[name] = f"{name} is left out: {type(error).__name__}: {text}"
+    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
+
+
+def left_out() -> tuple[str, ...]:
+    """Return a note for each framework that was imported and cannot be used."""
+    return tuple(_left_out.values())
+
+
+def whole() -> Framework | None:
+    """Return all frameworks the program has imported so far, as one; None where there is none.
+
+    It is the same object until one more is imported, and the only framework itself where there
+    is but one and none was left out.
+    """
+    global _whole
+    parts, notes = tuple(frameworks()), left_out()
+    known = _whole
+    if parts != known[0] or notes != known[1]:
+        from tensorlens.frameworks.together import together
+
+        known = _whole = parts, notes, together(parts, notes)
+    return known[2]
+
+
+def awaited() -> tuple[str, ...]:
+    """Return the names of the modules whose import would bring one more framework."""
+    return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _left_out)
+
+
+def missing(trouble: str, when: str) -> str:
+    """Return the line for a person who asks for something before any framework is imported.
+
+    Args:
+        trouble: what cannot be done: ``nothing to record``.
+        when: until when the import must come.
+    """
+    names = " or ".join(_FRAMEWORKS)
+    return "; ".join([f"{trouble}: import {names} {when}", *left_out()])
 
 
 def _is_imported(name: str) -> bool:
+    """Tell whether a module has run to its end; one that loads when it is used stays unloaded."""
     module = sys.modules.get(name)
-    spec = getattr(module, "__spec__", None)
-    return spec is not None and not getattr(spec, "_initializing", False)
+    try:
+        # the module's own way to look up names may import it, or make up an answer
+        spec = object.__getattribute__(module, "__spec__")
+    except AttributeError:
+        return False
+    if spec is None or type(module) is getattr(importlib.util, "_LazyModule", None):
+        return False
+    return not getattr(spec, "_initializing", False)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tensorlens.capture.record import LiveRecording, record
-from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.base import Framework, Reader, frameworks
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.frameworks.base import Framework, Reader, whole
 from tensorlens.leaks.remains import Remains
 from tensorlens.records.moments import Resident
 from tensorlens.render.balance import place
@@ -30,7 +30,10 @@ class Peaks:
     """
 
     def __init__(self, device: str | None) -> None:
-        self._framework: Framework = frameworks()[0]
+        framework = whole()
+        if framework is None:
+            raise UsageError("no framework was imported")
+        self._framework: Framework = framework
         self._device = None if device is None else self._framework.device_name(device)
         self._recording: LiveRecording | None = record()
         try:

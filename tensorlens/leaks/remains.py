@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Steps, frameworks
+from tensorlens.frameworks.base import Steps, whole
 from tensorlens.frameworks.heap.paths import paths
 from tensorlens.frameworks.survivors import Survivor
 from tensorlens.records.tensors import SourceLine
@@ -44,10 +44,10 @@ class Stretch:
     """
 
     def __init__(self) -> None:
-        found = frameworks()
-        if not found:
+        framework = whole()
+        if framework is None:
             raise UsageError("no framework was imported")
-        self._steps: Steps = found[0].follow()
+        self._steps: Steps = framework.follow()
         self._steps.begin()
         if self._steps.left(0) is None:
             self._steps.close()

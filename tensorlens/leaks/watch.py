@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import StepFigures, Steps, frameworks
+from tensorlens.frameworks.base import Framework, StepFigures, Steps, missing, whole
+from tensorlens.frameworks.together import arrived
 from tensorlens.leaks.found import Watched
 from tensorlens.leaks.host import HostSampler
 from tensorlens.leaks.verdict import verdict
@@ -45,6 +47,7 @@ class LeakWatch:
             raise UsageError(f"warmup={warmup}: the number of steps that do not count, 0 or more")
         self._warmup = warmup
         self._steps: Steps | None = None
+        self._framework: Framework | None = None
         self._figures: list[StepFigures] = []
         self._report: LeakReport | None = None
         self._host = HostSampler()
@@ -57,12 +60,13 @@ class LeakWatch:
         """
         if self._steps is not None:
             raise UsageError("this watch is on already")
-        found = frameworks()
-        if not found:
-            raise UsageError("nothing to watch: import torch before the watch starts")
-        self._steps = found[0].follow()
+        framework = whole()
+        if framework is None:
+            raise UsageError(missing("nothing to watch", "before the watch starts"))
+        self._steps = framework.follow()
+        self._framework = framework
         self._figures = [self._steps.figures()]
-        self._host = HostSampler(found[0].pinned)
+        self._host = HostSampler(framework.pinned)
         self._report = None
         self._steps.begin()
         return self
@@ -118,7 +122,12 @@ class LeakWatch:
         steps = self._on("result()")
         tensors = steps.figures().allocated.get("cpu", 0)
         host = self._host.samples(len(self._figures) - 1, tensors)
-        return verdict(Watched(steps, tuple(self._figures), self._warmup, host))
+        report = verdict(Watched(steps, tuple(self._figures), self._warmup, host))
+        late = [
+            f"{name} was imported after the watch began, and is not in it"
+            for name in arrived(self._framework, whole())
+        ]
+        return replace(report, notes=(*report.notes, *late)) if late else report
 
     @property
     def report(self) -> LeakReport:

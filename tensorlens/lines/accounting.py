@@ -12,8 +12,8 @@ from time import perf_counter_ns
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.capture.signals import is_from_a_handler
 from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from tensorlens.lines.threads import ThreadState

@@ -11,7 +11,7 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodT
 from typing import Any
 
 from tensorlens.errors import ProfileError
-from tensorlens.frameworks.base import frameworks
+from tensorlens.frameworks.base import whole
 from tensorlens.lines.accounting import Account
 
 
@@ -77,12 +77,14 @@ def python_function(item: Any) -> FunctionType:
 
 def forward_of(item: Any) -> str | None:
     """Return the attribute to profile when ``item`` is a module instance, else None."""
-    return next((name for f in frameworks() if (name := f.forward_of(item)) is not None), None)
+    framework = whole()
+    return None if framework is None else framework.forward_of(item)
 
 
 def compiler_of(item: Any) -> str | None:
     """Return what compiles the lines of ``item`` away, or None."""
-    return next((name for f in frameworks() if (name := f.compiled_by(item)) is not None), None)
+    framework = whole()
+    return None if framework is None else framework.compiled_by(item)
 
 
 def why_not(item: Any) -> str:

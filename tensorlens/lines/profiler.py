@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from tensorlens.capture import reserve
 from tensorlens.errors import ProfileError
-from tensorlens.frameworks.base import frameworks
+from tensorlens.frameworks.base import whole
 from tensorlens.lines.accounting import Account, Switch
 from tensorlens.lines.around import AroundCall
 from tensorlens.lines.engine import Engine, engine
@@ -273,7 +273,7 @@ def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:
         return None
     several = not isinstance(devices, str) and isinstance(devices, Iterable)
     given = list(devices) if several else [devices]
-    loaded = frameworks()
-    for framework in loaded:
-        given = [framework.device_name(device) for device in given]
-    return tuple(str(device) for device in given)
+    framework = whole()
+    return tuple(
+        str(device) if framework is None else framework.device_name(device) for device in given
+    )

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from bytecode import Bytecode, Instr, Label
 from bytecode.instr import TryBegin
 
-from tensorlens.capture.signals import is_from_a_handler
 from tensorlens.lines.threads import Threads
+from tensorlens.signals import is_from_a_handler
 
 Hook = Callable[[], None]
 

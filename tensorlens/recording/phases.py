@@ -11,9 +11,10 @@ _LANDMARKS = {
     ("torch/optim/optimizer.py", "wrapper"): "optimizer",
     ("torch/autograd/graph.py", "_engine_run_backward"): "backward",
     ("torch/autograd/__init__.py", "_make_grads"): "backward",
+    ("keras/src/optimizers/base_optimizer.py", "apply"): "optimizer",
 }
 """Where torch 2.4 to 2.13 runs modules, a step of an optimizer and the autograd engine, and makes
-the gradients that it begins with."""
+the gradients that it begins with; and where Keras 3 steps its own optimizers."""
 
 
 def landmark(frame: Frame) -> str | None:

@@ -13,7 +13,7 @@ from tensorlens.records.cards import Card
 from tensorlens.records.moments import Moment
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
-from tensorlens.records.traces import Caution
+from tensorlens.records.traces import Caution, Formula
 from tensorlens.units import parse_bytes
 
 SCHEMA = "tensorlens.estimate"
@@ -138,7 +138,8 @@ class Estimate:
     card: Card | None
     """None for host memory."""
     allocated: Range
-    """Peak over all steps, as ``torch.cuda.max_memory_allocated()`` will tell."""
+    """Peak over all steps, as ``torch.cuda.max_memory_allocated()`` will tell, or ``peak`` of
+    ``tf.config.experimental.get_memory_info``."""
     reserved: Range
     """Peak over all steps, as ``torch.cuda.max_memory_reserved()`` will tell."""
     least_capacity: Range
@@ -162,6 +163,10 @@ class Estimate:
     versions: Mapping[str, str] | None = None
     program: str = ""
     """What was run: ``train.py:make_step``."""
+    framework: str = "torch"
+    """Whose allocator it is of: ``torch`` or ``tensorflow``."""
+    formulas: Sequence[Formula] = ()
+    """What rules of thumb come to, and why they are off."""
 
     @property
     def peak_allocated(self) -> int:

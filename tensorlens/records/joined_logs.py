@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
+from itertools import chain
 
 from tensorlens.records.events import START, EventLog, Mark
 
@@ -19,12 +20,19 @@ class Part:
     """What its devices' names begin with: ``rank0/``."""
     delay_ns: int = 0
     """How much later than the earliest it began; its times are moved by so much."""
+    threads: int = 0
+    """How many threads the parts before it met: numbers of its own go on from there."""
 
 
-def joined(parts: Sequence[Part]) -> EventLog:
+def joined(parts: Sequence[Part], *, same_marks: bool = False) -> EventLog:
     """Return one log: blocks that were there before first, then all events by time.
 
     Events of the same time keep their order; what a row's numbers refer to is renumbered.
+
+    Args:
+        parts: the logs.
+        same_marks: each mark was made in all of them, and is one moment: behind what stood
+            before it in any.
     """
     whole = EventLog()
     rows = [_taken_over(whole, part) for part in parts]
@@ -44,10 +52,27 @@ def joined(parts: Sequence[Part]) -> EventLog:
     )
     for number, part in enumerate(parts):
         whole.held.update({places[number][row]: size for row, size in part.log.held.items()})
-        whole.marks += [_moved(mark, part, places[number]) for mark in part.log.marks]
-        whole.dropped_marks += part.log.dropped_marks
-    whole.marks.sort(key=lambda mark: mark.row)
+    marks = [
+        [_moved(mark, part, places[number]) for mark in part.log.marks]
+        for number, part in enumerate(parts)
+    ]
+    dropped = [part.log.dropped_marks for part in parts]
+    if same_marks:
+        whole.marks = _same(marks)
+        whole.dropped_marks = [*min(dropped, key=len, default=[])]
+    else:
+        whole.marks = sorted(chain.from_iterable(marks), key=lambda mark: mark.row)
+        whole.dropped_marks = [*chain.from_iterable(dropped)]
     return whole
+
+
+def _same(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
+    """Return marks of which each column has the last ones: it may have dropped the first."""
+    found = []
+    for place in range(max(map(len, columns), default=0), 0, -1):
+        one, *others = (column[-place] for column in columns if len(column) >= place)
+        found.append(replace(one, row=max([one.row, *(each.row for each in others)])))
+    return found
 
 
 def _keys(part: Part, number: int) -> list[tuple[bool, int, int, int]]:
@@ -68,7 +93,15 @@ def _taken_over(whole: EventLog, part: Part) -> dict[str, Sequence[int]]:
         nodes.append(stacks.push(-1 if parent < 0 else nodes[parent], given.frames[frame], path))
     nodes.append(-1)
     contexts = [
-        whole.context_number(replace(each, forward=nodes[each.forward])) for each in log.contexts
+        whole.context_number(
+            replace(
+                each,
+                forward=nodes[each.forward],
+                # the recording's own thread is that of all
+                thread=each.thread and each.thread + part.threads,
+            )
+        )
+        for each in log.contexts
     ]
     contexts.append(-1)
     devices = [whole.device_number(part.prefix + name) for name in log.devices]

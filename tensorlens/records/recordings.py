@@ -42,6 +42,9 @@ class Origin:
     """Device to what recorded: ``torch CPU allocator``, ``CUDA memory history``."""
     started: float | None = None
     """Seconds since 1970, where known."""
+    started_ns: int | None = field(default=None, compare=False)
+    """The same by the clock that :func:`time.monotonic_ns` reads, where the events' times are of
+    that clock; within the process that recorded."""
     counted: Mapping[str, int] = field(default_factory=dict)
     """Device to the peak that its allocator counted by itself over the same time."""
     dropped: int = 0

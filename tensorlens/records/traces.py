@@ -19,6 +19,17 @@ class Caution:
     """The user's line that it was met on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A rule of thumb that many people use, and why it does not tell what a step needs."""
+
+    name: str
+    """``weights + layer outputs``."""
+    nbytes: int
+    why: str
+    """One line: what it leaves out."""
+
+
 @dataclass(slots=True)
 class Trace:
     """The requests of a run on tensors without data, in the order in which they were made.
@@ -41,6 +52,10 @@ class Trace:
     cautions: list[Caution] = field(default_factory=list)
     approximate: str | None = None
     """Why the device could not be put on stage, and host memory stands for it; else None."""
+    framework: str = "torch"
+    """Whose allocators are asked: ``torch`` or ``tensorflow``."""
+    formulas: Sequence[Formula] = ()
+    """What rules of thumb come to, to be told beside the figures."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """``torch`` to its version, and so on."""
     seconds: Sequence[float] = ()

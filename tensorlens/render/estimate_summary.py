@@ -51,6 +51,8 @@ def estimate_summary(estimate: Estimate) -> dict[str, Any]:
         "upper": estimate.upper,
         "steps": [asdict(step) for step in estimate.steps],
         "terms": [asdict(term) for term in estimate.terms],
+        "framework": estimate.framework,
+        "formulas": [asdict(each) for each in estimate.formulas],
         "warnings": [
             {"text": caution.text, "line": line_data(caution.line)} for caution in estimate.warnings
         ],

@@ -18,6 +18,13 @@ SETUP = "setup"
 """What comes before the first mark."""
 
 
+_CALLS = {
+    "torch": ("torch.cuda.max_memory_allocated()", "torch.cuda.max_memory_reserved()"),
+    "tensorflow": ("get_memory_info('GPU:0')['peak']", "regions of the BFC allocator"),
+}
+"""Framework to what tells the two peaks of a real run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One of the figures that a person asks for."""
@@ -104,17 +111,18 @@ def verdict(estimate: Estimate) -> str:
 def figures(estimate: Estimate) -> tuple[Figure, ...]:
     """Return the figures that are asked for first.
 
-    They are torch's two peaks, what a tool that watches the card sees, and the sum that decides
+    They are the allocator's two peaks, what a tool that watches the card sees, and the sum that decides
     whether it fits.
     """
     if estimate.card is None:
         return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
+    allocated, reserved = _CALLS.get(estimate.framework, _CALLS["torch"])
     return (
-        Figure("peak allocated", estimate.allocated, "torch.cuda.max_memory_allocated()"),
-        Figure("peak reserved", estimate.reserved, "torch.cuda.max_memory_reserved()"),
+        Figure("peak allocated", estimate.allocated, allocated),
+        Figure("peak reserved", estimate.reserved, reserved),
         Figure("taken, no context", estimate.taken, "reserved + kernels: nvidia-smi less context"),
         Figure("least capacity", estimate.least_capacity, "reserved, once unused cache went back"),
-        Figure("outside of torch", estimate.apart, "CUDA context, loaded kernels", "+"),
+        Figure(f"outside of {estimate.framework}", estimate.apart, "CUDA context, loaded kernels", "+"),
         Figure("card must have", estimate.needed, "decides whether it fits", "="),
     )
 

@@ -105,7 +105,8 @@ def test_a_program_without_torch(folder):
     done = tensorlens(folder, "run", "--record", "run.tlens", "plain.py")
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert last_words(done) == [
-        "tensorlens: --record: the program never imported torch, so run.tlens was not written"
+        "tensorlens: --record: the program never imported torch or "
+        "tensorflow, so run.tlens was not written"
     ]
     assert not (folder / "run.tlens").exists()
 

@@ -11,7 +11,7 @@ from torch import nn
 import tensorlens
 from tensorlens.frameworks.heap import walk
 from tensorlens.frameworks.heap.native import native
-from tensorlens.frameworks.torch.census.first_seen import FirstSeen
+from tensorlens.frameworks.first_seen import FirstSeen
 
 HELD = []
 

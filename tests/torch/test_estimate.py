@@ -8,10 +8,23 @@ import torch
 
 import tensorlens
 from tensorlens.errors import UsageError
+from tensorlens.estimating import worker
 from tensorlens.estimating.worker import ProgramFailed
+from tests import warm
 
 WEIGHTS = 8_000_000 + 8_192 + 80_384 + 512
 """1000 x 2000 and 2000 x 10 floats with their biases, each rounded up to 512 bytes."""
+
+
+@pytest.fixture
+def fresh():
+    """Asked for by a test whose interpreter has to import torch itself."""
+
+
+@pytest.fixture(autouse=True)
+def interpreter(request, monkeypatch):
+    if "fresh" not in request.fixturenames:
+        monkeypatch.setattr(worker, "interpreter", lambda: warm.python(device=True))
 
 
 def make(batch=32, optimizer="Adam"):
@@ -32,6 +45,7 @@ def make(batch=32, optimizer="Adam"):
 
 @pytest.fixture(scope="module")
 def adam():
+    # from beginning to end as a user has it
     return tensorlens.estimate(make, card="a100")
 
 
@@ -79,7 +93,7 @@ def test_inputs_are_told():
     assert estimate.by_role["input"] >= 4096 * 1000 * 4
 
 
-def test_host_memory():
+def test_host_memory(fresh):
     def make_on_host():
         net = torch.nn.Linear(100, 7)
 
@@ -284,7 +298,7 @@ def test_a_program_that_writes_much():
     assert tensorlens.estimate(make_loud).steps[0].allocated == WEIGHTS
 
 
-def test_where_the_card_cannot_be_put_on_stage(monkeypatch, tmp_path):
+def test_where_the_card_cannot_be_put_on_stage(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     estimate = tensorlens.estimate(make, card="a100")

@@ -9,9 +9,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from tensorlens.estimating.asking import question
+from tensorlens.estimating import worker as workers
 from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
+from tests import warm
 from tests.benchmarks import accuracy_cpu
 
 NUMBER = (8, 4)
@@ -21,6 +23,11 @@ RANDOM_STATE = 5056
 checkpointing sets aside to draw the same numbers again. No operator makes it."""
 
 PROGRAMS = {program.__name__: program for program in accuracy_cpu.PROGRAMS}
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch):
+    monkeypatch.setattr(workers, "interpreter", lambda: warm.python(fakes=True))
 
 
 @functools.cache

@@ -118,6 +118,14 @@ int32_t birth_of(uintptr_t address) {
   return block == nullptr ? -1 : block->birth;
 }
 
+// The size of the block that begins there, -1 if none does.
+int64_t size_of(uintptr_t address) {
+  Shard& shard = g_shards[shard_of(address)];
+  const Holding holding(shard.lock);
+  const Block* block = shard.blocks.find(address);
+  return block == nullptr ? -1 : block->size;
+}
+
 struct Unnamed {
   int64_t blocks = 0;
   int64_t bytes = 0;

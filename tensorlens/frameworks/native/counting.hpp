@@ -40,7 +40,7 @@ bool take_in(const void* data, int64_t size) {
     return record_in(data, size);
   }
   int64_t replaced;
-  return count_in(data, size, birth_here(), &replaced);
+  return count_in(data, size, birth_here_or_there(), &replaced);
 }
 
 void take_out(const void* data) {
@@ -339,6 +339,21 @@ TL_EXPORT uint64_t tl_module(int32_t number, const char** type) {
   }
   *type = g_modules.met()[number].name.c_str();
   return g_modules.met()[number].address;
+}
+
+// A graph function is called, by the line that runs; gives what ends the call.
+TL_EXPORT int64_t tl_call_begins(const char* function) {
+  try {
+    const Captured at = g_recording.load(std::memory_order_relaxed)
+        ? capture() : Captured{kNoStack, birth_here()};
+    return g_calls.begin(g_op_names.number(function), at);
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+TL_EXPORT void tl_call_ends(int64_t token) {
+  g_calls.end(token);
 }
 
 // Blocks that live. Both lists are released by whoever asked; null when there is no memory.

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include "elsewhere.hpp"
 #include "log.hpp"
 #include "nodes.hpp"
 #include "wishes.hpp"
@@ -183,7 +184,8 @@ bool made_nodes(const Running& now, int ops) {
   return false;
 }
 
-int32_t context_now(Running& now) {
+// `function` is the graph function that was called, -1 for none.
+int32_t context_now(Running& now, int32_t function) {
   const int ops = std::min(now.ops, Running::kDeep);
   const int nodes = std::min(now.nodes, Running::kDeep);
   ContextKey key{now.thread - 1, -1, -1, -1, kNoStack, 0};
@@ -193,6 +195,9 @@ int32_t context_now(Running& now) {
     key.op = now.op[ops - 1].name;
     key.outer = now.op[std::min(engine + 1, ops - 1)].name;
     key.grad = made_nodes(now, ops);
+  } else if (const auto node_here = g_node_here.load(std::memory_order_relaxed)) {
+    key.op = node_here();
+    key.outer = function;
   }
   if (is_after_last(now, engine)) {
     key.node = now.last.name;
@@ -215,13 +220,18 @@ struct Here {
 
   Here() noexcept {
     Running& now = t_running;
+    Call call{0, 0, -1, Captured{kNoStack, kNoBirth}};
+    g_calls.only(&call);
     try {
       running();
-      context = context_now(now);
+      context = context_now(now, call.function);
     } catch (const std::bad_alloc&) {
       // the event goes without
     }
     at = stack_now(now);
+    if (at.stack == kNoStack) {
+      at = call.at;
+    }
   }
 
   Event allocation(const void* data, int64_t size) const {
@@ -381,6 +391,7 @@ void record_mark(int64_t number) {
 }
 
 void lock_events() {
+  g_calls.lock.lock();
   lock_stacks();
   g_contexts.lock.lock();
   g_nodes.lock.lock();
@@ -396,12 +407,14 @@ void unlock_events() {
   g_nodes.lock.unlock();
   g_contexts.lock.unlock();
   unlock_stacks();
+  g_calls.lock.unlock();
 }
 
 // A child's memory is its own: what its parent records ends here.
 void stop_in_child() {
   g_recording.store(false, std::memory_order_relaxed);
   g_log.abandon();
+  g_calls.forget();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -49,14 +50,16 @@ class HostRecorder:
         self._native = native
         self._means = means
         # what was already allocated is counted in by the first to watch
-        unwatch = means.watch()
+        self._unwatch = weakref.finalize(self, means.watch())
+        self._unwatch.atexit = False
         try:
             self._naming = Naming(options, self._native, means.sight)
             self._span = self._native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
             self._naming.begin()
-        finally:
-            unwatch()
+        except BaseException:
+            self._unwatch()
+            raise
 
     def mark(self, name: str) -> None:
         """Give this moment a name."""
@@ -68,7 +71,11 @@ class HostRecorder:
         """Return the log so far; ``end`` stops recording."""
         if end:
             self._naming.end()
-        taken = self._native.read(self._span, end)
+        try:
+            taken = self._native.read(self._span, end)
+        finally:
+            if end:
+                self._unwatch()
         found = self._naming.found(self._started)
         maker = LogMaker(self._native, self._naming.paths(), taken.thread)
         log = self._log(maker, taken.rows, of_events(taken.rows), found)
@@ -81,6 +88,7 @@ class HostRecorder:
         return log, Origin(
             source={"cpu": self._means.source},
             started=self._wall,
+            started_ns=self._started,
             dropped=taken.dropped,
             dropped_peaks=peaks,
             notes=tuple(self._notes(taken)),

@@ -118,12 +118,18 @@ Nodes& g_nodes = *new Nodes;
 class OpNames {
  public:
   int32_t number(const char* name) {
+    return number(name, std::strlen(name));
+  }
+
+  int32_t number(const char* name, size_t length) {
     Cached& cached = cache_[(reinterpret_cast<uintptr_t>(name) >> 3) & (kCache - 1)];
     const Holding holding(lock);
-    if (cached.name == name && std::strcmp(texts_[cached.number]->c_str(), name) == 0) {
+    if (cached.name == name &&
+        texts_[cached.number]->compare(0, std::string::npos, name, length) == 0) {
       return cached.number;
     }
-    const auto [entry, fresh] = numbers_.emplace(name, static_cast<int32_t>(texts_.size()));
+    const auto [entry, fresh] =
+        numbers_.emplace(std::string(name, length), static_cast<int32_t>(texts_.size()));
     if (fresh) {
       texts_.push_back(&entry->first);
     }

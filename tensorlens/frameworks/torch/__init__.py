@@ -87,10 +87,17 @@ class Adapter:
         return None
 
     def forward_of(self, item: Any) -> str | None:
-        """Return ``forward`` when ``item`` is an instance of ``nn.Module``, else None."""
+        """Return ``forward`` when ``item`` is an instance of ``nn.Module``, else None.
+
+        Of a layer of Keras, which is one where torch is its backend, it is ``call``.
+        """
         from torch.nn import Module
 
-        return "forward" if issubclass(type(item), Module) else None
+        from tensorlens.frameworks.keras import kinds
+
+        if not issubclass(type(item), Module):
+            return None
+        return "call" if issubclass(type(item), kinds.layer()) else "forward"
 
     def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
         """Let code that ``torch.compile`` compiles call these as they are.

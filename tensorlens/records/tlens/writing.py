@@ -53,7 +53,8 @@ def _lines(recording: Recording) -> Iterator[bytes]:
 
 def _header(log: EventLog, origin: Origin) -> dict[str, Any]:
     known = {each.name: getattr(origin, each.name) for each in fields(origin)}
-    del known["dropped_peaks"]
+    # another process has another clock
+    del known["dropped_peaks"], known["started_ns"]
     return {
         "schema": SCHEMA,
         "version": VERSION,

@@ -34,7 +34,7 @@ _COLOURS = {
 }
 _SMALL = 3
 """What is used is drawn once more where it is less than this part of the whole."""
-_CACHED, _OUTSIDE, _FREE = "cached", "outside of torch", "free"
+_CACHED, _OUTSIDE, _FREE = "cached", "outside of {}", "free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def bar(estimate: Estimate, parts: Mapping[str, Part], fit: Fit | None) -> Bar:
         reserved = max(min(reserved, left), estimate.least_capacity.point)
     cached = max(reserved - estimate.peak_allocated, 0)
     stripes.append(Stripe(_CACHED, cached, "", "cached"))
-    stripes.append(Stripe(_OUTSIDE, outside, "#5b6470"))
+    stripes.append(Stripe(_OUTSIDE.format(estimate.framework), outside, "#5b6470"))
     used = sum(stripe.nbytes for stripe in stripes)
     capacity = used if fit is None else fit.capacity
     stripes.append(Stripe(_FREE, max(capacity - used, 0), "", "free"))
@@ -139,9 +139,13 @@ def bar(estimate: Estimate, parts: Mapping[str, Part], fit: Fit | None) -> Bar:
 
 def _terms(estimate: Estimate) -> Sequence[tuple[str, str, str, str]]:
     """Return each term: where it is, its name, its size, why."""
+    framework = estimate.framework
+    formulas = [
+        ("rule of thumb", each.name, size(each.nbytes), each.why) for each in estimate.formulas
+    ]
     return [
         (
-            "outside of torch" if term.apart else "in torch's memory",
+            f"outside of {framework}" if term.apart else f"in {framework}'s memory",
             term.name,
             f"{size(term.nbytes.point)}"
             if term.nbytes.is_exact
@@ -149,4 +153,4 @@ def _terms(estimate: Estimate) -> Sequence[tuple[str, str, str, str]]:
             term.why,
         )
         for term in sorted(estimate.terms, key=lambda term: term.apart)
-    ]
+    ] + formulas

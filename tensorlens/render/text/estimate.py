@@ -42,6 +42,7 @@ def estimate_parts(estimate: Estimate, page: Page) -> list[str]:
         _modules(estimate, page),
         _steps(estimate, page),
         *_terms(estimate, page),
+        _formulas(estimate, page),
         _warnings(estimate, page),
     ]
     return ["\n".join(lines) for lines in tables]
@@ -150,7 +151,7 @@ def _terms(estimate: Estimate, page: Page) -> list[list[str]]:
     outside = [term for term in estimate.terms if term.apart]
     return [
         _term_list("Besides the program's tensors, at the peak", inside, page),
-        _term_list("Outside of torch's memory", outside, page),
+        _term_list(f"Outside of {estimate.framework}'s memory", outside, page),
     ]
 
 
@@ -159,6 +160,15 @@ def _term_list(heading: str, terms: Sequence[Term], page: Page) -> list[str]:
     for term in terms:
         found += page.wrapped("  ", page.shown(f"{term.name}: {spread(term.nbytes)}"))
         found += page.wrapped(" " * _UNDER, page.shown(term.why), _UNDER)
+    return found
+
+
+def _formulas(estimate: Estimate, page: Page) -> list[str]:
+    found = ["Rules of thumb, for comparison"] if estimate.formulas else []
+    for each in estimate.formulas:
+        off = each.nbytes / max(estimate.peak_allocated, 1) - 1
+        found += page.wrapped("  ", page.shown(f"{each.name}: {size(each.nbytes)} ({off:+.0%})"))
+        found += page.wrapped(" " * _UNDER, page.shown(each.why), _UNDER)
     return found
 
 

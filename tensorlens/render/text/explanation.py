@@ -216,7 +216,8 @@ def _outside(estimate: Estimate) -> str:
     each = " ".join(
         f"{_capital(term.name)}: {spread(term.nbytes)}. {_because(term)}" for term in terms
     )
-    return f"Outside of torch's memory there are {spread(estimate.apart)}. {each}"
+    where = f"Outside of {estimate.framework}'s memory"
+    return f"{where} there are {spread(estimate.apart)}. {each}"
 
 
 def _growth(estimate: Estimate, parts: Mapping[str, Part]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorlens.frameworks.torch.census.graph import Graph, Saved
+from tensorlens.frameworks.torch.census.keras import joined
 
 _TRANSPARENT = frozenset(
     f"{name}Backward0"
@@ -37,7 +38,7 @@ class Labels:
         return self._text(self._modules.of(node))
 
     def _text(self, path: tuple[str, ...] | None) -> str | None:
-        return None if path is None else ".".join(path) or self._home or None
+        return None if path is None else joined(path) or self._home or None
 
     def made_by(self, node: Any) -> str:
         """Return the name of what a node computed."""

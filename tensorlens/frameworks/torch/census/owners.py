@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.first_seen import first_seen
 from tensorlens.frameworks.heap.walk import roots_among
-from tensorlens.frameworks.torch.census.first_seen import first_seen
+from tensorlens.frameworks.torch.census.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name
 from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
@@ -40,6 +41,9 @@ class Owners:
         """Modules found in the heap with the node that stands for their name."""
         self._optimizers: list[Root] = []
         """Those given; they wait, as they speak of parameters by the names that modules gave."""
+        self.keras = KerasOwners(self.naming, self.modules) if is_in_use() else None
+        if self.keras is not None:
+            roots = self.keras.add_roots(roots)
         self._add_modules([root for root in roots if issubclass(type(root.item), torch.nn.Module)])
         for root in roots:
             kind = type(root.item)
@@ -61,11 +65,25 @@ class Owners:
                 self.home = class_name(root.item)
             count = used[text] = used.get(text, 0) + 1
             nodes.append(self.naming.names.text(text + f"#{count}" * (count > 1)))
+        first = len(self.naming.again)
         self.modules.add([root.item for root in roots], nodes)
+        if self.keras is not None:
+            # a module of torch has a second name for the weights of layers in it
+            for index in range(first, len(self.naming.again)):
+                if self.keras.has(self.naming.given.addresses[index]):
+                    self.naming.again[index] = False
+
+    def add_keras(self, objects: list[Any]) -> None:
+        """Name what Keras's layers and optimizers among the heap's objects hold."""
+        if self.keras is not None:
+            self.keras.add_found(objects)
+            self.optimizers.anchors.update(self.keras.anchors)
 
     def add_found(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
         """Name what the heap's other modules hold, and what all optimizers hold."""
         known, names = self.modules.paths, self.naming.names
+        if self.keras is not None:
+            modules = self.keras.without_ours(modules)
         unknown = [item for item in modules if id(item) not in known] if known else list(modules)
         roots = first_seen.ordered(roots_among(unknown, KINDS))
         nodes = [names.open_text(class_name(module)) for module in roots]
@@ -107,4 +125,5 @@ class Owners:
         """Return address of a parameter to the path of the module that has it."""
         names, owners = self.naming.names, self.modules.owners()
         parts = {node: tuple(filter(None, names[node].split("."))) for node in {*owners.values()}}
-        return {address: parts[node] for address, node in owners.items()}
+        paths = {address: parts[node] for address, node in owners.items()}
+        return paths if self.keras is None else {**paths, **self.keras.module_paths()}

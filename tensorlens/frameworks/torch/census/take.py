@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from tensorlens.frameworks.base import Findings, Root
+from tensorlens.frameworks.census_table import Births
 from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
@@ -23,7 +24,7 @@ from tensorlens.frameworks.torch.census.modules import content_of
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
-from tensorlens.frameworks.torch.census.table import Births, tabulate
+from tensorlens.frameworks.torch.census.table import tabulate
 from tensorlens.frameworks.torch.native import TorchAllocator
 
 _KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
@@ -37,6 +38,7 @@ def take(roots: Sequence[Root]) -> Findings:
         objects = living()
         tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, node_types())
         owners = Owners(roots)
+        owners.add_keras(objects)
         owners.add_found(modules, optimizers)
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))

@@ -33,12 +33,15 @@ class BlockNames:
     def look(self) -> None:
         """Name what models and optimizers hold now, and the gradients there are."""
         self._looks += 1
-        found = [each for each in gc.get_objects() if issubclass(type(each), _KINDS)]
+        objects = gc.get_objects()
+        found = [each for each in objects if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
         optimizers = [each for each in found if isinstance(each, torch.optim.Optimizer)]
         roots = _outermost(modules)
         owners = Owners([Root(root, None) for root in roots])
+        owners.add_keras(objects)
         owners.add_found([], optimizers)
+        del objects
         naming = owners.naming
         columns = zip(naming.items, naming.given.nodes, naming.roles, strict=True)
         named = [(item, naming.names[node], ROLES[role]) for item, node, role in columns]

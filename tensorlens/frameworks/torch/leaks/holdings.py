@@ -18,7 +18,7 @@ from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.leaks import references
-from tensorlens.frameworks.torch.leaks.arrays import bases_of, outside, shown
+from tensorlens.frameworks.heap.outside import bases_of, outside, shown
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.frameworks.torch.leaks.storages import storages_in
 from tensorlens.records.leaks import Reference
@@ -139,6 +139,7 @@ class _Look:
         held_storages = [each for each, count in zip(storages, of_storages, strict=True) if count]
         in_heap = list(tensors)
         owners = Owners(())
+        owners.add_keras(objects)
         owners.add_found(modules, optimizers)
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))

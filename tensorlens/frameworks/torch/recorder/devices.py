@@ -11,7 +11,7 @@ from tensorlens.frameworks.native.host_recorder import HostRecorder
 from tensorlens.frameworks.torch.recorder import cuda
 from tensorlens.frameworks.torch.recorder.cpu import host_recorder
 from tensorlens.records.events import EventLog
-from tensorlens.records.joined_logs import Part, joined
+from tensorlens.records.joined_recordings import as_one
 from tensorlens.records.recordings import Origin
 
 
@@ -58,23 +58,5 @@ class _Recorders:
             accelerator = self._accelerator.read(end)
         finally:
             host = self._host.read(end) if self._host is not None else None
-        log, origin = _merged([each for each in (host, accelerator) if each is not None])
+        log, origin = as_one([each for each in (host, accelerator) if each is not None])
         return log, replace(origin, notes=(*origin.notes, *filter(None, (self._note,))))
-
-
-def _merged(found: list[tuple[EventLog, Origin]]) -> tuple[EventLog, Origin]:
-    if len(found) < 2:
-        return found[0] if found else (EventLog(), Origin())
-    starts = [origin.started or 0.0 for _, origin in found]
-    log = joined(
-        [
-            Part(log, delay_ns=round((start - min(starts)) * 1e9))
-            for (log, _), start in zip(found, starts, strict=True)
-        ]
-    )
-    return log, replace(
-        found[0][1],
-        started=min(starts),
-        source={name: text for _, origin in found for name, text in origin.source.items()},
-        notes=tuple(dict.fromkeys(note for _, origin in found for note in origin.notes)),
-    )

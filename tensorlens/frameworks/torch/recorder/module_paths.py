@@ -19,6 +19,7 @@ def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
     objects = living()
     (modules,) = select(objects, (torch.nn.Module,))[:1]
     owners = Owners(roots)
+    owners.add_keras(objects)
     owners.add_found(modules, ())
     names = owners.naming.names
     nameless = array("Q", (id(module) for module, _ in owners.nameless))

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from tensorlens.frameworks.heap import select
 from tensorlens.frameworks.heap.rows import MODULES, is_subtype
-from tensorlens.frameworks.torch.leaks.capsules import CAPSULE, memory_of
+from tensorlens.frameworks.heap.capsules import CAPSULE, memory_of
 
 _AT_ONCE = 20_000
 """Objects that are asked for their referents in one go."""
 
 
 class Outside(NamedTuple):
-    """What holds memory of torch's without the collector's knowing, by the block's address."""
+    """What holds a framework's memory without the collector's knowing, by the block's address."""
 
     arrays: dict[int, list[Any]]
     capsules: dict[int, list[Any]]

@@ -1,0 +1,78 @@
+"""What the tables of every framework's census have in common: births, last names, aliases."""
+
+from __future__ import annotations
+
+from array import array
+
+from tensorlens.frameworks.heap import no_locals
+from tensorlens.frameworks.native.allocator import NativeAllocator
+from tensorlens.records.tensors import SourceLine, TensorTable
+
+
+class Births:
+    """Which line allocated a storage, as far as the native counter watched."""
+
+    def __init__(self, allocator: NativeAllocator | None) -> None:
+        self._allocator = allocator
+
+    def numbers(self, storages: array[int]) -> array[int]:
+        """Return the number of the line that allocated each, -1 where it is not known."""
+        if self._allocator is None:
+            return array("i", [-1]) * len(storages)
+        return self._allocator.births(storages)
+
+    def line(self, number: int) -> SourceLine:
+        """Return a line by its number."""
+        assert self._allocator is not None
+        return SourceLine(*self._allocator.birth_line(number))
+
+
+def add_births(table: TensorTable, births: Births) -> None:
+    """Fill in the line that allocated each storage, as far as that is known."""
+    numbers = births.numbers(table.storage)
+    if numbers == array("i", [-1]) * len(numbers):
+        table.born = numbers
+        return
+    lines: dict[int, int] = {-1: -1}
+    for number in set(numbers) - {-1}:
+        lines[number] = len(table.lines)
+        table.lines.append(births.line(number))
+    table.born = array("i", map(lines.__getitem__, numbers))
+
+
+def name_the_rest(table: TensorTable) -> None:
+    """Name what nothing holds that Python can see by the line that made it, if that is known."""
+    if not table.name or min(table.name) >= 0:
+        return
+    native = -1
+    made: dict[int, int] = {}
+    for row, node in enumerate(table.name):
+        if node >= 0:
+            continue
+        line = table.born[row]
+        if line >= 0 and line not in made:
+            made[line] = table.names.text(f"made at {table.lines[line]}")
+        elif line < 0 and native < 0:
+            variable = "held by a variable that cannot be read here"
+            native = table.names.text(variable if no_locals() else "held by NumPy or native code")
+        table.name[row] = made[line] if line >= 0 else native
+
+
+def choose_counted(table: TensorTable, first: array[int]) -> None:
+    """Let one row of each shared storage be counted, and the others point to it."""
+    groups: dict[int, list[int]] = {}
+    for row, storage in enumerate(first):
+        groups.setdefault(storage, []).append(row)
+    for rows in groups.values():
+        if len(rows) > 1:
+            # the role comes first, then the tensor that shows all of the storage
+            counted = min(
+                rows,
+                key=lambda row: (
+                    table.role[row],
+                    table.nbytes[row] < table.storage_nbytes[row],
+                    row,
+                ),
+            )
+            for row in rows:
+                table.alias[row] = -1 if row == counted else counted

@@ -1,0 +1,78 @@
+"""The classes of Keras, where the program has imported them, and how their instances are read."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tensorlens.frameworks.heap.fallback import dict_of
+
+
+class Never:
+    """What no object is an instance of: stands for a class that was never imported."""
+
+
+def imported(module: str, name: str) -> type:
+    """Return a class by its place, or :class:`Never` where its module has not been imported."""
+    content = getattr(sys.modules.get(module), "__dict__", {})
+    kind = content.get(name)
+    return kind if isinstance(kind, type) else Never
+
+
+def is_imported() -> bool:
+    """Tell whether there can be a layer."""
+    return layer() is not Never
+
+
+def variable() -> type:
+    """Return the class of variables, which those of every backend derive from."""
+    return imported("keras.src.backend.common.variables", "Variable")
+
+
+def layer() -> type:
+    """Return the class of layers and models."""
+    return imported("keras.src.layers.layer", "Layer")
+
+
+def optimizer() -> type:
+    """Return the class of optimizers."""
+    return imported("keras.src.optimizers.base_optimizer", "BaseOptimizer")
+
+
+def seed_generator() -> type:
+    """Return the class of what holds the state of random numbers."""
+    return imported("keras.src.random.seed_generator", "SeedGenerator")
+
+
+def metric() -> type:
+    """Return the class of metrics."""
+    return imported("keras.src.metrics.metric", "Metric")
+
+
+def content_of(item: Any) -> dict[str, Any]:
+    """Return an object's own attributes, without asking the object."""
+    content = dict_of(item)
+    if not issubclass(type(content), dict):
+        return {}
+    return {key: value for key, value in dict.items(content) if type(key) is str}
+
+
+def items_of(value: Any) -> list[Any]:
+    """Return the items of a list or tuple, of Keras's tracked lists too."""
+    for plain in (list, tuple):
+        if issubclass(type(value), plain):
+            return list(plain.__iter__(value))
+    return []
+
+
+def text_of(value: Any) -> str:
+    """Return a text, or nothing for what is none."""
+    return value if type(value) is str else ""
+
+
+def class_name(item: Any) -> str:
+    """Return the name of an object's class, without running code of its metaclass."""
+    try:
+        return str(type.__dict__["__name__"].__get__(type(item)))
+    except Exception:
+        return "object"

@@ -1,0 +1,134 @@
+"""Names of what layers, metrics and seed generators hold: variables by their path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.keras import kinds
+from tensorlens.records.names import Names
+
+Give = Callable[[Any, int, str], None]
+"""Names a variable: takes it, the node of its name and its role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A variable and what holds it."""
+
+    variable: Any
+    role: str
+    layer: Any
+
+
+class LayerNames:
+    """Names the variables of given models first, then of all others."""
+
+    def __init__(self, names: Names, give: Give) -> None:
+        self._names, self._give = names, give
+        self._used: dict[str, int] = {}
+        self.given: dict[int, int] = {}
+        """``id()`` of a variable to its node."""
+        self.paths: dict[int, str] = {}
+        """``id()`` of a layer to its path."""
+        self.layer_of: dict[int, str] = {}
+        """``id()`` of a variable to the path of the layer that has it."""
+
+    def add_roots(self, roots: Sequence[Root]) -> None:
+        """Name what given models hold, below the root's name where it has one."""
+        for root in roots:
+            if issubclass(type(root.item), kinds.layer()):
+                prefix = None if root.name is None else self._names.text(root.name)
+                for owned in walk(root.item):
+                    self._name(owned, prefix)
+
+    def add_layers(self, layers: Iterable[Any]) -> None:
+        """Name what these layers hold themselves."""
+        for layer in layers:
+            self.note_path(layer)
+            for owned in own(layer):
+                self._name(owned, None)
+
+    def add_metrics(self, metrics: Iterable[Any]) -> None:
+        """Name what metrics hold."""
+        for metric in metrics:
+            for variable in kinds.items_of(kinds.content_of(metric).get("_variables")):
+                self._name(Owned(variable, "buffer", None), None)
+
+    def add_seed_generators(self, generators: Iterable[Any]) -> None:
+        """Name the states of random numbers."""
+        for generator in generators:
+            state = kinds.content_of(generator).get("state")
+            self._name(Owned(state, "buffer", None), None)
+
+    def add_variables(self, variables: Iterable[Any]) -> None:
+        """Name variables that nothing of the above holds."""
+        for variable in variables:
+            trainable = kinds.content_of(variable).get("_trainable") is True
+            self._name(Owned(variable, "parameter" if trainable else "buffer", None), None)
+
+    def note_path(self, layer: Any) -> str:
+        """Return the path of a layer, and keep it in :attr:`paths`."""
+        return self.paths.setdefault(id(layer), path_of(layer))
+
+    def _name(self, owned: Owned, prefix: int | None) -> None:
+        variable = owned.variable
+        if not issubclass(type(variable), kinds.variable()) or id(variable) in self.given:
+            return
+        if owned.layer is not None:
+            self.layer_of[id(variable)] = self.note_path(owned.layer)
+        content = kinds.content_of(variable)
+        found = kinds.text_of(content.get("_path")) or kinds.text_of(content.get("_name"))
+        text = found or "variable"
+        if prefix is not None:
+            node = self._names.attribute(prefix, text)
+        else:
+            count = self._used[text] = self._used.get(text, 0) + 1
+            node = self._names.text(text if count == 1 else f"{text}#{count}")
+        self.given[id(variable)] = node
+        self._give(variable, node, owned.role)
+
+
+def own(layer: Any) -> Iterator[Owned]:
+    """Give the variables that a layer holds itself."""
+    content = kinds.content_of(layer)
+    for attribute, role in (
+        ("_trainable_variables", "parameter"),
+        ("_non_trainable_variables", "buffer"),
+    ):
+        for variable in kinds.items_of(content.get(attribute)):
+            yield Owned(variable, role, layer)
+    for generator in kinds.items_of(content.get("_seed_generators")):
+        yield Owned(kinds.content_of(generator).get("state"), "buffer", layer)
+    for metric in kinds.items_of(content.get("_metrics")):
+        for variable in kinds.items_of(kinds.content_of(metric).get("_variables")):
+            yield Owned(variable, "buffer", layer)
+
+
+def walk(model: Any) -> Iterator[Owned]:
+    """Give the variables of a model and of all layers in it, in Keras's own order."""
+    for layer in layers_of(model):
+        yield from own(layer)
+
+
+def layers_of(model: Any) -> Iterator[Any]:
+    """Give a model and all layers in it, each once, in Keras's own order."""
+    waiting, seen = [model], set()
+    while waiting:
+        layer = waiting.pop()
+        if id(layer) not in seen and issubclass(type(layer), kinds.layer()):
+            seen.add(id(layer))
+            yield layer
+            waiting.extend(reversed(kinds.items_of(kinds.content_of(layer).get("_layers"))))
+
+
+def path_of(layer: Any) -> str:
+    """Return the path of a layer within its model: ``sequential/dense``."""
+    content = kinds.content_of(layer)
+    path = kinds.text_of(content.get("_path"))
+    if path:
+        return path
+    parent, name = kinds.text_of(content.get("_parent_path")), kinds.text_of(content.get("name"))
+    return "/".join(filter(None, (parent, name))) or kinds.class_name(layer)

@@ -1,0 +1,82 @@
+// What runs on threads without Python code: a framework that executes a graph there says which node
+// allocates, and Python which function was called and where.
+
+#pragma once
+
+#include "stacks.hpp"
+
+#include <vector>
+
+namespace {
+
+// Gives the number of the name of what runs on this thread, -1 for nothing. Null where the
+// framework tells of operators by hooks.
+std::atomic<int32_t (*)()> g_node_here{nullptr};
+
+struct Call {
+  int64_t token;
+  uintptr_t thread;
+  int32_t function;
+  Captured at;
+};
+
+// The calls of graph functions that have not returned.
+class Calls {
+ public:
+  int64_t begin(int32_t function, Captured at) {
+    const auto thread = reinterpret_cast<uintptr_t>(PyGILState_GetThisThreadState());
+    const Holding holding(lock);
+    calls_.push_back(Call{++last_, thread, function, at});
+    count_.store(calls_.size(), std::memory_order_relaxed);
+    return last_;
+  }
+
+  void end(int64_t token) {
+    const Holding holding(lock);
+    calls_.erase(
+        std::remove_if(
+            calls_.begin(), calls_.end(), [&](const Call& call) { return call.token == token; }),
+        calls_.end());
+    count_.store(calls_.size(), std::memory_order_relaxed);
+  }
+
+  // The innermost call, if all are one thread's: then it is the one that has nodes run.
+  bool only(Call* found) {
+    if (count_.load(std::memory_order_relaxed) == 0) {
+      return false;
+    }
+    const Holding holding(lock);
+    for (const Call& call : calls_) {
+      if (call.thread != calls_.front().thread) {
+        return false;
+      }
+    }
+    if (!calls_.empty()) {
+      *found = calls_.back();
+    }
+    return !calls_.empty();
+  }
+
+  void forget() {
+    calls_.clear();
+    count_.store(0, std::memory_order_relaxed);
+  }
+
+  SpinLock lock;
+
+ private:
+  std::vector<Call> calls_;
+  std::atomic<size_t> count_{0};
+  int64_t last_ = 0;
+};
+
+Calls& g_calls = *new Calls;
+
+int32_t birth_here_or_there() {
+  const int32_t birth = birth_here();
+  Call call;
+  return birth == kNoBirth && g_watching.load(std::memory_order_relaxed) && g_calls.only(&call)
+      ? call.at.birth : birth;
+}
+
+}  // namespace

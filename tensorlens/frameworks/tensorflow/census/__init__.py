@@ -1,0 +1,1 @@
+"""Live tensors of TensorFlow and Keras: found, read, named, and held against the allocators."""

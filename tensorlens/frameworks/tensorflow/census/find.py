@@ -1,0 +1,58 @@
+"""Finds what the heap has of TensorFlow's and Keras's, for a census to read and to name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorlens.frameworks.heap import living, select
+from tensorlens.frameworks.tensorflow.census import kinds
+from tensorlens.frameworks.tensorflow.census.rows import Heap
+
+
+def look(roots: list[Any]) -> Heap:
+    """Return the heap's objects by kind.
+
+    ``roots`` are found even where the collector does not show them (``gc.freeze``).
+    """
+    objects = living()
+    found = select(
+        objects,
+        (
+            *(kinds.eager_tensor(), kinds.variable(), kinds.distributed_variable()),
+            *(kinds.keras_variable(), kinds.layer(), kinds.optimizer()),
+            *(kinds.legacy_optimizer(), kinds.seed_generator(), kinds.metric(), kinds.tape()),
+            *(kinds.dataset(), kinds.iterator(), kinds.func_graph()),
+        ),
+        (list,),
+    )
+    heap = Heap(objects, *found)
+    known = {id(each) for each in heap.layers} | {id(each) for each in heap.optimizers}
+    for root in roots:
+        for kind, items in ((kinds.layer(), heap.layers), (kinds.optimizer(), heap.optimizers)):
+            if issubclass(type(root), kind) and id(root) not in known:
+                items.append(root)
+    _bring_hidden(heap)
+    return heap
+
+
+def _bring_hidden(heap: Heap) -> None:
+    """Take in what objects of the heap refer to and the heap does not show."""
+    shown = {id(each) for each in heap.keras_variables}
+    for holder in (*heap.layers, *heap.optimizers):
+        content = kinds.content_of(holder)
+        for attribute in ("_trainable_variables", "_non_trainable_variables", "_variables"):
+            for each in kinds.items_of(content.get(attribute)):
+                if issubclass(type(each), kinds.keras_variable()) and id(each) not in shown:
+                    shown.add(id(each))
+                    heap.keras_variables.append(each)
+    _bring(heap.keras_variables, "_value", kinds.variable(), heap.variables)
+    _bring(heap.variables, "_handle", kinds.eager_tensor(), heap.tensors)
+
+
+def _bring(holders: list[Any], attribute: str, kind: type, items: list[Any]) -> None:
+    shown = {id(each) for each in items}
+    for holder in holders:
+        inner = kinds.content_of(holder).get(attribute)
+        if issubclass(type(inner), kind) and id(inner) not in shown:
+            shown.add(id(inner))
+            items.append(inner)

@@ -1,0 +1,108 @@
+"""Finds gradients: lists of tensors that go with the weights of a model.
+
+TensorFlow keeps nothing that leads from a gradient to its weight. ``tape.gradient`` returns a list
+in the order of the variables it was given, so a list whose tensors have the shapes of a model's
+weights, one for one, is taken for their gradients; and so is a tensor that stands in a tuple with a
+variable of its shape, as optimizers are given them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tensorlens.frameworks.tensorflow.census import kinds
+from tensorlens.frameworks.tensorflow.census.models import trainable
+from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+
+NOTE = "taken for a gradient: it stands in a list of tensors with the shapes of the weights"
+
+Shape = tuple[int, ...]
+UNKNOWN: Shape = (-1,)
+
+
+class Weights:
+    """The lists of variables that gradients may have been asked for, by their shapes."""
+
+    def __init__(self, heap: Heap, rows: Rows) -> None:
+        self._rows = rows
+        self._lists: dict[int, dict[tuple[Shape, ...], list[int]]] = {}
+        for optimizer in heap.optimizers:
+            self._add(kinds.items_of(kinds.content_of(optimizer).get("_trainable_variables")))
+        for layer in heap.layers:
+            self._add(trainable(layer))
+        of_heap = (kinds.keras_variable(), kinds.variable())
+        for items in heap.lists:
+            if items and issubclass(type(items[0]), of_heap):
+                self._add(list(items))
+
+    def _add(self, variables: Sequence[Any]) -> None:
+        rows = [self._rows.of.get(id(each), -1) for each in variables]
+        if rows and min(rows) >= 0:
+            alike = self._lists.setdefault(len(rows), {})
+            alike.setdefault(tuple(map(self._shape, rows)), rows)
+
+    def _shape(self, row: int) -> Shape:
+        return self._rows.all[row].fact.shape
+
+    def pairs(self, heap: Heap) -> Iterator[tuple[int, int, str]]:
+        """Give ``(row of a gradient, row of its weight, what is added to the weight's name)``."""
+        gradient = (kinds.eager_tensor(), kinds.indexed_slices(), type(None))
+        for items in heap.lists:
+            if items and type(items[0]) in gradient:
+                yield from self._of_list(list(items))
+            elif items and type(items[0]) is tuple and len(items[0]) == 2:
+                for pair in list(items):
+                    if type(pair) is tuple and len(pair) == 2:
+                        yield from self._of_pair(*pair)
+
+    def _of_list(self, items: list[Any]) -> Iterator[tuple[int, int, str]]:
+        # one tensor alone has the shape of a weight too often
+        if len(items) < 2 or len(items) not in self._lists:
+            return
+        shapes = [None if item is None else self._shape_or_unknown(item) for item in items]
+        for wanted, weights in self._lists[len(items)].items():
+            if all(a is None or a == b for a, b in zip(shapes, wanted, strict=True)):
+                for item, weight in zip(items, weights, strict=True):
+                    if item is not None:
+                        yield from self._parts(item, weight)
+                return
+
+    def _of_pair(self, gradient: Any, variable: Any) -> Iterator[tuple[int, int, str]]:
+        weight = self._rows.of.get(id(variable))
+        is_variable = issubclass(type(variable), (kinds.keras_variable(), kinds.variable()))
+        if weight is None or not is_variable:
+            return
+        if self._shape_of(gradient) == self._shape(weight):
+            yield from self._parts(gradient, weight)
+
+    def _shape_of(self, item: Any) -> Shape | None:
+        if type(item) is kinds.indexed_slices():
+            shape = kinds.content_of(item).get("_dense_shape")
+            values = self._rows.of.get(id(kinds.content_of(item).get("_values")))
+            if values is None:
+                return None
+            width = self._shape(values)[1:]
+            return self._embedding(width) if shape is not None or width else None
+        row = self._rows.of.get(id(item))
+        return None if row is None or self._rows.is_value(row) else self._shape(row)
+
+    def _shape_or_unknown(self, item: Any) -> Shape:
+        shape = self._shape_of(item)
+        return UNKNOWN if shape is None else shape
+
+    def _embedding(self, width: Shape) -> Shape | None:
+        """Return the shape of the one weight whose rows have this width."""
+        lists = (shapes for alike in self._lists.values() for shapes in alike)
+        shapes = {shape for each in lists for shape in each if shape[1:] == width}
+        return shapes.pop() if len(shapes) == 1 else None
+
+    def _parts(self, gradient: Any, weight: int) -> Iterator[tuple[int, int, str]]:
+        if type(gradient) is not kinds.indexed_slices():
+            yield self._rows.of[id(gradient)], weight, "grad"
+            return
+        content = kinds.content_of(gradient)
+        for part in ("values", "indices", "dense_shape"):
+            row = self._rows.of.get(id(content.get(f"_{part}")))
+            if row is not None:
+                yield row, weight, f"grad.{part}"

@@ -1,0 +1,187 @@
+"""Gives every row its one best name, and its role.
+
+In this order: its path in a model or an optimizer; the weight whose gradient it is; the variable,
+attribute or container that holds it; what a tape keeps it for; the line that made it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.heap import anchors, hold
+from tensorlens.frameworks.tensorflow.census import gradients, kinds
+from tensorlens.frameworks.tensorflow.census.given import Given
+from tensorlens.frameworks.tensorflow.census.models import KerasNames
+from tensorlens.frameworks.tensorflow.census.optimizers import OptimizerNames
+from tensorlens.frameworks.tensorflow.census.reading import VARIANT
+from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+from tensorlens.frameworks.tensorflow.census.tapes import Tapes
+from tensorlens.records.names import ATTRIBUTE, Names
+
+_INTERNAL = ("tensorflow", "keras")
+_STORAGE = "_storage"
+_HANDLE = "what operations know the variable by"
+
+
+class NamedRows:
+    """Names the rows, and fills in their roles, modules, holders and notes."""
+
+    def __init__(self, heap: Heap, rows: Rows, tapes: Tapes, roots: Sequence[Root]) -> None:
+        self.names = Names()
+        self._heap, self._rows, self._tapes = heap, rows, tapes
+        self._loose: set[int] = set()
+        self._given = Given(rows)
+        self._handles = rows.handles()
+        self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
+        self._keras = KerasNames(heap, self.names, self._given.give)
+        self._optimizers = OptimizerNames(self.names, self._given)
+        self._keras.add_roots(roots)
+        self._keras.add_found()
+        self._optimizers.add_all(heap, roots)
+        self._keras.add_rest()
+        self._name_replicas()
+        self._name_gradients()
+        self._ask_holders(roots)
+        self._note_inputs()
+        self._ask_tapes()
+        self._name_parts()
+
+    def _name_replicas(self) -> None:
+        """Name each device's own copy of a distributed variable."""
+        outer = {
+            id(kinds.content_of(each).get("_value")): each for each in self._heap.keras_variables
+        }
+        for variable in self._heap.distributed:
+            holder = outer.get(id(variable), variable)
+            node = self._given.node_of(holder)
+            if node is None:
+                text = str(kinds.content_of(variable).get("_name") or "variable")
+                node = self.names.text(text.partition(":")[0])
+            for place, each in enumerate(kinds.items_of(kinds.content_of(variable).get("_values"))):
+                below = self.names.index(self.names.attribute(node, "replica"), place)
+                self._given.give(each, below, "parameter" if _is_trainable(each) else "buffer")
+
+    def _name_gradients(self) -> None:
+        weights = gradients.Weights(self._heap, self._rows)
+        for row, weight, suffix in weights.pairs(self._heap):
+            found, parent = self._rows.all[row], self._rows.all[weight].name
+            if found.name < 0 and parent >= 0:
+                found.name, found.role = self.names.attribute(parent, suffix), "gradient"
+                found.note = gradients.NOTE
+
+    def _ask_holders(self, roots: Sequence[Root]) -> None:
+        """Name what is left by the variable, attribute or container that holds it."""
+        handles = {handle for handle, _ in self._handles}
+        rows = self._rows.all
+        wanted = [
+            row
+            for row, each in enumerate(rows)
+            if each.name < 0 and each.owner and row not in handles
+        ]
+        # a variable's value is held by what holds the variable
+        targets = array("Q", (rows[row].owner for row in wanted))
+        if not targets:
+            return
+        named = {**self._layers(), **self._optimizers.anchors, **self._places(roots)}
+        first = len(self.names)
+        held = hold(
+            self._heap.objects,
+            targets,
+            anchors(_INTERNAL),
+            self.names,
+            loose=self._loose,
+            named=named,
+        )
+        self._pass_over_wrappers(first)
+        for row, node in zip(wanted, held, strict=True):
+            if node >= 0:
+                self._rows.all[row].name = node
+                self._set_role(row)
+
+    def _pass_over_wrappers(self, first: int) -> None:
+        """Name items of the lists that TensorFlow tracks by the list: it has another in it."""
+        names = self.names
+        for node in range(first, len(names)):
+            parent = names.parents[node]
+            if parent >= first and names.kinds[parent] == ATTRIBUTE:
+                if names.texts[names.values[parent]] == _STORAGE:
+                    names.parents[node] = names.parents[parent]
+
+    def _layers(self) -> dict[int, int]:
+        paths = self._keras.paths
+        return {address: self.names.text(path) for address, path in paths.items()}
+
+    def _places(self, roots: Sequence[Root]) -> dict[int, int]:
+        """Return the nodes that names below other roots begin with."""
+        alone = sum(root.name is None for root in roots) == 1
+        found: dict[int, int] = {}
+        for root in roots:
+            kind = type(root.item)
+            if issubclass(kind, (kinds.layer(), kinds.optimizer(), kinds.eager_tensor())):
+                continue
+            is_home = alone and issubclass(kind, kinds.module())
+            text = "" if root.name is None and is_home else root.name
+            found[id(root.item)] = self.names.text(
+                kinds.class_name(root.item) if text is None else text
+            )
+        return found
+
+    def _set_role(self, row: int) -> None:
+        found = self._rows.all[row]
+        if self._rows.is_value(row):
+            found.role = "parameter" if found.owner in self._trainable else "buffer"
+
+    def _note_inputs(self) -> None:
+        """Give what datasets are made from its role."""
+        for dataset in self._heap.datasets:
+            for tensor in kinds.items_of(kinds.content_of(dataset).get("_tensors")):
+                place = self._rows.of.get(id(tensor))
+                if place is not None and self._rows.all[place].role == "other":
+                    self._rows.all[place].role = "input"
+
+    def _ask_tapes(self) -> None:
+        """Say what tapes keep; name by it what nothing else names."""
+        layers = {}
+        for variable in self._heap.keras_variables:
+            handle = kinds.content_of(kinds.content_of(variable).get("_value")).get("_handle")
+            path = self._keras.layer_of.get(id(variable))
+            if handle is not None and path:
+                layers[handle._id] = path
+        self._tapes.find_uses(layers)
+        for number, use in self._tapes.uses.items():
+            place = self._rows.by_number.get(number)
+            if place is None or self._rows.is_value(place):
+                continue
+            row = self._rows.all[place]
+            if row.name < 0 or self.names.root(row.name) in self._loose:
+                row.name = self.names.text(use.text)
+                row.role = "activation" if use.argument is None else "input"
+            elif row.role == "other":
+                row.role = "activation" if use.argument is None else "input"
+                row.held_by = use.text
+            if use.argument is None and use.path:
+                row.module = "/".join(use.path)
+
+    def _name_parts(self) -> None:
+        """Name handles after their variables, and elements of lists after the lists."""
+        rows = self._rows.all
+        for handle, value in self._handles:
+            if rows[value].name < 0 and rows[handle].name >= 0:
+                rows[value].name = self.names.attribute(rows[handle].name, "value")
+            elif rows[handle].name < 0 and rows[value].name >= 0:
+                rows[handle].name = self.names.attribute(rows[value].name, "handle")
+                rows[handle].note = rows[handle].note or _HANDLE
+        for whole, part in self._rows.elements():
+            if rows[part].name < 0 and rows[whole].name >= 0:
+                rows[part].name = self.names.index(rows[whole].name, rows[part].fact.index)
+                rows[part].role = rows[whole].role
+                rows[part].note = (
+                    "in a list of tensors" if rows[whole].fact.kind == VARIANT else None
+                )
+
+
+def _is_trainable(variable: Any) -> bool:
+    return kinds.content_of(variable).get("_trainable") is True

@@ -1,0 +1,260 @@
+// Reads where the bytes of TensorFlow's tensors lie, without running an operation.
+//
+// An EagerTensor gives its handle, the handle its tensor, the tensor its buffer. A variable's
+// tensor is read from the resource that its handle refers to; the elements of a list from the
+// variant that holds them. No reference is kept, and no buffer is read but those of handles,
+// variants and strings in host memory.
+
+#include <Python.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/framework/resource_handle.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+#include "tensorflow/core/kernels/tensor_list.h"
+
+#define TL_API extern "C" __attribute__((visibility("default")))
+
+namespace tensorflow {
+
+// what is used of it: its own header asks for others that the wheel does not have
+class TensorHandle {
+ public:
+  enum HandleType { LOCAL = 0, PACKED = 1, REMOTE = 2 };
+  HandleType Type() const;
+  bool IsReady() const;
+  absl::Status Tensor(const tensorflow::Tensor** tensor) const;
+};
+
+}  // namespace tensorflow
+
+// of pywrap_tensor.h, which asks for NumPy
+struct TFE_TensorHandle;
+TFE_TensorHandle* EagerTensor_Handle(const PyObject* tensor);
+bool EagerTensor_CheckExact(const PyObject* tensor);
+
+namespace {
+
+using tensorflow::Tensor;
+
+enum Kind : int64_t { PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD };
+
+// one row, as Python reads it
+struct Row {
+  int64_t parent;  // row that it belongs to, or -1
+  int64_t index;   // of an argument, else place among the parent's parts
+  int64_t kind;
+  int64_t dtype;
+  int64_t nbytes;
+  uint64_t address;         // of the buffer's first byte
+  int64_t buffer_nbytes;    // of the whole buffer
+  uint64_t data;            // of the tensor's own first byte
+  int64_t outside;          // bytes that lie outside of the buffer, on the heap
+  int64_t rank;
+  int64_t dimensions[8];
+};
+
+constexpr int kDeepest = 6;
+
+struct Scan {
+  std::vector<Row> rows;
+};
+
+void fill(Row& row, const Tensor& tensor) {
+  row.dtype = tensor.dtype();
+  row.rank = tensor.dims();
+  for (int each = 0; each < tensor.dims() && each < 8; ++each)
+    row.dimensions[each] = tensor.dim_size(each);
+  row.nbytes = tensor.NumElements() * tensorflow::DataTypeSize(tensorflow::BaseType(tensor.dtype()));
+  auto* buffer = const_cast<tensorflow::TensorBuffer*>(tensorflow::DMAHelper::buffer(&tensor));
+  if (buffer == nullptr) return;
+  // of handles, strings and variants what lies in the buffer
+  if (row.nbytes == 0 && tensor.NumElements() > 0) row.nbytes = static_cast<int64_t>(buffer->size());
+  row.data = reinterpret_cast<uint64_t>(buffer->data());
+  auto* root = buffer->root_buffer();
+  row.address = reinterpret_cast<uint64_t>(root->data());
+  row.buffer_nbytes = static_cast<int64_t>(root->size());
+}
+
+void add(Scan& scan, const Tensor& tensor, int64_t parent, int64_t index, int64_t kind,
+         int depth);
+
+void add_resource(Scan& scan, int64_t row, const Tensor& tensor, int depth) {
+  const auto* handles = static_cast<const tensorflow::ResourceHandle*>(
+      static_cast<const void*>(tensorflow::DMAHelper::base(&tensor)));
+  for (int64_t each = 0; handles != nullptr && each < tensor.NumElements(); ++each) {
+    const auto& handle = handles[each];
+    if (!handle.IsRefCounting()) continue;
+    auto found = handle.GetResource<tensorflow::Var>();
+    if (found.ok()) {
+      auto* variable = found.value();
+      // a writer may swap the tensor: it is read under its lock, and not waited for
+      tensorflow::Tensor* value = variable->tensor();
+      if (variable->mu()->try_lock_shared()) {
+        const bool initialized = value->IsInitialized();
+        if (initialized) add(scan, *value, row, each, VARIABLE, depth + 1);
+        variable->mu()->unlock_shared();
+      }
+    } else {
+      scan.rows[row].outside += handle.resource()->MemoryUsed();
+    }
+  }
+}
+
+void add_variants(Scan& scan, int64_t row, const Tensor& tensor, int depth) {
+  const auto* variants =
+      static_cast<const tensorflow::Variant*>(tensorflow::DMAHelper::base(&tensor));
+  for (int64_t each = 0; variants != nullptr && each < tensor.NumElements(); ++each) {
+    if (const auto* list = variants[each].get<tensorflow::TensorList>()) {
+      int64_t place = 0;
+      for (const auto& element : list->tensors()) {
+        if (element.dtype() != tensorflow::DT_INVALID && element.IsInitialized())
+          add(scan, element, row, place, ELEMENT, depth + 1);
+        ++place;
+      }
+    } else if (const auto* inner = variants[each].get<Tensor>()) {
+      add(scan, *inner, row, each, ELEMENT, depth + 1);
+    }
+  }
+}
+
+void add(Scan& scan, const Tensor& tensor, int64_t parent, int64_t index, int64_t kind,
+         int depth) {
+  const int64_t number = static_cast<int64_t>(scan.rows.size());
+  scan.rows.push_back(Row{parent, index, kind});
+  fill(scan.rows[number], tensor);
+  if (depth > kDeepest || tensor.NumElements() == 0) return;
+  switch (tensor.dtype()) {
+    case tensorflow::DT_STRING: {
+      // of what is on an accelerator the strings lie in host memory all the same
+      if (kind == PLAIN) scan.rows[number].kind = STRINGS;
+      const auto* strings =
+          static_cast<const tensorflow::tstring*>(tensorflow::DMAHelper::base(&tensor));
+      int64_t outside = 0;
+      for (int64_t each = 0; strings != nullptr && each < tensor.NumElements(); ++each)
+        if (strings[each].type() == tensorflow::tstring::LARGE) outside += strings[each].capacity();
+      scan.rows[number].outside = outside;
+      break;
+    }
+    case tensorflow::DT_RESOURCE:
+      if (kind == PLAIN) scan.rows[number].kind = RESOURCE;
+      add_resource(scan, number, tensor, depth);
+      break;
+    case tensorflow::DT_VARIANT:
+      if (kind == PLAIN) scan.rows[number].kind = VARIANT;
+      add_variants(scan, number, tensor, depth);
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+// Returns a scan of the tensors, a list's items; what is no EagerTensor gives a row UNREAD.
+TL_API void* tl_tf_scan(PyObject** tensors, int64_t length) {
+  try {
+    auto* scan = new Scan();
+    for (int64_t each = 0; each < length; ++each) {
+      const Tensor* tensor = nullptr;
+      if (EagerTensor_CheckExact(tensors[each])) {
+        auto* handle =
+            reinterpret_cast<tensorflow::TensorHandle*>(EagerTensor_Handle(tensors[each]));
+        // what is being computed is not waited for
+        if (handle != nullptr && handle->Type() == tensorflow::TensorHandle::LOCAL &&
+            handle->IsReady() && !handle->Tensor(&tensor).ok())
+          tensor = nullptr;
+      }
+      if (tensor == nullptr)
+        scan->rows.push_back(Row{-1, each, UNREAD});
+      else
+        add(*scan, *tensor, -1, each, PLAIN, 0);
+    }
+    return scan;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+TL_API const void* tl_tf_rows(void* scan, int64_t* length) {
+  auto& rows = static_cast<Scan*>(scan)->rows;
+  *length = static_cast<int64_t>(rows.size());
+  return rows.data();
+}
+
+TL_API void tl_tf_release(void* scan) { delete static_cast<Scan*>(scan); }
+
+// What a gradient tape has recorded. tensorflow/c/eager/tape.h has these members, but private;
+// whether they lie where they are looked for, Python tries on a tape of its own.
+
+namespace {
+
+struct Entry {
+  std::string type;
+  std::vector<char> outputs;  // of another type, never looked at
+  std::vector<int64_t> inputs;
+  void* backward;
+  std::function<void(void*)> deleter;
+};
+
+struct Tape {
+  void* virtual_functions;
+  std::unordered_map<int64_t, int64_t> made_by;  // a tensor's number to that of its operation
+  std::unordered_map<int64_t, Entry> operations;
+  int64_t next;
+  std::unordered_map<int64_t, int64_t> usage;
+  bool persistent;
+};
+
+struct TapeObject {
+  PyObject_HEAD Tape* tape;
+};
+
+}  // namespace
+
+// Returns whether a tape that watches one tensor and has recorded nothing looks as expected.
+TL_API int tl_tf_knows_tapes(PyObject* object, int64_t tensor) {
+  const Tape& tape = *reinterpret_cast<TapeObject*>(object)->tape;
+  const auto is_one = [&](const std::unordered_map<int64_t, int64_t>& map, int64_t value) {
+    // looked at as plain words first: a wrong layout must not be followed
+    const auto* words = reinterpret_cast<const uint64_t*>(&map);
+    if (words[3] != 1 || words[2] == 0 || words[1] == 0 || words[1] > 4096) return false;
+    const auto* node = reinterpret_cast<const int64_t*>(words[2]);
+    return node[0] == 0 && node[1] == tensor && node[2] == value;
+  };
+  const auto* operations = reinterpret_cast<const uint64_t*>(&tape.operations);
+  const auto* usage = reinterpret_cast<const uint64_t*>(&tape.usage);
+  return is_one(tape.made_by, -1) && operations[2] == 0 && operations[3] == 0 && tape.next == 0 &&
+         usage[2] == 0 && usage[3] == 0 && tape.persistent;
+}
+
+// Returns the recorded operations as a list of (number, type, inputs), and which operation made
+// each tensor as a list of (tensor, operation); -1 is one that was watched.
+TL_API PyObject* tl_tf_tape(PyObject* object) {
+  const Tape& tape = *reinterpret_cast<TapeObject*>(object)->tape;
+  PyObject* operations = PyList_New(0);
+  PyObject* made = PyList_New(0);
+  if (operations == nullptr || made == nullptr) return nullptr;
+  for (const auto& [number, entry] : tape.operations) {
+    PyObject* inputs = PyTuple_New(static_cast<Py_ssize_t>(entry.inputs.size()));
+    for (size_t each = 0; inputs != nullptr && each < entry.inputs.size(); ++each)
+      PyTuple_SET_ITEM(inputs, each, PyLong_FromLongLong(entry.inputs[each]));
+    PyObject* item = Py_BuildValue("(LsN)", static_cast<long long>(number), entry.type.c_str(), inputs);
+    if (item == nullptr || PyList_Append(operations, item) != 0) return nullptr;
+    Py_DECREF(item);
+  }
+  for (const auto& [tensor, operation] : tape.made_by) {
+    PyObject* item = Py_BuildValue("(LL)", static_cast<long long>(tensor), static_cast<long long>(operation));
+    if (item == nullptr || PyList_Append(made, item) != 0) return nullptr;
+    Py_DECREF(item);
+  }
+  return Py_BuildValue("(NN)", operations, made);
+}

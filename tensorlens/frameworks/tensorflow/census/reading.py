@@ -1,0 +1,200 @@
+"""What eager tensors are and where their bytes lie, told without running an operation."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tensorflow.python.framework import dtypes
+from tensorflow.python.framework.ops import EagerTensor
+
+from tensorlens.frameworks.building import NativeUnavailable, load
+from tensorlens.frameworks.tensorflow.census.build import READER
+
+PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD = range(7)
+"""What a fact is about: a tensor by what it holds, or a variable's value, or a list's element."""
+
+_MOST_DIMENSIONS = 8
+_ROW = struct.Struct(f"=5qQqQ2q{_MOST_DIMENSIONS}q")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One tensor, or a part of one that has memory of its own. Sizes are bytes."""
+
+    tensor: int
+    """Number of the tensor among those that were read."""
+    parent: int
+    """Number of the fact that this one is a part of, or -1."""
+    index: int
+    """Place among the parts."""
+    kind: int
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    address: int
+    """Of the buffer's first byte; 0 where there is none or it is not known."""
+    buffer_nbytes: int
+    offset: int
+    """Where the tensor begins in the buffer."""
+    outside: int
+    """Bytes that it holds on the heap besides: long strings, a table's entries."""
+
+
+class Reader(Protocol):
+    """Reads tensors, of which it keeps nothing."""
+
+    def read(self, tensors: Sequence[Any]) -> list[Fact]:
+        """Return a fact for each tensor and each part of one, parts after what they belong to."""
+        ...
+
+    def tape(self, tape: Any) -> tuple[list[Any], list[Any]]:
+        """Return ``[(number, type, inputs)]`` of a tape's operations, ``[(tensor, made by)]``."""
+        ...
+
+    def knows_tapes(self, tape: Any, tensor: int) -> bool:
+        """Tell whether a tape that watches the tensor of that number alone can be read."""
+        ...
+
+
+class NativeReader:
+    """Reads buffers through TensorFlow's own objects.
+
+    Raises:
+        NativeUnavailable: it could not be built.
+    """
+
+    def __init__(self) -> None:
+        library = load(READER)
+        signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
+            "tl_tf_scan": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_int64)),
+            "tl_tf_rows": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)),
+            "tl_tf_release": (None, (ctypes.c_void_p,)),
+            "tl_tf_knows_tapes": (ctypes.c_int, (ctypes.py_object, ctypes.c_int64)),
+            "tl_tf_tape": (ctypes.py_object, (ctypes.py_object,)),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self._library = library
+
+    def read(self, tensors: Sequence[Any]) -> list[Fact]:
+        """See :class:`Reader`.
+
+        Raises:
+            MemoryError: there is none left.
+        """
+        addresses = (ctypes.c_uint64 * len(tensors))(*map(id, tensors))
+        scan = self._library.tl_tf_scan(ctypes.addressof(addresses), len(tensors))
+        if scan is None:
+            raise MemoryError
+        try:
+            length = ctypes.c_int64()
+            start = self._library.tl_tf_rows(scan, ctypes.addressof(length))
+            data = ctypes.string_at(start, length.value * _ROW.size) if length.value else b""
+        finally:
+            self._library.tl_tf_release(scan)
+        facts: list[Fact] = []
+        for row in _ROW.iter_unpack(data):
+            facts.append(_fact(row, facts))
+        return facts
+
+    def tape(self, tape: Any) -> tuple[list[Any], list[Any]]:
+        """See :class:`Reader`."""
+        operations, made = self._library.tl_tf_tape(tape)
+        return operations, made
+
+    def knows_tapes(self, tape: Any, tensor: int) -> bool:
+        """See :class:`Reader`."""
+        return bool(self._library.tl_tf_knows_tapes(tape, tensor))
+
+
+def _fact(row: tuple[int, ...], before: Sequence[Fact]) -> Fact:
+    parent, index, kind, dtype, nbytes, address, buffer_nbytes, data, outside, rank = row[:10]
+    if nbytes == 0 and buffer_nbytes == 0:
+        address = data = 0
+    return Fact(
+        tensor=index if parent < 0 else before[parent].tensor,
+        parent=parent,
+        index=index,
+        kind=kind,
+        dtype=_dtype(dtype),
+        shape=tuple(row[10 : 10 + min(rank, _MOST_DIMENSIONS)]),
+        nbytes=nbytes,
+        address=address,
+        buffer_nbytes=buffer_nbytes,
+        offset=data - address if address else 0,
+        outside=outside,
+    )
+
+
+def _dtype(number: int) -> str:
+    try:
+        return str(dtypes.as_dtype(number).name)
+    except TypeError:
+        return "unknown"
+
+
+class PythonReader:
+    """Reads what Python is told: of variables, lists and resources no address is known."""
+
+    def read(self, tensors: Sequence[Any]) -> list[Fact]:
+        """See :class:`Reader`."""
+        return [self._read(number, tensor) for number, tensor in enumerate(tensors)]
+
+    def tape(self, tape: Any) -> tuple[list[Any], list[Any]]:
+        """Return nothing: Python is not told what a tape holds."""
+        return [], []
+
+    def knows_tapes(self, tape: Any, tensor: int) -> bool:
+        """Return False."""
+        return False
+
+    def _read(self, number: int, tensor: Any) -> Fact:
+        kind, nbytes, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
+        try:
+            dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())
+            kind = _KINDS.get(dtype, PLAIN)
+            nbytes = math.prod(shape) * max(int(tensor.dtype.size), 1)
+            if kind == PLAIN and nbytes and "CPU" in tensor.backing_device:
+                # shares the memory, and is dropped at once
+                interface = tensor._numpy().__array_interface__
+                address = int(interface["data"][0])
+        except Exception:
+            # what cannot be read has neither size nor address
+            kind = UNREAD
+        return Fact(number, -1, number, kind, dtype, shape, nbytes, address, nbytes, 0, 0)
+
+
+_KINDS = {"string": STRINGS, "resource": RESOURCE, "variant": VARIANT}
+
+_lock = threading.RLock()
+_reader: Reader | None = None
+_reason: str | None = None
+
+
+def reader(make: Callable[[], Reader] = NativeReader) -> Reader:
+    """Return what reads tensors: the native reader where it can be had."""
+    global _reader, _reason
+    with _lock:
+        if _reader is None:
+            try:
+                _reader = make()
+            except NativeUnavailable as error:
+                _reader, _reason = PythonReader(), str(error)
+        return _reader
+
+
+def fallback_reason() -> str | None:
+    """Return the one line that says why tensors are read from Python, or None."""
+    return None if _reason is None else f"{_reason}; variables are counted by their shapes"
+
+
+def is_eager(item: Any) -> bool:
+    """Tell whether an object is an eager tensor, asking its type alone."""
+    return type(item) is EagerTensor

@@ -1,0 +1,145 @@
+"""The rows of a census while it goes on: every tensor found, and what is learned of each."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.frameworks.tensorflow.census import kinds
+from tensorlens.frameworks.tensorflow.census.reading import (
+    ELEMENT,
+    STRINGS,
+    UNREAD,
+    VARIABLE,
+    Fact,
+    Reader,
+)
+from tensorlens.frameworks.tensorflow.devices import device_name
+
+
+@dataclass(slots=True)
+class Row:
+    """One tensor, or a part of one."""
+
+    fact: Fact
+    device: str
+    owner: int
+    """``id()`` of what holders refer to it by: a variable in place of its handle; 0 for parts."""
+    number: int
+    """What tapes know it by; -1 for parts."""
+    name: int = -1
+    role: str = "other"
+    module: str | None = None
+    held_by: str | None = None
+    note: str | None = None
+    more: tuple[int, ...] = ()
+    """All its names, where it has several."""
+
+
+@dataclass(slots=True)
+class Heap:
+    """What the heap has of TensorFlow's and Keras's, by kind."""
+
+    objects: list[Any]
+    tensors: list[Any]
+    variables: list[Any]
+    distributed: list[Any]
+    keras_variables: list[Any]
+    layers: list[Any]
+    optimizers: list[Any]
+    legacy_optimizers: list[Any]
+    seed_generators: list[Any]
+    metrics: list[Any]
+    tapes: list[Any]
+    datasets: list[Any]
+    iterators: list[Any]
+    graphs: list[Any]
+    lists: list[Any]
+
+
+class Rows:
+    """The rows, and which one stands for which object.
+
+    Nothing of the objects met is run.
+    """
+
+    def __init__(self, heap: Heap, reader: Reader) -> None:
+        self.all: list[Row] = []
+        self.of: dict[int, int] = {}
+        """``id()`` of a tensor or variable to its row; a variable's is that of its value."""
+        self.by_number: dict[int, int] = {}
+        """Number that tapes know a tensor by to its row; a handle's is that of its variable."""
+        self.unread = 0
+        facts = reader.read(heap.tensors)
+        owners = self._owners(heap)
+        start: dict[int, int] = {}
+        for position, fact in enumerate(facts):
+            tensor = heap.tensors[fact.tensor]
+            if fact.kind == UNREAD and not fact.nbytes:
+                self.unread += 1
+                continue
+            start[position] = len(self.all)
+            self._add(fact, tensor, owners.get(id(tensor), 0))
+        self.parents = [start.get(row.fact.parent, -1) for row in self.all]
+        """Row to the row that it is a part of, or -1."""
+        for variable in heap.variables:
+            self._alias(variable, kinds.content_of(variable).get("_handle"))
+        for variable in heap.keras_variables:
+            self._alias(variable, kinds.content_of(variable).get("_value"))
+
+    def _owners(self, heap: Heap) -> dict[int, int]:
+        """Return the handle of each variable, by ``id()``, to what refers to the variable."""
+        outer = {
+            id(kinds.content_of(each).get("_value")): id(each) for each in heap.keras_variables
+        }
+        return {
+            id(kinds.content_of(each).get("_handle")): outer.get(id(each), id(each))
+            for each in heap.variables
+        }
+
+    def _add(self, fact: Fact, tensor: Any, owner: int) -> None:
+        row = len(self.all)
+        if fact.kind == VARIABLE and fact.index == 0:
+            self.of[id(tensor)] = self.by_number[tensor._id] = row
+            self.all.append(Row(fact, device_name(tensor.device), owner, -1))
+        elif fact.parent >= 0:
+            self.all.append(Row(fact, device_name(tensor.device), 0, -1))
+        else:
+            self.of[id(tensor)] = self.by_number[tensor._id] = row
+            place = tensor.backing_device
+            self.all.append(Row(fact, device_name(place), owner or id(tensor), tensor._id))
+        if fact.kind == STRINGS and fact.outside:
+            self.all[row].note = f"its long strings take {fact.outside} bytes of the C heap besides"
+        elif fact.outside:
+            self.all[row].note = f"what it refers to takes {fact.outside} bytes besides"
+
+    def _alias(self, variable: Any, inner: Any) -> None:
+        row = self.of.get(id(inner))
+        if row is not None:
+            self.of[id(variable)] = row
+
+    def is_value(self, row: int) -> bool:
+        """Tell whether a row is a variable's value."""
+        return self.all[row].fact.kind == VARIABLE
+
+    def handles(self) -> Sequence[tuple[int, int]]:
+        """Return ``(row of a handle, row of the variable's value)``."""
+        return [
+            (parent, row)
+            for row, parent in enumerate(self.parents)
+            if parent >= 0 and self.is_value(row)
+        ]
+
+    def elements(self) -> Sequence[tuple[int, int]]:
+        """Return ``(row of a list, row of one of its elements)``."""
+        return [
+            (parent, row)
+            for row, parent in enumerate(self.parents)
+            if parent >= 0 and self.all[row].fact.kind == ELEMENT
+        ]
+
+    def addresses(self) -> array[int]:
+        """Return the address of each row's buffer."""
+        return array("Q", (row.fact.address for row in self.all))

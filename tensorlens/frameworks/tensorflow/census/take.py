@@ -1,0 +1,81 @@
+"""A census of TensorFlow's tensors: found, read, named, and put in a table.
+
+No operation is run, so that no device is initialised and no tape, profiler or callback of the
+program notices; nothing of it refers to a tensor at its end.
+"""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from collections.abc import Sequence
+
+from tensorlens import collector
+from tensorlens.frameworks.base import Findings, Root
+from tensorlens.frameworks.census_table import Births
+from tensorlens.frameworks.heap import no_locals
+from tensorlens.frameworks.tensorflow import context, cpu
+from tensorlens.frameworks.tensorflow.census.device_ledger import device_ledgers
+from tensorlens.frameworks.tensorflow.census.find import look
+from tensorlens.frameworks.tensorflow.census.host import cpu_ledger
+from tensorlens.frameworks.tensorflow.census.named import NamedRows
+from tensorlens.frameworks.tensorflow.census.reading import fallback_reason, reader
+from tensorlens.frameworks.tensorflow.census.rows import Rows
+from tensorlens.frameworks.tensorflow.census.table import tabulate
+from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
+from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
+from tensorlens.records.tensors import TensorTable
+
+
+def take(roots: Sequence[Root]) -> Findings:
+    """Return every live tensor by name, the ledger of each device, and notes for the reader."""
+    counter = cpu.cpu_counter()
+    births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
+    if not context.is_initialized():
+        table = TensorTable()
+        ledger = {"cpu": cpu_ledger(table, counter, births)}
+        return Findings(table, ledger, ("TensorFlow has run no operation: nothing is allocated",))
+    tensors = reader()
+    with collector.paused():
+        heap = look([root.item for root in roots])
+        rows = Rows(heap, tensors)
+        tapes = Tapes(readable(heap.tapes, heap.tensors, rows.all, tensors), tensors)
+        names = NamedRows(heap, rows, tapes, roots).names
+        del heap, tapes
+        table = tabulate(rows, names, births)
+        ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
+    reasons = filter(None, (cpu.fallback_reason(), fallback_reason(), no_locals()))
+    return Findings(table, ledger, (*_notes(rows), *reasons))
+
+
+def adopt_all(allocator: TensorflowAllocator) -> int:
+    """Count in what was allocated before the allocator was tapped; return how many blocks.
+
+    Only what belongs to tensors that Python knows of.
+    """
+    if not context.is_initialized():
+        return 0
+    with collector.paused():
+        rows = Rows(look([]), reader())
+    sizes = {
+        row.fact.address: row.fact.buffer_nbytes
+        for row in rows.all
+        if row.fact.address and row.device == "cpu"
+    }
+    return allocator.adopt(array("Q", sizes), array("q", sizes.values()))
+
+
+def _notes(rows: Rows) -> list[str]:
+    notes = []
+    if rows.unread:
+        notes.append(
+            f"{rows.unread} tensors could not be read: they are being computed, on another "
+            "machine, or spread over devices"
+        )
+    frozen = gc.get_freeze_count()
+    if frozen:
+        notes.append(
+            f"gc.freeze() hides {frozen} objects: tensors among them are only found from models "
+            "and optimizers"
+        )
+    return notes

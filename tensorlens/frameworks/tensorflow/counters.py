@@ -1,0 +1,90 @@
+"""Counters of the accelerators that TensorFlow uses, by its ``get_memory_info``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow
+
+from tensorlens.errors import DeviceError
+from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
+from tensorlens.frameworks.tensorflow import context, user_peaks
+from tensorlens.frameworks.tensorflow.devices import device_name as spelling
+
+_THEIRS = {"cuda": "GPU", "tpu": "TPU"}
+_RESERVED = "TensorFlow does not tell what its allocator holds of the device"
+
+
+def has_accelerators() -> bool:
+    """Return whether this TensorFlow was built for any accelerator."""
+    built: Mapping[str, Any] = tensorflow.sysconfig.get_build_info()
+    keys = ("is_cuda_build", "is_rocm_build", "is_tensorrt_build")
+    # a build for TPUs says nothing of them; plugged devices come with a library of their own
+    return any(built.get(key) for key in keys) or bool(_plugged())
+
+
+def used_devices() -> Sequence[str]:
+    """Return the names of the accelerators in use so far, initialising none."""
+    found = (spelling(name) for name in context.devices())
+    return [name for name in found if name != "cpu"]
+
+
+def device_name(device: Any) -> str:
+    """Return torch's full spelling of a device.
+
+    Raises:
+        DeviceError: it surely does not exist here.
+    """
+    name = spelling(str(device))
+    if name != "cpu" and name.partition(":")[0] not in _THEIRS:
+        raise DeviceError(f"no device {device!r}: give cpu, cuda:0 (/GPU:0) or tpu:0")
+    used = used_devices()
+    if name != "cpu" and context.is_initialized() and name not in used:
+        raise DeviceError(f"no device {name} here: there is {', '.join(['cpu', *used])}")
+    return name
+
+
+class DeviceCounter:
+    """What an accelerator's allocator has handed out: chunks, multiples of 256 bytes."""
+
+    source = "TensorFlow BFC allocator"
+    precision = "chunks of the allocator, multiples of 256 B"
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        kind, _, number = device.partition(":")
+        self._theirs = f"{_THEIRS[kind]}:{number}"
+        self.missing: Mapping[str, str] = {"reserved": _RESERVED}
+
+    def reader(self) -> Reader:
+        """Return a function that gives ``(allocated, peak, UNKNOWN)`` in bytes."""
+        read_peak, theirs = user_peaks.read, self._theirs
+
+        def read() -> tuple[int, int, int]:
+            found = read_peak(theirs)
+            return (UNKNOWN,) * 3 if found is None else (*found, UNKNOWN)
+
+        return read
+
+
+_lock = threading.Lock()
+_counters: dict[str, DeviceCounter] = {}
+
+
+def device_counter(device: str) -> Counter:
+    """Return the counter of an accelerator.
+
+    Raises:
+        DeviceError: no such device here.
+    """
+    name = device_name(device)
+    if name == "cpu":
+        raise DeviceError("cpu is no accelerator")
+    with _lock:
+        return _counters.setdefault(name, DeviceCounter(name))
+
+
+def _plugged() -> Sequence[str]:
+    return [name for name in context.devices() if spelling(name) != "cpu"]

@@ -1,0 +1,337 @@
+"""Runs a graph without any data, in the order in which TensorFlow's executor would.
+
+An operation is ready when all that it reads is there. A thread runs what is cheap one after
+another; of what is not, it keeps the last for itself and hands the others to the pool, from which
+idle threads take them. The rules are those of ``core/common_runtime/executor.cc`` and of Eigen's
+``NonBlockingThreadPool`` (TensorFlow 2.21). How long operations take is only guessed
+(:mod:`.costs`), so with several threads the order is a likely one, not the only one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tensorlens.frameworks.tensorflow.estimate.frames import (
+    Arrived,
+    Frame,
+    Iteration,
+    entries_by_frame,
+)
+from tensorlens.frameworks.tensorflow.estimate.held import NOTHING, Buffer, Value, drop, keep
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+
+_CHEAP = frozenset(
+    (
+        *("Const", "NoOp", "Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "_Arg"),
+        *("Placeholder", "VarHandleOp", "Switch", "Merge", "Enter", "Exit", "NextIteration"),
+        *("LoopCond", "Shape", "ShapeN", "Size", "Rank", "StopGradient", "_Retval"),
+        *("ControlTrigger", "VariableShape"),
+    )
+)
+"""Kernels whose ``IsExpensive()`` is false."""
+_MERGES = ("Merge", "RefMerge")
+_MOST = 2_000_000
+"""Operations after which a run ends: a loop that does not."""
+
+
+class Kernels(Protocol):
+    """Gives what an operation makes of what it is given."""
+
+    def run(self, node: Node, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Buffer]]:
+        """Return its outputs, each referred to by nobody, and what it gives back when it ends."""
+
+    def free(self, buffer: Buffer) -> None:
+        """Give a buffer's bytes back."""
+
+    def seconds(self, node: Node, values: Sequence[Value]) -> float:
+        """Return about how long it takes."""
+
+
+@dataclass(slots=True)
+class _Task:
+    node: Node
+    iteration: Iteration
+    values: Sequence[Value]
+    is_dead: bool
+
+
+@dataclass(slots=True)
+class _Thread:
+    inline: deque[_Task] = field(default_factory=deque)
+    pool: deque[_Task] = field(default_factory=deque)
+    is_idle: bool = True
+
+
+class Executor:
+    """Runs one graph once.
+
+    Args:
+        nodes: the graph, connected.
+        kernels: what operations do.
+        threads: of the pool between operations.
+        fetched: number of an operation and of its output that the caller keeps.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        kernels: Kernels,
+        threads: int = 1,
+        fetched: Collection[tuple[int, int]] = (),
+    ) -> None:
+        self._nodes = nodes
+        self._kernels = kernels
+        self._threads = [_Thread() for _ in range(threads)]
+        self._fetched = frozenset(fetched)
+        self._entries = entries_by_frame(nodes)
+        self._kept: list[Value] = []
+        self._running: list[tuple[float, int, _Thread, _Task, Any]] = []
+        self._sequence = 0
+        self._now = 0.0
+        self._ran = 0
+        self._root = Frame("", None)
+
+    def run(self) -> None:
+        """Run everything; what is fetched is let go of at the end."""
+        root = self._root.begin(0)
+        starts = [node for node in self._nodes if not node.inputs and not node.controls]
+        for number, node in enumerate(starts):
+            root.outstanding += 1
+            thread = self._threads[number % len(self._threads)]
+            thread.pool.append(_Task(node, root, (), False))
+        self._wake()
+        while self._running and self._ran < _MOST:
+            self._now, _, thread, task, result = heapq.heappop(self._running)
+            self._end(thread, task, result)
+            self._wake()
+        for value in self._kept:
+            drop(value, self._kernels.free)
+
+    def _wake(self) -> None:
+        """Let every idle thread begin what there is for it."""
+        for thread in self._threads:
+            if thread.is_idle:
+                task = self._next(thread)
+                if task is not None:
+                    self._begin(thread, task)
+
+    def _next(self, thread: _Thread) -> _Task | None:
+        if thread.inline:
+            return thread.inline.popleft()
+        if thread.pool:
+            return thread.pool.popleft()
+        for other in self._threads:
+            if other.pool:
+                return other.pool.pop()
+        return None
+
+    def _begin(self, thread: _Thread, task: _Task) -> None:
+        thread.is_idle = False
+        self._ran += 1
+        result: Any = None
+        seconds = 0.0
+        if not task.is_dead:
+            result = self._kernels.run(task.node, task.values)
+            seconds = self._kernels.seconds(task.node, task.values)
+        self._sequence += 1
+        entry = self._now + seconds, self._sequence, thread, task, result
+        heapq.heappush(self._running, entry)
+
+    def _end(self, thread: _Thread, task: _Task, result: Any) -> None:
+        free = self._kernels.free
+        node, iteration = task.node, task.iteration
+        outputs: Sequence[Value] | None = None
+        if result is not None:
+            outputs, scratch = result
+            for value in outputs:
+                keep(value)
+            for buffer in scratch:
+                drop(Value(buffer), free)
+            if self._fetched:
+                for slot, value in enumerate(outputs):
+                    if (node.number, slot) in self._fetched:
+                        self._kept.append(keep(value))
+        for value in task.values:
+            drop(value, free)
+        ready: list[_Task] = []
+        self._propagate(node, iteration, outputs, ready)
+        for value in outputs or ():
+            drop(value, free)
+        self._schedule(thread, ready)
+        thread.is_idle = True
+        iteration.outstanding -= 1
+        self._clean(iteration, ready := [])
+        self._schedule(thread, ready)
+
+    def _schedule(self, thread: _Thread, ready: Sequence[_Task]) -> None:
+        costly: _Task | None = None
+        for task in ready:
+            if task.is_dead or task.node.op in _CHEAP:
+                thread.inline.append(task)
+            else:
+                if costly is not None:
+                    thread.pool.appendleft(costly)
+                costly = task
+        if costly is not None:
+            if thread.inline:
+                thread.pool.appendleft(costly)
+            else:
+                thread.inline.append(costly)
+
+    def _propagate(
+        self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
+    ) -> None:
+        """Hand what was made (None: nothing, it is dead) to those who come after."""
+        if node.op in ("Enter", "RefEnter"):
+            self._enter(node, into, outputs, ready)
+        elif node.op in ("Exit", "RefExit"):
+            if outputs is None:
+                into.frame.dead_exits[node.number] = node
+            else:
+                into.frame.exits.add(node.number)
+                assert into.frame.parent is not None
+                self._activate(node, into.frame.parent, outputs, ready)
+        elif node.op in ("NextIteration", "RefNextIteration"):
+            if outputs is not None:
+                self._advance(node, into, outputs[0], ready)
+        else:
+            self._activate(node, into, outputs, ready)
+
+    def _enter(
+        self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
+    ) -> None:
+        name = str(node.attrs["frame_name"])
+        key = into.number, name
+        frame = into.frame.inside.get(key)
+        if frame is None:
+            parallel = int(node.attrs.get("parallel_iterations", 10))
+            frame = Frame(name, into, parallel, self._entries[name])
+            into.frame.inside[key] = frame
+            frame.begin(0)
+            into.outstanding += 1
+        frame.entries -= 1
+        if node.attrs.get("is_constant") and outputs is not None:
+            frame.invariants.append((node, keep(outputs[0])))
+            for iteration in list(frame.iterations.values()):
+                self._activate(node, iteration, outputs, ready)
+        else:
+            first = frame.iterations.get(0) or frame.begin(0)
+            self._activate(node, first, outputs, ready)
+
+    def _advance(self, node: Node, into: Iteration, value: Value, ready: list[_Task]) -> None:
+        frame = into.frame
+        following = frame.iterations.get(into.number + 1)
+        if following is None and len(frame.iterations) >= frame.parallel:
+            frame.queued.append((node, keep(value)))
+            return
+        if following is None:
+            following = self._begin_iteration(frame, into.number + 1, ready)
+        self._activate(node, following, (value,), ready)
+
+    def _begin_iteration(self, frame: Frame, number: int, ready: list[_Task]) -> Iteration:
+        made = frame.begin(number)
+        for node, value in frame.invariants:
+            self._activate(node, made, (value,), ready)
+        return made
+
+    def _activate(
+        self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
+    ) -> None:
+        taken = None
+        if node.op == "Switch" and outputs is not None:
+            taken = {slot for slot, value in enumerate(outputs) if value is not NOTHING}
+        for slot, number, place in node.consumers:
+            target = self._nodes[number]
+            is_dead = outputs is None or (taken is not None and slot >= 0 and slot not in taken)
+            value = None if is_dead or slot < 0 or outputs is None else outputs[slot]
+            self._arrive(target, into, place, value, is_dead, node, ready)
+
+    def _arrive(
+        self,
+        target: Node,
+        into: Iteration,
+        place: int,
+        value: Value | None,
+        is_dead: bool,
+        source: Node,
+        ready: list[_Task],
+    ) -> None:
+        merges = target.op in _MERGES
+        state = into.arrived.get(target.number)
+        if state is None:
+            controls = len(target.controls)
+            state = Arrived(controls if merges else controls + len(target.inputs))
+            into.arrived[target.number] = state
+        if state.is_scheduled:
+            return
+        if place < 0 or not merges:
+            state.waiting -= 1
+            state.is_dead |= is_dead and not merges
+            if value is not None:
+                state.values[place] = keep(value)
+        elif value is not None:
+            if not state.has_value:
+                state.has_value = True
+                state.values[place] = keep(value)
+        else:
+            state.dead_inputs += 1
+            from_outside = source.op in ("Enter", "RefEnter")
+            state.is_dead |= from_outside or state.dead_inputs == len(target.inputs)
+        is_ready = not state.waiting and (not merges or state.has_value or state.is_dead)
+        if is_ready:
+            self._make_ready(target, into, state, ready)
+
+    def _make_ready(
+        self, target: Node, into: Iteration, state: Arrived, ready: list[_Task]
+    ) -> None:
+        state.is_scheduled = True
+        into.outstanding += 1
+        if target.op in _MERGES:
+            is_dead = not state.has_value
+            values = list(state.values.values())
+        else:
+            is_dead = state.is_dead
+            values = [state.values.get(place, NOTHING) for place in range(len(target.inputs))]
+        state.values = {}
+        ready.append(_Task(target, into, values, is_dead))
+
+    def _clean(self, iteration: Iteration, ready: list[_Task]) -> None:
+        """End iterations that are over, and with the last one their frame."""
+        frame = iteration.frame
+        if frame.parent is None:
+            return
+        while frame.iterations:
+            number = min(frame.iterations)
+            first = frame.iterations[number]
+            if first.outstanding or (frame.entries > 0):
+                return
+            for state in first.arrived.values():
+                for value in state.values.values():
+                    drop(value, self._kernels.free)
+            del frame.iterations[number]
+            if (frame.queued and number + 1 not in frame.iterations) or frame.queued:
+                self._begin_queued(frame, ready)
+        for _, value in frame.invariants:
+            drop(value, self._kernels.free)
+        frame.invariants = []
+        for number, node in frame.dead_exits.items():
+            if number not in frame.exits:
+                self._activate(node, frame.parent, None, ready)
+        parent = frame.parent
+        parent.frame.inside.pop((parent.number, frame.name), None)
+        parent.outstanding -= 1
+        self._clean(parent, ready)
+
+    def _begin_queued(self, frame: Frame, ready: list[_Task]) -> None:
+        queued, frame.queued = frame.queued, []
+        made = self._begin_iteration(frame, frame.newest + 1, ready)
+        for node, value in queued:
+            self._activate(node, made, (value,), ready)
+            drop(value, self._kernels.free)
+
+
+Placed = Callable[[Node], Any]

@@ -1,0 +1,101 @@
+"""What a running graph holds: buffers, lists of tensors, and who still refers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
+
+
+class Memory(Protocol):
+    """Takes note of what is handed out and given back."""
+
+    def take(self, nbytes: int, place: Any, name: str | None = None) -> int:
+        """Return the row of an allocation, -1 for none."""
+
+    def give(self, row: int, place: Any) -> None:
+        """Note that it went."""
+
+
+class Held:
+    """Something that goes when nobody refers to it any more."""
+
+    __slots__ = ("refs",)
+
+    def __init__(self) -> None:
+        self.refs = 0
+
+    def gone(self, free: Callable[[Buffer], None]) -> None:
+        """Let go of what it refers to."""
+
+
+class Buffer(Held):
+    """Bytes of one tensor, or of several that share them."""
+
+    __slots__ = ("nbytes", "row")
+
+    def __init__(self, nbytes: int, row: int) -> None:
+        super().__init__()
+        self.nbytes, self.row = nbytes, row
+
+    def gone(self, free: Callable[[Buffer], None]) -> None:
+        """Give the bytes back."""
+        free(self)
+
+
+class Items(Held):
+    """A list of tensors, the value of a variant."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Sequence[Value]) -> None:
+        super().__init__()
+        self.values = list(values)
+        for value in self.values:
+            keep(value)
+
+    def gone(self, free: Callable[[Buffer], None]) -> None:
+        """Let go of the tensors."""
+        for value in self.values:
+            drop(value, free)
+        self.values.clear()
+
+
+class Value:
+    """What an operation hands on: where its bytes are, and its number if it is a known one."""
+
+    __slots__ = ("held", "number", "shape", "variable")
+
+    def __init__(
+        self,
+        held: Held | None = None,
+        shape: Shape | None = None,
+        number: Any = None,
+        variable: str | None = None,
+    ) -> None:
+        self.held, self.shape, self.number, self.variable = held, shape, number, variable
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer; 0 without one."""
+        return self.held.nbytes if isinstance(self.held, Buffer) else 0
+
+
+NOTHING = Value()
+
+
+def keep(value: Value) -> Value:
+    """Refer to it once more."""
+    if value.held is not None:
+        value.held.refs += 1
+    return value
+
+
+def drop(value: Value, free: Callable[[Buffer], None]) -> None:
+    """Refer to it once less."""
+    held = value.held
+    if held is not None:
+        held.refs -= 1
+        if not held.refs:
+            held.gone(free)

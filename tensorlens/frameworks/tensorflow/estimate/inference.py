@@ -1,0 +1,80 @@
+"""Shapes that only a run tells: within loops, the graph does not know what a list gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+
+from tensorlens.frameworks.tensorflow.estimate.held import Value
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Shape
+from tensorlens.frameworks.tensorflow.estimate.reuse import FORWARDS
+
+Rule = Callable[[Node, Sequence[Shape | None], Sequence[Value]], Shape | None]
+
+
+def inferred(node: Node, values: Sequence[Value]) -> Shape | None:
+    """Return the shape of the first result from those of the inputs; None where no rule is."""
+    shapes = [value.shape for value in values]
+    rule = _RULES.get(node.op)
+    if rule is not None:
+        return rule(node, shapes, values)
+    if node.op in FORWARDS:
+        return broadcast([shape for shape in shapes if shape is not None])
+    return None
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    """Return the shape that all of them are stretched to."""
+    if not shapes:
+        return None
+    columns = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    return tuple(max(sizes) if 0 not in sizes else 0 for sizes in columns)[::-1]
+
+
+def _product(
+    node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]
+) -> Shape | None:
+    one, other = shapes[0], shapes[1]
+    if one is None or other is None or len(one) < 2 or len(other) < 2:
+        return None
+    rows = one[-1] if node.attrs.get("transpose_a") or node.attrs.get("adj_x") else one[-2]
+    columns = other[-2] if node.attrs.get("transpose_b") or node.attrs.get("adj_y") else other[-1]
+    return (*(broadcast([one[:-2], other[:-2]]) or ()), rows, columns)
+
+
+def _joined(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
+    *parts, _ = shapes
+    axis = values[-1].number
+    known = [shape for shape in parts if shape is not None]
+    if len(known) < len(parts) or axis is None:
+        return None
+    sizes = list(known[0])
+    sizes[axis] = sum(shape[axis] for shape in known)
+    return tuple(sizes)
+
+
+def _last(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
+    shape = shapes[0]
+    return None if not shape else shape[-1:]
+
+
+def _same(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
+    return shapes[0]
+
+
+def _split(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
+    axis, shape = values[0].number, shapes[1]
+    if axis is None or shape is None:
+        return None
+    sizes = list(shape)
+    sizes[axis] //= max(len(node.outputs), 1)
+    return tuple(sizes)
+
+
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "_FusedMatMul"), _product),
+    "ConcatV2": _joined,
+    "BiasAddGrad": _last,
+    "Split": _split,
+    **dict.fromkeys(("ZerosLike", "OnesLike", "Cast", "BiasAdd"), _same),
+}

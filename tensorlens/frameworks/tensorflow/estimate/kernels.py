@@ -1,0 +1,228 @@
+"""What operations take of memory on a device: their results, and what they need while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from tensorlens.frameworks.tensorflow.estimate import lists
+from tensorlens.frameworks.tensorflow.estimate.costs import seconds
+from tensorlens.frameworks.tensorflow.estimate.held import (
+    NOTHING,
+    Buffer,
+    Held,
+    Items,
+    Memory,
+    Value,
+    drop,
+    keep,
+)
+from tensorlens.frameworks.tensorflow.estimate.inference import inferred
+from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node, Shape
+from tensorlens.frameworks.tensorflow.estimate.numbers import computed
+from tensorlens.frameworks.tensorflow.estimate.reuse import (
+    ALIASES,
+    FORWARDS,
+    is_alias,
+)
+from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
+
+ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
+"""Gives what an operation takes besides its results while it runs."""
+
+ASSIGNS = frozenset(("AssignVariableOp",))
+_SCALARS = frozenset(("Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalNot"))
+"""Conditions of loops."""
+UPDATES = frozenset(("AssignAddVariableOp", "AssignSubVariableOp"))
+
+
+class Machine:
+    """Runs kernels on one device, whose memory is only counted.
+
+    Args:
+        memory: takes note of every request.
+        variables: handle to its value, referred to once by the variable.
+        feeds: name of a placeholder to its value, referred to once by the caller.
+        scratch: what kernels take besides their results.
+        unknown: told an operation whose results have no shape.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        variables: dict[str, Value],
+        feeds: Mapping[str, Value],
+        scratch: ScratchOf,
+        unknown: Callable[[Node], None],
+    ) -> None:
+        self.memory = memory
+        self.variables = variables
+        self._feeds = feeds
+        self._scratch = scratch
+        self._unknown = unknown
+        self._constants: dict[int, Value] = {}
+        self._place: Node | None = None
+
+    def run(self, node: Node, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Buffer]]:
+        """Return outputs, and what is given back at the end."""
+        self._place = node
+        before: list[Buffer] = []
+        after: list[Scratch] = []
+        for each in self._scratch(node, values):
+            if each.before:
+                before.append(self._take_scratch(each))
+            else:
+                after.append(each)
+        outputs = self._outputs(node, values)
+        before += [self._take_scratch(each) for each in after]
+        return outputs, before
+
+    def free(self, buffer: Buffer) -> None:
+        """Give a buffer's bytes back."""
+        if buffer.row >= 0:
+            self.memory.give(buffer.row, self._place)
+
+    def seconds(self, node: Node, values: Sequence[Value]) -> float:
+        """Return about how long it takes."""
+        return seconds(node, values)
+
+    def allocate(self, nbytes: int, name: str | None = None) -> Buffer:
+        """Return a new buffer, referred to by nobody."""
+        row = self.memory.take(nbytes, self._place, name) if nbytes else -1
+        return Buffer(nbytes, row)
+
+    def new(self, shape: Shape, dtype: str) -> Value:
+        """Return a new tensor."""
+        return Value(self.allocate(prod(shape) * ITEM_SIZES.get(dtype, 0)), shape)
+
+    def _take_scratch(self, scratch: Scratch) -> Buffer:
+        buffer = self.allocate(scratch.nbytes, scratch.name)
+        buffer.refs = 1
+        return buffer
+
+    def _outputs(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+        op = node.op
+        special = _SPECIAL.get(op)
+        if special is not None:
+            return special(self, node, values)
+        if op in lists.KERNELS:
+            return lists.KERNELS[op](self, node, values)
+        if op in lists.ARITHMETIC and any(isinstance(each.held, Items) for each in values):
+            return lists.ARITHMETIC[op](self, node, values)
+        if op in ALIASES or is_alias(node, values):
+            return [self._same(node, values[place]) for place in range(len(node.outputs))]
+        return self._computed(node, values)
+
+    def _same(self, node: Node, value: Value) -> Value:
+        shape = node.outputs[0].shape
+        return Value(value.held, shape or value.shape, value.number, value.variable)
+
+    def _computed(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+        number = computed(node.op, [value.number for value in values])
+        made: list[Value] = []
+        for slot, output in enumerate(node.outputs):
+            shape = output.shape
+            if shape is None:
+                shape = self._guessed(node, values)
+            nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
+            held: Held | None = None
+            if slot == 0:
+                held = self._forwarded(node, values, nbytes)
+            if held is None:
+                held = self.allocate(nbytes)
+            made.append(Value(held, shape, number if slot == 0 else None))
+        return made
+
+    def _forwarded(self, node: Node, values: Sequence[Value], nbytes: int) -> Held | None:
+        """Return the buffer of an input that nobody else reads, if the kernel can write into it."""
+        for place in FORWARDS.get(node.op, ()):
+            if place >= len(values):
+                break
+            held = values[place].held
+            if isinstance(held, Buffer) and held.refs == 1 and held.nbytes == nbytes and nbytes:
+                return held
+        return None
+
+    def _guessed(self, node: Node, values: Sequence[Value]) -> Shape:
+        """Return the shape of what the graph has none for."""
+        shape = inferred(node, values)
+        if shape is None:
+            if node.op not in _SCALARS:
+                self._unknown(node)
+            return ()
+        return shape
+
+
+def _constant(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    known = machine._constants.get(node.number)
+    if known is None:
+        output = node.outputs[0]
+        known = Value(None, output.shape, node.value)
+        machine._constants[node.number] = known
+    return [known]
+
+
+def _fed(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    return [machine._feeds.get(node.name, NOTHING)]
+
+
+def _handle(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    return [Value(variable=node.name)]
+
+
+def _read(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    found = machine.variables.get(values[0].variable or "")
+    return [NOTHING if found is None else Value(found.held, found.shape)]
+
+
+def _assign(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    handle, value = values
+    name = handle.variable or ""
+    held = value.held
+    if not (isinstance(held, Buffer) and held.refs == 1):
+        held = machine.allocate(value.nbytes)
+    new = keep(Value(held, value.shape))
+    old = machine.variables.get(name)
+    machine.variables[name] = new
+    if old is not None:
+        drop(old, machine.free)
+    return []
+
+
+def _update(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    name = values[0].variable or ""
+    old = machine.variables.get(name)
+    if old is not None and old.held is not None and old.held.refs > 1:
+        # whoever has read it keeps what it was
+        machine.variables[name] = keep(Value(machine.allocate(old.nbytes), old.shape))
+        drop(old, machine.free)
+    return []
+
+
+def _switch(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    data, condition = values
+    if condition.number is None:
+        machine._unknown(node)
+    data = Value(data.held, data.shape, data.number, data.variable)
+    return [NOTHING, data] if condition.number in (None, True) else [data, NOTHING]
+
+
+def _merge(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    value = values[0] if values else NOTHING
+    return [Value(value.held, value.shape, value.number, value.variable), NOTHING]
+
+
+_SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value]]] = {
+    "Const": _constant,
+    "Placeholder": _fed,
+    "_Arg": _fed,
+    "VarHandleOp": _handle,
+    "ReadVariableOp": _read,
+    "AssignVariableOp": _assign,
+    **dict.fromkeys(UPDATES, _update),
+    "Switch": _switch,
+    "Merge": _merge,
+}
+
+__all__ = ["Any", "Machine"]

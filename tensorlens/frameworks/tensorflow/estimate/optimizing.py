@@ -1,0 +1,108 @@
+"""The graph that really runs: what TensorFlow's optimizer of graphs makes of the traced one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.framework import meta_graph
+from tensorflow.python.grappler import tf_optimizer
+
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, Shape, connect
+from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
+
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+_PLAIN = ("s", "i", "f", "b")
+_TRAIN = "train_op"
+
+
+def optimized(traced: Traced) -> list[Node]:
+    """Return the operations that run, in the order of the optimized graph.
+
+    TensorFlow's own optimizer (Grappler) is run on the graph: it folds constants, fuses, merges
+    what is the same, and leaves out what nobody reads.
+    """
+    graph = traced.graph
+    definition = graph.as_graph_def()
+    variables = {each.placeholder: each for each in traced.variables}
+    for node in definition.node:
+        node.device = _HOST
+        if node.name in variables:
+            _as_handle(node, variables[node.name])
+    given = meta_graph.create_meta_graph_def(graph_def=definition, graph=None)
+    kept = [each.op.name for each in graph.outputs] + [op.name for op in graph.control_outputs]
+    kept += [each.placeholder for each in traced.feeds]
+    given.collection_def[_TRAIN].node_list.value.extend(dict.fromkeys(kept))
+    settings = config_pb2.ConfigProto()
+    settings.graph_options.rewrite_options.min_graph_nodes = -1
+    return nodes_of(tf_optimizer.OptimizeGraph(settings, given, verbose=False))
+
+
+def as_traced(traced: Traced) -> list[Node]:
+    """Return the operations as they were traced, in the order of the program."""
+    definition = traced.graph.as_graph_def()
+    variables = {each.placeholder: each for each in traced.variables}
+    for node in definition.node:
+        if node.name in variables:
+            _as_handle(node, variables[node.name])
+    return nodes_of(definition)
+
+
+def _as_handle(node: Any, variable: Held) -> None:
+    """Let a captured variable tell its shape."""
+    node.op = "VarHandleOp"
+    del node.input[:]
+    node.attr.clear()
+    node.attr["dtype"].type = tf.as_dtype(variable.dtype).as_datatype_enum
+    node.attr["shape"].shape.CopyFrom(tf.TensorShape(variable.shape).as_proto())
+    node.attr["shared_name"].s = node.name.encode()
+
+
+def nodes_of(definition: Any) -> list[Node]:
+    """Return the operations of a graph's definition with the shapes of what they make."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(definition, name="")
+    numbers = {node.name: number for number, node in enumerate(definition.node)}
+    found = [
+        _node(number, node, numbers, graph.get_operation_by_name(node.name).outputs)
+        for number, node in enumerate(definition.node)
+    ]
+    connect(found)
+    return found
+
+
+def _node(number: int, node: Any, numbers: Mapping[str, int], outputs: Sequence[Any]) -> Node:
+    inputs, controls = [], []
+    for text in node.input:
+        if text.startswith("^"):
+            controls.append(numbers[text[1:]])
+        else:
+            name, _, slot = text.partition(":")
+            inputs.append((numbers[name], int(slot or 0)))
+    attrs = {key: _plain(value) for key, value in node.attr.items() if key != "value"}
+    made = [Output(output.dtype.name, _shape(output.shape)) for output in outputs]
+    constant = None
+    if node.op == "Const" and made[0].dtype in ("int32", "int64", "bool") and made[0].shape == ():
+        constant = tf.make_ndarray(node.attr["value"].tensor).item()
+    return Node(number, node.name, node.op, inputs, controls, made, attrs, constant)
+
+
+def _shape(shape: Any) -> Shape | None:
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None
+
+
+def _plain(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "s":
+        return value.s.decode("utf-8", "replace")
+    if kind in _PLAIN:
+        return getattr(value, kind)
+    if kind == "type":
+        return tf.as_dtype(value.type).name
+    if kind == "list":
+        whole = value.list
+        return [*whole.i, *(each.decode("utf-8", "replace") for each in whole.s), *whole.f]
+    return None

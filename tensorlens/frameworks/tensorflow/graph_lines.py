@@ -1,0 +1,124 @@
+"""Adds to a recording the lines, layers and phases of the graph's nodes, which ran no Python."""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tensorlens.frameworks.code import is_foreign
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
+from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
+from tensorlens.records.events import Context, EventLog, Frame
+from tensorlens.records.tensors import SourceLine
+
+_OURS = str(Path(__file__).parents[2]) + os.sep
+_CALL = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a context."""
+
+    number: int
+    """Of the context that takes its place."""
+    origin: NodeOrigin | None
+    is_between: bool
+    """Whether a function was running and none of its nodes."""
+
+
+class GraphLines:
+    """What is known of the nodes of the functions that live, looked up once a node."""
+
+    def __init__(self) -> None:
+        self._nodes = Nodes()
+        self._origins: dict[tuple[str, str | None], NodeOrigin | None] = {}
+
+    def amend(self, log: EventLog) -> None:
+        """Give events inside of graph functions the stack of their node below that of the call.
+
+        What the innermost frames are then is the code that made the node; outside of it is the
+        line that called the function.
+        """
+        stacks: dict[tuple[int, int], int] = {}
+        contexts: dict[int, _Known] = {-1: _Known(-1, None, False)}
+        before: dict[int, tuple[int, int]] = {}
+        stack, context = array("i"), array("i")
+        for row_stack, row_context in zip(log.stack, log.context, strict=True):
+            if row_context not in contexts:
+                contexts[row_context] = self._known(log, row_context)
+            known = contexts[row_context]
+            place = row_stack, known.number
+            if known.origin is not None:
+                key = row_stack, row_context
+                if key not in stacks:
+                    stacks[key] = _below(log, _callers(log, row_stack), known.origin)
+                place = stacks[key], known.number
+            elif known.is_between:
+                # what a node's end gives back
+                thread = log.contexts[row_context].thread
+                place = before.get(thread, (_callers(log, row_stack), known.number))
+            if row_context >= 0 and not known.is_between:
+                before[log.contexts[row_context].thread] = place
+            stack.append(place[0])
+            context.append(place[1])
+        log.stack, log.context = stack, context
+
+    def _known(self, log: EventLog, number: int) -> _Known:
+        context = log.contexts[number]
+        if context.outer is None:
+            return _Known(number, None, False)
+        if context.op is None:
+            return _Known(number, None, True)
+        origin = self._origin(context)
+        if origin is None:
+            return _Known(number, None, False)
+        is_backward = origin.phase == "backward"
+        forward = -1
+        if is_backward and origin.forward is not None:
+            forward = _below(log, -1, origin.forward)
+        amended = replace(
+            context,
+            op=origin.op if origin.layer else _short(context.op),
+            outer=None,
+            node=origin.op if is_backward else None,
+            forward=forward,
+            phase=origin.phase,
+            module=origin.layer,
+        )
+        return _Known(log.context_number(amended), origin, False)
+
+    def _origin(self, context: Context) -> NodeOrigin | None:
+        key = context.op or "", context.outer
+        if key not in self._origins:
+            self._origins[key] = self._nodes.find(key[0], key[1])
+        return self._origins[key]
+
+
+def _callers(log: EventLog, stack: int) -> int:
+    """Return a stack without the innermost frames of ours, which only told of the call."""
+    stacks = log.stacks
+    while stack >= 0 and stacks.frames[stacks.frame[stack]].filename.startswith(_OURS):
+        stack = stacks.parent[stack]
+    return stack
+
+
+def _short(node: str) -> str:
+    """Return a node's name without what calls put in front of it."""
+    parts = node.split("/")
+    while len(parts) > 1 and _CALL.fullmatch(parts[0]):
+        del parts[0]
+    return "/".join(parts)
+
+
+def _below(log: EventLog, outside: int, origin: NodeOrigin) -> int:
+    node = outside
+    for line in reversed(origin.stack):
+        node = log.stacks.push(node, _frame(line))
+    return node
+
+
+def _frame(line: SourceLine) -> Frame:
+    return Frame(line.filename, line.lineno, line.function, not is_foreign(line.filename))

@@ -1,0 +1,117 @@
+"""Which function of TensorFlow's is running: told when Python calls one and when it is done.
+
+All calls of a concrete function from Python, those of gradient functions and of Keras's ``fit``
+included, go through ``Context.call_function`` of tensorflow/python/eager/context.py, and calls
+from within a graph that is being traced do not.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.python.eager import context
+
+_METHOD = "call_function"
+
+
+def not_followed() -> str | None:
+    """Return why calls cannot be followed in this TensorFlow; None if they can."""
+    method = vars(context.Context).get(_METHOD)
+    if not inspect.isfunction(method) and not callable(method):
+        return "this TensorFlow calls functions in a way that is not known"
+    try:
+        parameters = list(inspect.signature(method).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    if parameters[:3] != ["self", "name", "tensor_inputs"]:
+        return "this TensorFlow calls functions in a way that is not known"
+    return None
+
+
+def follow_calls(begin: Callable[[str], None], end: Callable[[], None]) -> Callable[[], None]:
+    """Call ``begin`` with the name of each function that is called, and ``end`` when it is done.
+
+    Both run on the thread that calls, where Python's stack is still the caller's. Calls may nest:
+    a function may call Python code that calls another one. ``end`` also comes when the function
+    fails. What ``begin`` and ``end`` raise is swallowed, and ``end`` is not called for what began
+    before it was followed, nor left out for what began while it was.
+
+    With asynchronous execution, which programs must ask for, a call ends when the function has
+    been queued.
+
+    Returns:
+        What ends it, which may be called from any thread and more than once. Where calls cannot be
+        followed, see :func:`not_followed`, nothing is called and there is nothing to end.
+    """
+    if not_followed() is not None:
+        return _nothing
+    follower = _Follower(begin, end, vars(context.Context)[_METHOD])
+    follower.method = _wrapper(follower)
+    setattr(context.Context, _METHOD, follower.method)
+    return follower.stop
+
+
+class _Follower:
+    """One method wrapped."""
+
+    def __init__(
+        self, begin: Callable[[str], None], end: Callable[[], None], original: Callable[..., Any]
+    ) -> None:
+        self.begin: Callable[[str], None] | None = begin
+        self.end = end
+        self.original = original
+        self.method: Callable[..., Any] | None = None
+
+    def started(self, name: Any) -> Callable[[], None] | None:
+        """Tell that a function starts; return what to call when it is done."""
+        begin = self.begin
+        if begin is None:
+            return None
+        try:
+            begin(name.decode() if isinstance(name, bytes) else str(name))
+        except Exception:  # the program goes on whatever happens in here
+            return None
+        return self.done
+
+    def done(self) -> None:
+        try:
+            self.end()
+        except Exception:
+            return
+
+    def stop(self) -> None:
+        """Put the method back; if another one was put over ours since, ours only passes on."""
+        self.begin = None
+        if vars(context.Context).get(_METHOD) is self.method:
+            setattr(context.Context, _METHOD, self.original)
+
+
+def _wrapper(follower: _Follower) -> Callable[..., Any]:
+    original, started = follower.original, follower.started
+
+    @functools.wraps(original)
+    def call_function(self: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        done = started(name)
+        if done is None:
+            return original(self, name, *args, **kwargs)
+        try:
+            return original(self, name, *args, **kwargs)
+        finally:
+            done()
+
+    # tracebacks show it as part of the method it is around, so that TensorFlow leaves it out of
+    # them as it does its own frames, and nobody sees a line of a tool
+    code = getattr(inspect.unwrap(original), "__code__", None)
+    if code is not None:
+        plain: Any = call_function
+        plain.__code__ = plain.__code__.replace(
+            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
+        )
+    return call_function
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,209 @@
+"""What a node of a graph is, by the name it has where it runs, or as an operation of a graph."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from tensorlens.frameworks.tensorflow.graphs.bodies import Body, Node, from_graph
+from tensorlens.frameworks.tensorflow.graphs.functions import Functions, is_of_dataset
+from tensorlens.frameworks.tensorflow.graphs.gradients import (
+    TAPE,
+    Backward,
+    forward_of,
+    is_gradient,
+    summed,
+)
+from tensorlens.frameworks.tensorflow.graphs.layers import Layers, living_layers
+from tensorlens.frameworks.tensorflow.graphs.names import (
+    enclosing,
+    inlined,
+    is_compiled,
+    plain_names,
+)
+from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin, Phase, agreed, made_at
+from tensorlens.frameworks.tensorflow.graphs.scopes import Scopes
+from tensorlens.records.tensors import SourceLine
+
+_OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
+_METRICS = "keras/src/metrics/"
+_BUILDING = "build_wrapper"
+_Place = tuple[Body, Node]
+
+
+class Nodes:
+    """Finds out where nodes come from; what was found stays known.
+
+    One is made for one recording or one estimate: it goes by the layers and functions there are
+    when it is first asked.
+    """
+
+    def __init__(self, functions: Functions | None = None, layers: Layers | None = None) -> None:
+        self.functions = functions or Functions()
+        self._layers = layers
+        self._scopes: dict[int, Scopes] = {}
+        self._backward: dict[int, Backward] = {}
+        self._origins: dict[tuple[int, str], NodeOrigin] = {}
+        self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
+        self._graphs: weakref.WeakKeyDictionary[Any, Body] = weakref.WeakKeyDictionary()
+        self._bodies: list[Body] = []
+        self._others: dict[str | None, list[Body]] = {}
+
+    def find(self, node_name: str, function_name: str | None = None) -> NodeOrigin | None:
+        """Return where a node comes from; None if no function known has such a node.
+
+        Args:
+            node_name: the name it has where it runs, with all that inlining and optimizing the
+                graph made of it; or a function's name, of what is allocated around its nodes.
+            function_name: the function that was called from Python, which has the node or calls
+                one that has it. A node that this function does not have is looked for in those
+                that it does not call, as those of input pipelines run beside it. Without it all
+                functions are looked through, and if several have nodes of that name, what these
+                have in common is told.
+        """
+        key = node_name, function_name
+        if key not in self._found:
+            self._found[key] = self._find(node_name, function_name)
+        return self._found[key]
+
+    def of(self, op: Any) -> NodeOrigin:
+        """Return where an operation of a live graph comes from."""
+        graph = op.graph
+        body = self._graphs.get(graph)
+        if body is None or op.name not in body.nodes:
+            body = self._graphs[graph] = from_graph(graph)
+        return self._origin(body, body.nodes[op.name])
+
+    def _find(self, name: str, function: str | None) -> NodeOrigin | None:
+        if not name:
+            return None
+        if self.functions.body(name) is not None:
+            return self._around(name)
+        if is_compiled(name):
+            return NodeOrigin(op="XLA")
+        body = self.functions.body(function) if function else None
+        if body is not None:
+            place = self._place(body, name)
+            if place is not None:
+                return self._origin(*place)
+        others = self._besides(function)
+        places = [place for other in others if (place := self._place(other, name)) is not None]
+        if body is not None and not places:
+            near = _near(body, name)
+            places = [near] if near is not None else []
+        return agreed([self._origin(*place) for place in places])
+
+    def _besides(self, function: str | None) -> list[Body]:
+        """Return the bodies of all functions but those that one calls."""
+        if function not in self._others:
+            called = {each.name for each in self.functions.called_by(function)} if function else ()
+            names = sorted(self.functions.known().difference(called))
+            bodies = [self.functions.body(name) for name in names]
+            self._others[function] = [body for body in bodies if body is not None]
+        return self._others[function]
+
+    def _around(self, function: str) -> NodeOrigin | None:
+        """Return what the nodes of a function agree on: how it came to be traced."""
+        body = self.functions.body(function)
+        if body is None:
+            return None
+        origins = [self._origin(body, node) for node in body.nodes.values()]
+        found = agreed(origins)
+        line = found.stack[0] if found is not None and found.stack else None
+        op = "XLA" if self.functions.compiled(function) else "StatefulPartitionedCall"
+        return NodeOrigin(found.stack if found else (), line, op=op, phase="other")
+
+    def _place(self, body: Body, name: str) -> _Place | None:
+        for plain in plain_names(name):
+            place = self._inlined(body, plain)
+            if place is not None:
+                return place
+        return None
+
+    def _inlined(self, body: Body, name: str) -> _Place | None:
+        node = body.nodes.get(name)
+        if node is not None:
+            return body, node
+        for caller, attribute, rest in inlined(name):
+            node = body.nodes.get(caller)
+            for key, callee in node.calls if node is not None else ():
+                if attribute is not None and key != attribute:
+                    continue
+                other = self.functions.body(callee)
+                place = self._place(other, rest) if other is not None else None
+                if place is not None:
+                    return place
+        return None
+
+    def _origin(self, body: Body, node: Node) -> NodeOrigin:
+        key = id(body), node.name
+        known = self._origins.get(key)
+        if known is None:
+            self._bodies.append(body)  # an address means nothing once its object is gone
+            known = self._origins[key] = self._make(body, node)
+        return known
+
+    def _make(self, body: Body, node: Node) -> NodeOrigin:
+        stack, line = made_at(body.frames(node.name))
+        phase = self._phase(body, node)
+        forward = None
+        layer = self._layer(body, node.name)
+        if phase == "backward":
+            forward = self._forward(body, node, line)
+            if layer is None and forward is not None:
+                layer = forward.layer
+        return NodeOrigin(stack, line, layer, node.op, forward, phase)
+
+    def _forward(self, body: Body, node: Node, line: SourceLine | None) -> NodeOrigin | None:
+        places = forward_of(body, node, self.functions)
+        if places:
+            return agreed([self._origin(*place) for place in places if place[1] is not node])
+        parts = summed(body, node)
+        if parts:
+            origins = [self._origin(body, part).forward for part in parts]
+            return agreed([origin for origin in origins if origin is not None])
+        if is_gradient(node.name):
+            return None
+        # computed again, as by tf.recompute_grad: on the line that computed it first
+        same = [other for other in body.nodes.values() if other.op == node.op]
+        before = [self._origin(body, other) for other in same if other.place < node.place]
+        return agreed([each for each in before if each.phase == "forward" and each.line == line])
+
+    def _phase(self, body: Body, node: Node) -> Phase:
+        backward = self._backward.get(id(body))
+        if backward is None:
+            backward = self._backward[id(body)] = Backward(body)
+        if backward.has(body, node):
+            return "backward"
+        if is_of_dataset(body.name):
+            return "other"
+        for frame in body.frames(node.name):
+            filename = frame.filename.replace("\\", "/")
+            if any(part in filename for part in _OPTIMIZERS):
+                return "optimizer"
+            if frame.function == _BUILDING or _METRICS in filename:
+                return "other"
+        return "forward"
+
+    def _layer(self, body: Body, name: str) -> str | None:
+        scopes = self._scopes.get(id(body))
+        if scopes is None:
+            if self._layers is None:
+                self._layers = living_layers()
+            scopes = self._scopes[id(body)] = Scopes(body, self._layers)
+        return scopes.layer(name.removeprefix(TAPE)) if not _by_function(name) else None
+
+
+def _by_function(name: str) -> bool:
+    """Tell whether a gradient's name is of what ``tf.gradients`` made, after its own scopes."""
+    return is_gradient(name) and not name.startswith(TAPE)
+
+
+def _near(body: Body, name: str) -> _Place | None:
+    """Return the node whose name a rewritten name begins with."""
+    for plain in plain_names(name):
+        for scope in enclosing(plain):
+            node = body.nodes.get(scope)
+            if node is not None:
+                return body, node
+    return None

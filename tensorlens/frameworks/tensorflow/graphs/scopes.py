@@ -1,0 +1,104 @@
+"""Which Keras layer a node is in, by its name's scopes and the frames that made it.
+
+Keras opens a name scope of the layer's name when it builds a layer and another one when it calls
+it, also when there is nothing left to build, and TensorFlow makes names unique by a number behind
+them: the first call of ``dense`` is in the scope ``dense_1``. How many of a name's scopes are
+layers is told by the frames: each layer has its ``Layer.__call__`` among them.
+(keras/src/layers/layer.py, Layer.__call__; Graph.unique_name of tensorflow/python/framework/ops.py)
+"""
+
+from __future__ import annotations
+
+import re
+
+from tensorlens.frameworks.tensorflow.graphs.bodies import Body
+from tensorlens.frameworks.tensorflow.graphs.layers import Layers
+from tensorlens.frameworks.tensorflow.graphs.names import enclosing
+from tensorlens.frameworks.tensorflow.graphs.origins import Frames
+
+_NUMBERED = re.compile(r"(.+)_\d+$")
+_LAYER_CODE = "keras/src/layers/layer.py"
+
+
+class Scopes:
+    """The layers of one body."""
+
+    def __init__(self, body: Body, layers: Layers) -> None:
+        self._layers = layers
+        self._least: dict[str, int] = {}
+        self._paths: dict[str, str | None] = {}
+        known: dict[int, tuple[int, bool]] = {}
+        depths = {}
+        for name in body.nodes:
+            frames = body.frames(name)  # which many nodes share
+            if id(frames) not in known:
+                known[id(frames)] = _depth(frames)
+            depths[name] = known[id(frames)]
+        if not any(depth for depth, _ in depths.values()):
+            return
+        for name, (depth, _) in depths.items():
+            for scope in enclosing(name):
+                self._least[scope] = min(depth, self._least.get(scope, depth))
+        for name, (depth, building) in depths.items():
+            if depth:
+                self._learn(name, depth, building)
+
+    def layer(self, name: str) -> str | None:
+        """Return the path of the innermost layer, or else module, that a name is in."""
+        for scope in enclosing(name):
+            path = self._paths.get(scope)
+            if path is not None:
+                return path
+        modules = self._layers.modules
+        return next((scope for scope in enclosing(name) if scope in modules), None)
+
+    def _learn(self, name: str, depth: int, building: bool) -> None:
+        scope = next(enclosing(name), "")
+        if not scope or scope in self._paths:
+            return
+        parts = scope.split("/")
+        layers = self._pick(parts, depth, building, known=True)
+        if len(layers) < depth:
+            layers = self._pick(parts, depth, building, known=False)
+        names = []
+        for place, own_name in layers:
+            names.append(own_name)
+            self._paths["/".join(parts[: place + 1])] = self._layers.path(names)
+        self._paths.setdefault(scope, None)
+
+    def _pick(
+        self, parts: list[str], depth: int, building: bool, known: bool
+    ) -> list[tuple[int, str]]:
+        """Return which of a scope's parts are layers, and the layers' names."""
+        found: list[tuple[int, str]] = []
+        for place, part in enumerate(parts):
+            if len(found) >= min(depth, self._least["/".join(parts[: place + 1])]):
+                continue
+            names = _names(part, exact_first=building and len(found) == depth - 1)
+            if known:
+                names = [name for name in names if name in self._layers.paths]
+            if names:
+                found.append((place, names[0]))
+        return found
+
+
+def _names(part: str, exact_first: bool) -> list[str]:
+    """Return the names that a layer whose scope is named so may have, the likelier one first."""
+    numbered = _NUMBERED.match(part)
+    names = [numbered[1], part] if numbered else [part]
+    return names[::-1] if exact_first else names
+
+
+def _depth(frames: Frames) -> tuple[int, bool]:
+    """Return how many layers' scopes were open, and whether the innermost was being built."""
+    depth, building, opened = 0, False, False
+    for frame in reversed(frames):
+        if not frame.filename.replace("\\", "/").endswith(_LAYER_CODE):
+            continue
+        if frame.function == "__call__":
+            depth, building, opened = depth + 1, False, False
+        elif frame.function == "_maybe_build":
+            opened = True  # the scope that build() opens is the one open already
+        elif frame.function == "build_wrapper":
+            depth, building, opened = depth + (not opened), True, False
+    return depth, building

@@ -1,0 +1,111 @@
+"""The tapped CPU allocator of TensorFlow: tapped once per process, for good."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow
+
+from tensorlens.frameworks.building import NativeUnavailable, Part, load
+from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
+
+__all__ = ["NativeUnavailable", "TensorflowAllocator", "install"]
+
+_LABEL = "the native CPU counter of TensorFlow"
+_REFUSALS = {
+    1: "its functions are not where they are known to be",
+    2: "its object cannot be written",
+    3: "what it hands out is not seen",
+}
+
+
+def _arguments() -> Sequence[str]:
+    folder = Path(tensorflow.sysconfig.get_include())
+    headers = ("xla/tsl/framework/allocator.h", "tsl/framework/allocator.h")
+    if not any((folder / header).is_file() for header in headers):
+        raise NativeUnavailable(
+            f"{_LABEL} was not built: this TensorFlow has no C++ headers ({folder}): "
+            "install tensorflow from its wheels"
+        )
+    library = tensorflow.sysconfig.get_lib()
+    compile_flags = (f for f in tensorflow.sysconfig.get_compile_flags() if f[:2] != "-I")
+    return [
+        *compile_flags,
+        *("-isystem", str(folder)),
+        *tensorflow.sysconfig.get_link_flags(),
+        f"-Wl,-rpath,{library}",
+    ]
+
+
+def _depends_on() -> tuple[Any, ...]:
+    versions = tensorflow.version
+    return versions.VERSION, versions.GIT_VERSION, tuple(tensorflow.sysconfig.get_compile_flags())
+
+
+TAP = Part("tap", _LABEL, Path(__file__).with_name("tap.cpp"), _arguments, _depends_on)
+
+
+class TensorflowAllocator(NativeAllocator):
+    """What TensorFlow's CPU allocator has handed out since :func:`install`, in exact bytes.
+
+    Tensors of all threads and functions, variables, and the scratch of kernels; not what libraries
+    below the kernels take from malloc for themselves.
+    """
+
+    def adopt(self, addresses: array[int], sizes: array[int]) -> int:
+        """Count in blocks from before, ``array('Q')`` and ``array('q')``; return how many.
+
+        Those that are counted already are left alone.
+        """
+        check(addresses)
+        function = self.library.tl_adopt
+        function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        function.restype = ctypes.c_int64
+        return int(function(start(addresses), start(sizes), len(addresses)))
+
+    def call_begins(self, function: str) -> int:
+        """Say that this thread calls a graph function; what its nodes allocate is by this line.
+
+        Returns what :meth:`call_ends` takes.
+        """
+        return int(self._call_begins(function.encode()))
+
+    def call_ends(self, call: int) -> None:
+        """Say that the call has ended."""
+        self._call_ends(call)
+
+    def _declare(self) -> None:
+        super()._declare()
+        self._call_begins = self.library.tl_call_begins
+        self._call_begins.argtypes = (ctypes.c_char_p,)
+        self._call_begins.restype = ctypes.c_int64
+        self._call_ends = self.library.tl_call_ends
+        self._call_ends.argtypes = (ctypes.c_int64,)
+        self._call_ends.restype = None
+
+
+_lock = threading.RLock()
+_installed: TensorflowAllocator | None = None
+
+
+def install() -> tuple[TensorflowAllocator, bool]:
+    """Tap the allocator; also tell whether this call was the one that did.
+
+    Raises:
+        NativeUnavailable: it could not be built, or the allocator cannot be tapped.
+    """
+    global _installed
+    with _lock:
+        if _installed is not None:
+            return _installed, False
+        library = load(TAP)
+        refusal = int(library.tl_install())
+        if refusal:
+            raise NativeUnavailable(f"{_LABEL} is not in use: {_REFUSALS[refusal]}")
+        _installed = TensorflowAllocator(library)
+        return _installed, True

@@ -1,0 +1,269 @@
+// Counts the bytes that TensorFlow's CPU allocator hands out: exact, process-wide, with the peak.
+//
+// TensorFlow lets nobody set another allocator once the first was asked for, so the one in place
+// keeps doing its work and its object is given a table of virtual functions of ours: a copy of its
+// own, in which those that hand out and take back count first. Which they are is read from the
+// headers of the installed TensorFlow, of which only two are used, so that it compiles in about two
+// seconds.
+
+#if __has_include("xla/tsl/framework/allocator.h")
+#include "xla/tsl/framework/allocator.h"
+#else
+#include "tsl/framework/allocator.h"
+#endif
+#include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
+
+#include "counting.hpp"
+#include "node_log.hpp"
+
+#include <cstdint>
+#include <cstring>
+
+namespace tensorflow {
+
+// Its own header wants half of TensorFlow. Weak: another release may have it elsewhere.
+class ProcessState {
+ public:
+  __attribute__((weak)) static ProcessState* singleton();
+  __attribute__((weak)) tsl::Allocator* GetCPUAllocator(int numa_node);
+};
+
+}  // namespace tensorflow
+
+namespace {
+
+using tsl::AllocationAttributes;
+using tsl::Allocator;
+
+using Allocate = void* (*)(Allocator*, size_t, size_t);
+using AllocateWith = void* (*)(Allocator*, size_t, size_t, const AllocationAttributes&);
+using Deallocate = void (*)(Allocator*, void*);
+using DeallocateSized = void (*)(Allocator*, void*, size_t, size_t);
+
+// Where a virtual function is in the table: what a pointer to it holds (Itanium C++ ABI 2.3).
+template <typename Function>
+int place_of(Function function) {
+  uintptr_t pointer;
+  std::memcpy(&pointer, &function, sizeof pointer);
+  return pointer & 1 ? static_cast<int>((pointer - 1) / sizeof(void*)) : -1;
+}
+
+const int kAllocate =
+    place_of(static_cast<void* (Allocator::*)(size_t, size_t)>(&Allocator::AllocateRaw));
+const int kAllocateWith =
+    place_of(static_cast<void* (Allocator::*)(size_t, size_t, const AllocationAttributes&)>(
+        &Allocator::AllocateRaw));
+const int kDeallocate = place_of(static_cast<void (Allocator::*)(void*)>(&Allocator::DeallocateRaw));
+// an overload that TensorFlow before 2.17 does not have
+template <typename Base>
+auto place_of_sized(int) -> decltype(
+    place_of(static_cast<void (Base::*)(void*, size_t, size_t)>(&Base::DeallocateRaw))) {
+  return place_of(static_cast<void (Base::*)(void*, size_t, size_t)>(&Base::DeallocateRaw));
+}
+template <typename Base>
+int place_of_sized(...) {
+  return -1;
+}
+const int kDeallocateSized = place_of_sized<Allocator>(0);
+
+// In front of a table are the offset to the object's top and its type.
+constexpr int kBefore = 2, kWords = 48;
+
+struct Tapped {
+  Allocator* allocator = nullptr;
+  void** original = nullptr;
+  void* table[kBefore + kWords] = {};
+};
+
+// There is one for each kind of CPU allocator in use: nearly always the same one.
+constexpr int kMost = 4;
+Tapped g_tapped[kMost];
+int g_count = 0;
+
+void** original_of(const Allocator* allocator) {
+  for (int index = 0; index < g_count; ++index) {
+    if (g_tapped[index].allocator == allocator) {
+      return g_tapped[index].original;
+    }
+  }
+  return g_tapped[0].original;
+}
+
+template <typename Function>
+Function original(const Allocator* allocator, int place) {
+  return reinterpret_cast<Function>(original_of(allocator)[place]);
+}
+
+// One of these functions may be written by means of another, or of another tapped allocator's.
+thread_local int t_inside = 0;
+
+struct Inside {
+  Inside() {
+    ++t_inside;
+  }
+  ~Inside() {
+    --t_inside;
+  }
+  bool is_outermost() const {
+    return t_inside == 1;
+  }
+};
+
+int32_t node_here();
+
+void* counted(void* block, size_t bytes, const Inside& inside) {
+  if (inside.is_outermost() && bytes != 0) {
+    if (block == nullptr) {
+      note_failure(static_cast<int64_t>(bytes));
+    } else {
+      take_in(block, static_cast<int64_t>(bytes));
+      if (g_node_log.is_on()) {
+        g_node_log.allocated(block, static_cast<int64_t>(bytes), node_here());
+      }
+    }
+  }
+  return block;
+}
+
+void* allocate(Allocator* self, size_t alignment, size_t bytes) {
+  const Inside inside;
+  return counted(original<Allocate>(self, kAllocate)(self, alignment, bytes), bytes, inside);
+}
+
+void* allocate_with(
+    Allocator* self, size_t alignment, size_t bytes, const AllocationAttributes& attributes) {
+  const Inside inside;
+  return counted(
+      original<AllocateWith>(self, kAllocateWith)(self, alignment, bytes, attributes), bytes,
+      inside);
+}
+
+// Before the block goes back: from then on another thread may be given the same address.
+void uncount(void* block, const Inside& inside) {
+  if (inside.is_outermost() && block != nullptr) {
+    if (g_node_log.is_on()) {
+      g_node_log.freed(block);
+    }
+    take_out(block);
+  }
+}
+
+void deallocate(Allocator* self, void* block) {
+  const Inside inside;
+  uncount(block, inside);
+  original<Deallocate>(self, kDeallocate)(self, block);
+}
+
+void deallocate_sized(Allocator* self, void* block, size_t alignment, size_t bytes) {
+  const Inside inside;
+  uncount(block, inside);
+  original<DeallocateSized>(self, kDeallocateSized)(self, block, alignment, bytes);
+}
+
+int32_t node_here() {
+  const auto& now = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
+  const auto name = std::string_view(now.pending_op_name);
+  return name.empty() ? -1 : g_op_names.number(name.data(), name.size());
+}
+
+// Gives false where the table cannot be read or the object cannot be written.
+bool tap(Allocator* allocator) {
+  for (int index = 0; index < g_count; ++index) {
+    if (g_tapped[index].allocator == allocator) {
+      return true;
+    }
+  }
+  if (g_count == kMost) {
+    return false;
+  }
+  Tapped& tapped = g_tapped[g_count];
+  void** const identity = reinterpret_cast<void**>(allocator);
+  void** const original = static_cast<void**>(*identity);
+  // what lies behind the table's end is copied as well, as far as it can be read
+  Careful read;
+  for (int word = 0; word < kBefore + kWords; ++word) {
+    void* const value = read.get<void*>(reinterpret_cast<uintptr_t>(original - kBefore + word));
+    if (read.failed()) {
+      if (word <= kBefore + kDeallocate || word <= kBefore + kDeallocateSized) {
+        return false;
+      }
+      break;
+    }
+    tapped.table[word] = value;
+  }
+  void** const table = tapped.table + kBefore;
+  table[kAllocate] = reinterpret_cast<void*>(&allocate);
+  table[kAllocateWith] = reinterpret_cast<void*>(&allocate_with);
+  table[kDeallocate] = reinterpret_cast<void*>(&deallocate);
+  if (kDeallocateSized >= 0) {
+    table[kDeallocateSized] = reinterpret_cast<void*>(&deallocate_sized);
+  }
+  if (!is_writable(identity)) {
+    return false;
+  }
+  tapped.allocator = allocator;
+  tapped.original = original;
+  ++g_count;
+  __atomic_store_n(identity, static_cast<void*>(table), __ATOMIC_RELEASE);
+  return true;
+}
+
+bool counts_a_trial(Allocator* allocator) {
+  constexpr int64_t kBytes = 4096;
+  void* const block = allocator->AllocateRaw(Allocator::kAllocatorAlignment, kBytes);
+  const auto address = reinterpret_cast<uintptr_t>(block);
+  const bool taken_in = size_of(address) == kBytes;
+  if (block != nullptr) {
+    allocator->DeallocateRaw(block);
+  }
+  return taken_in && size_of(address) < 0;
+}
+
+}  // namespace
+
+// 0: in place (also when it already was). 1: the functions are not virtual as they are known to
+// be. 2: the allocator's table cannot be replaced. 3: what it hands out is not seen.
+TL_EXPORT int tl_install() {
+  if (g_count != 0) {
+    return 0;
+  }
+  if (kAllocate < 0 || kAllocateWith < 0 || kDeallocate < 0) {
+    return 1;
+  }
+  Allocator* const base = tsl::cpu_allocator_base();
+  Allocator* of_devices = base;
+  if (&tensorflow::ProcessState::singleton != nullptr) {
+    // another object where TF_CPU_ALLOCATOR_USE_BFC is set
+    of_devices = tensorflow::ProcessState::singleton()->GetCPUAllocator(0);
+  }
+  if (!tap(of_devices) || !tap(base)) {
+    return 2;
+  }
+  if (!counts_a_trial(of_devices)) {
+    return 3;
+  }
+  g_node_here.store(&node_here);
+  begin_counting();
+  pthread_atfork(&node_log_before_fork, &node_log_after_fork, &node_log_in_child);
+  return 0;
+}
+
+// Counts in blocks that were made before, so that their release counts out. Gives how many.
+TL_EXPORT int64_t tl_adopt(const uint64_t* addresses, const int64_t* sizes, int64_t length) {
+  int64_t adopted = 0;
+  for (int64_t index = 0; index < length; ++index) {
+    const auto* const block = reinterpret_cast<const void*>(addresses[index]);
+    int64_t replaced;
+    if (block != nullptr && sizes[index] > 0 && size_of(addresses[index]) < 0) {
+      adopted += count_in(block, sizes[index], kNoBirth, &replaced);
+    }
+  }
+  return adopted;
+}
+
+// Takes a block and gives it back, for a trial of who is told.
+TL_EXPORT void tl_trial() {
+  if (g_count != 0) {
+    (void)counts_a_trial(g_tapped[0].allocator);
+  }
+}

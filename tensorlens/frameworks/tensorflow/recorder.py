@@ -1,0 +1,51 @@
+"""A recording of TensorFlow's CPU allocator while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import Recorder, RecordOptions, Root
+from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.host_recorder import HostRecorder, Means
+from tensorlens.frameworks.native.naming import Sight
+from tensorlens.frameworks.tensorflow import cpu
+from tensorlens.frameworks.tensorflow.module_calls import TensorflowRecorder, module_paths
+from tensorlens.frameworks.tensorflow.watching import watch
+from tensorlens.records.tensors import TensorTable
+
+_recorder: TensorflowRecorder | None = None
+
+
+def start(options: RecordOptions) -> Recorder:
+    """Record what TensorFlow's CPU allocator hands out from now on.
+
+    Raises:
+        UsageError: there is no native counter, or no stacks on this Python.
+    """
+    from tensorlens.frameworks.tensorflow.graph_lines import GraphLines
+
+    means = Means(cpu.CpuCounter.source, watch, Sight(_census, module_paths), GraphLines().amend)
+    try:
+        return HostRecorder(options, _native(), means)
+    except NativeUnavailable as error:
+        raise UsageError(str(error)) from None
+
+
+def _native() -> TensorflowRecorder:
+    global _recorder
+    counter = cpu.cpu_counter()
+    if not isinstance(counter, cpu.CpuCounter):
+        raise NativeUnavailable(
+            f"host memory cannot be recorded: it is counted by {counter.source}"
+            f" ({cpu.fallback_reason() or 'TENSORLENS_COUNTER asks for it'})"
+        )
+    if _recorder is None:
+        _recorder = TensorflowRecorder(counter.allocator)
+    return _recorder
+
+
+def _census(roots: Sequence[Root]) -> TensorTable:
+    from tensorlens.frameworks.tensorflow.census.take import take
+
+    return take(roots).tensors

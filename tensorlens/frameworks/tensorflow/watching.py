@@ -1,0 +1,90 @@
+"""Counts host memory, notes births and follows graph functions while someone wants to know."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tensorlens.frameworks.tensorflow import cpu
+from tensorlens.frameworks.tensorflow.native import NativeUnavailable, TensorflowAllocator
+
+_lock = threading.RLock()
+_adopted = False
+_watchers = 0
+_unfollow: Callable[[], None] | None = None
+
+
+def watch() -> Callable[[], None]:
+    """Count host memory from now on and note which line allocates it, until what is returned.
+
+    Raises:
+        UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+    """
+    counter = cpu.cpu_counter()
+    if not isinstance(counter, cpu.CpuCounter):
+        return _nothing
+    allocator = counter.allocator
+    _adopt_once(allocator)
+    try:
+        allocator.watch_births()
+    except NativeUnavailable:
+        # names and sizes do without; births are shown as unknown
+        return _nothing
+    _follow(allocator)
+    ended = False
+
+    def unwatch() -> None:
+        nonlocal ended
+        if not ended:
+            ended = True
+            allocator.watch_births(False)
+            _follow_no_more()
+
+    return unwatch
+
+
+def _adopt_once(allocator: TensorflowAllocator) -> None:
+    """Count in what the tensors alive in Python hold from before the allocator was tapped."""
+    global _adopted
+    with _lock:
+        if _adopted:
+            return
+        _adopted = True
+    from tensorlens.frameworks.tensorflow.census.take import adopt_all
+
+    adopt_all(allocator)
+
+
+def _follow(allocator: TensorflowAllocator) -> None:
+    """Have the native part told of calls of graph functions, whose nodes run on other threads."""
+    global _watchers, _unfollow
+    from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
+
+    running = threading.local()
+
+    def begin(name: str) -> None:
+        calls = running.__dict__.setdefault("calls", [])
+        calls.append(allocator.call_begins(name))
+
+    def end() -> None:
+        calls = running.__dict__.get("calls")
+        if calls:
+            allocator.call_ends(calls.pop())
+
+    with _lock:
+        if _watchers == 0:
+            _unfollow = follow_calls(begin, end)
+        _watchers += 1
+
+
+def _follow_no_more() -> None:
+    global _watchers, _unfollow
+    with _lock:
+        _watchers -= 1
+        if _watchers == 0 and _unfollow is not None:
+            _unfollow()
+            _unfollow = None
+
+
+def _nothing() -> None:
+    """End nothing."""

@@ -1,0 +1,209 @@
+"""What several frameworks found in memory, as one: a table without doubles, and one ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tensorlens.frameworks.base import Findings
+from tensorlens.records.joining import joined
+from tensorlens.records.ledger import Ledger, Term
+from tensorlens.records.tensors import TensorTable
+
+Owned = tuple[str, Ledger]
+"""A framework's name and its ledger of a device."""
+
+
+def joined_findings(found: Sequence[tuple[str, Findings]]) -> Findings:
+    """Return what frameworks found together.
+
+    Memory that several show, shared through DLPack or NumPy, is counted once: where its owner's
+    tensor shows it.
+
+    Args:
+        found: each framework's name and what it found.
+    """
+    if len(found) == 1:
+        return found[0][1]
+    notes = [note for _, each in found for note in each.notes]
+    devices = dict.fromkeys(device for _, each in found for device in each.ledger)
+    ledger = {}
+    for device in devices:
+        own = [(name, each.ledger[device]) for name, each in found if device in each.ledger]
+        if device == "cpu":
+            own, left_out = _counting(own)
+            notes += left_out
+        ledger[device] = _joined_ledger(own)
+    table = joined(("", each.tensors) for _, each in found)
+    _count_once(table, [len(each.tensors) for _, each in found])
+    return Findings(table, ledger, tuple(dict.fromkeys(notes)))
+
+
+def _count_once(table: TensorTable, lengths: Sequence[int]) -> None:
+    """Make rows aliases whose storage is that of another framework's row."""
+    owners: dict[tuple[int, int], int] = {}
+    moved: dict[int, int] = {}
+    for row in table.counted():
+        if not table.storage[row] or not table.storage_nbytes[row]:
+            continue
+        key = table.device[row], table.storage[row]
+        other = owners.setdefault(key, row)
+        if other == row or _part(other, lengths) == _part(row, lengths):
+            continue
+        # whose memory it is not says so in a note
+        if table.note[other] >= 0 > table.note[row]:
+            owners[key] = row
+            moved[other] = row
+        else:
+            moved[row] = other
+    if not moved:
+        return
+    for row, owner in enumerate(table.alias):
+        to = row if owner < 0 else owner
+        while to in moved:
+            to = moved[to]
+        if to != row:
+            table.alias[row] = to
+
+
+def _part(row: int, lengths: Sequence[int]) -> int:
+    for number, length in enumerate(lengths):
+        if row < length:
+            return number
+        row -= length
+    raise IndexError(row)
+
+
+def _counting(own: list[Owned]) -> tuple[list[Owned], list[str]]:
+    """Leave out ledgers without figures of frameworks without tensors; the others know theirs."""
+    unknown = [each for each in own if each[1].allocated is None and not each[1].named]
+    if not unknown or len(unknown) == len(own):
+        return own, []
+    notes = [
+        f"{name}: what it took on the {ledger.device} is not in the ledger: {_reason(ledger)}"
+        for name, ledger in unknown
+    ]
+    return [each for each in own if each not in unknown], notes
+
+
+def _reason(ledger: Ledger) -> str:
+    return ledger.missing.get("allocated", "it is not counted")
+
+
+def _joined_ledger(own: Sequence[Owned]) -> Ledger:
+    if len(own) == 1:
+        return own[0][1]
+    ledgers = [ledger for _, ledger in own]
+    first = ledgers[0]
+    is_host = first.device == "cpu"
+    missing = {key: reason for each in ledgers for key, reason in each.missing.items()}
+    allocated = _total(own, "allocated", missing)
+    unnamed = _total(own, "unnamed", missing)
+    # the process has one resident set, and each framework a pool of its own on a device
+    reserved = _known(ledgers, "reserved") if is_host else _total(own, "reserved", missing)
+    used, total = _known(ledgers, "driver_used"), _known(ledgers, "driver_total")
+    cached = _less(reserved, allocated)
+    other = _less(used, reserved)
+    blocks = sorted((block for each in ledgers for block in each.blocks), key=lambda b: -b.nbytes)
+    figures = {
+        "allocated": allocated,
+        "unnamed": unnamed,
+        "reserved": reserved,
+        "cached": cached,
+        "other": other,
+        "driver_used": used,
+        "driver_total": total,
+    }
+    unknown = {name for name, value in figures.items() if value is None}
+    for name, terms in (("cached", ("allocated", "reserved")), ("other", ("reserved",))):
+        if name in unknown:
+            reasons = (missing[term] for term in terms if term in unknown and term in missing)
+            missing.setdefault(name, next(reasons, "not all of its terms are known"))
+    return Ledger(
+        device=first.device,
+        source=" and ".join(dict.fromkeys(each.source for each in ledgers)),
+        precision="; ".join(dict.fromkeys(each.precision for each in ledgers)),
+        named=sum(each.named for each in ledgers),
+        **figures,
+        parts=tuple(_host_parts(ledgers, cached) if is_host else _device_parts(own)),
+        explanations={**ledgers[-1].explanations, **first.explanations},
+        missing={key: reason for key, reason in missing.items() if not _is_known(key, figures)},
+        blocks=tuple(blocks),
+        block_count=sum(each.block_count for each in ledgers),
+    )
+
+
+def _is_known(key: str, figures: dict[str, int | None]) -> bool:
+    return figures.get(key) is not None
+
+
+def _total(own: Sequence[Owned], field: str, missing: dict[str, str]) -> int | None:
+    """Return the sum of a figure; one that is unknown makes it so, for the reason of that one."""
+    total = 0
+    for name, ledger in own:
+        value = getattr(ledger, field)
+        if value is None:
+            reason = ledger.missing.get(field, "no reason was given")
+            missing[field] = f"{name}: {reason}"
+            return None
+        total += value
+    return total
+
+
+def _known(ledgers: Iterable[Ledger], field: str) -> int | None:
+    values = (getattr(ledger, field) for ledger in ledgers)
+    return next((value for value in values if value is not None), None)
+
+
+def _less(total: int | None, part: int | None) -> int | None:
+    return None if total is None or part is None else total - part
+
+
+def _host_parts(ledgers: Sequence[Ledger], cached: int | None) -> list[Term]:
+    """Return what is resident besides tensors: the first ledger's, less what the others know.
+
+    What one of them allocated lies for another in the heap, or else in the rest.
+    """
+    parts = [term for each in ledgers for term in each.parts if term.of != "cached"]
+    if cached is None:
+        return parts
+    first, *others = ledgers
+    found = {term.key: term for term in first.parts if term.of == "cached"}
+    for each in others:
+        gone = each.allocated or 0
+        for term in each.parts:
+            if term.of == "cached" and term.key == "kernels" and term.nbytes:
+                gone += term.nbytes
+                found[term.key] = _added(found.get(term.key), term)
+        rest = found.get("heap") or found.get("rest")
+        if rest is not None and rest.nbytes is not None:
+            found[rest.key] = replace(rest, nbytes=rest.nbytes - gone)
+    return [*found.values(), *parts]
+
+
+def _added(term: Term | None, other: Term) -> Term:
+    if term is None or term.nbytes is None:
+        return other
+    explanation = "; ".join(dict.fromkeys((term.explanation, other.explanation)))
+    return replace(term, nbytes=term.nbytes + (other.nbytes or 0), explanation=explanation)
+
+
+def _device_parts(own: Sequence[Owned]) -> list[Term]:
+    """Return each pool's parts, with whose they are; what is outside of all pools once."""
+    found: list[Term] = []
+    outside = next((ledger for _, ledger in own if any(_is_outside(t) for t in ledger.parts)), None)
+    for name, ledger in own:
+        for term in ledger.parts:
+            if not _is_outside(term):
+                found.append(replace(term, key=f"{name}_{term.key}", label=f"{name}: {term.label}"))
+            elif ledger is outside:
+                # what the process has, less what one framework reserved: the others' is in it
+                more = sum(each.reserved or 0 for _, each in own if each is not ledger)
+                is_own = term.key == "context" and term.nbytes is not None
+                left = (term.nbytes or 0) - more if is_own else term.nbytes
+                found.append(replace(term, nbytes=left))
+    return found
+
+
+def _is_outside(term: Term) -> bool:
+    return term.of == "other"

@@ -1,0 +1,64 @@
+"""What graphs did whose nodes were made by profiled lines, which ran only while they were traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """What nodes were handed, over all calls of the graphs that they are in, in bytes."""
+
+    hits: int
+    """Calls in which they were handed anything."""
+    allocated: int
+    """The most that was handed out in one call."""
+    peak: int
+    """The most of it that was there at once."""
+    net: int
+    """What of it was there when a call ended, summed over the hits."""
+    net_max: int
+    """The largest of a single call."""
+    net_first: int
+    """That of the first call."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedFigures:
+    """What the graphs did that have nodes of one function."""
+
+    device: str
+    calls: int
+    """How often such a graph was called; a gradient function that is called by itself, as a tape
+    around a graph does, is part of the call before it."""
+    lines: Mapping[int, NodeFigures]
+    """Line number to what the nodes were handed that it made, itself or by what it called."""
+    backward: Mapping[int, NodeFigures]
+    """Line number to what the gradients of these nodes took."""
+    whole: NodeFigures
+    """The same of all nodes of these graphs, whoever made them."""
+    compiler: Literal["XLA"] | None
+    """What compiled these graphs, so that they have no nodes when they run."""
+    notes: tuple[str, ...]
+
+
+class TracedCode(Protocol):
+    """Follows the graphs that have nodes of one function's lines."""
+
+    def resume(self) -> None:
+        """Count from now on."""
+        ...
+
+    def pause(self) -> None:
+        """Count no more."""
+        ...
+
+    def figures(self) -> TracedFigures | None:
+        """Return what was counted; None where no graph with such nodes was called."""
+        ...
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        ...

@@ -1,0 +1,342 @@
+"""``MemoryCallback``: memory by epoch and batch, for ``fit``, ``evaluate`` and ``predict``.
+
+::
+
+    model.fit(x, y, callbacks=[tensorlens.keras.MemoryCallback()])
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TextIO, TypeVar
+
+import keras
+
+from tensorlens.capture import regions, reserve
+from tensorlens.census.reporter import MemReporter
+from tensorlens.integrations.batches import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
+from tensorlens.integrations.following import Follower
+from tensorlens.lines.accounting import WIDTH
+from tensorlens.render.source import printable
+from tensorlens.signals import is_from_a_handler
+from tensorlens.units import format_bytes
+
+_Hook = TypeVar("_Hook", bound=Callable[..., None])
+_FUNCTIONS = {FIT: "train_function", EVALUATE: "test_function", PREDICT: "predict_function"}
+_ENDS_OF_DATA = ("StopIteration", "OutOfRangeError")
+"""How an iterator of Python's, or of TensorFlow's, says that there are no more batches."""
+_OF_BATCHES = tuple(
+    f"on_{phase}_batch_{moment}"
+    for phase in ("train", "test", "predict")
+    for moment in ("begin", "end")
+)
+
+
+def _quietly(hook: _Hook) -> _Hook:
+    """Keep what fails in a hook from the program: one line says so, and nothing more is measured.
+
+    What a signal handler of the program raises is the program's.
+    """
+
+    @functools.wraps(hook)
+    def run(self: MemoryCallback, *arguments: Any, **options: Any) -> None:
+        if self._has_failed:
+            return
+        try:
+            hook(self, *arguments, **options)
+        except Exception as failure:
+            if is_from_a_handler(failure):
+                raise
+            self._give_up(failure)
+
+    return run  # type: ignore[return-value]
+
+
+class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Measures the memory of each device by batch and epoch, on any backend of Keras 3.
+
+    The logs of an epoch get, for each device, in bytes:
+
+    * ``memory/cpu``: what is allocated when the epoch ends;
+    * ``memory/cpu_peak``: the most at any instant of its batches and between them;
+    * ``val_memory/cpu_peak``: the most during its validation.
+
+    So does ``History``. TensorBoard, CSVLogger and the like see them where they come after this
+    callback in the list. Of ``cuda:0`` the names have ``cuda_0``, as TensorBoard takes no colon.
+
+    Args:
+        show: print the report when ``fit``, ``evaluate`` or ``predict`` ends; :attr:`report` has
+            it in any case, also of one that was interrupted.
+        batches: read the counters at every batch. Without it Keras may run ahead of callbacks, as
+            it does where no callback asks for batches, and only epochs are known.
+        log_batches: give the logs of each batch ``memory/cpu`` and ``memory/cpu_peak`` as well;
+            the progress bar shows the mean of them.
+        devices: log only these, ``"cpu"`` or ``"cuda:0"``; all by default.
+        top: how many of the largest tensors the report lists when a loop ends.
+        explain_oom: add to an exception for want of memory what was resident, and which batch ran.
+        file: where to print; standard output by default.
+
+    A figure of a batch covers all that ran as one where ``steps_per_execution`` is more than 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        show: bool = True,
+        batches: bool = True,
+        log_batches: bool = False,
+        devices: str | Iterable[str] | None = None,
+        top: int = 5,
+        explain_oom: bool = True,
+        file: TextIO | None = None,
+    ) -> None:
+        super().__init__()
+        self.show = show
+        self.log_batches = log_batches
+        self.top = top
+        self.explain_oom = explain_oom
+        self.file = file
+        self._devices = {devices} if isinstance(devices, str) else devices and {*devices}
+        self._follower: Follower | None = None
+        self._last: LoopReport | None = None
+        self._has_failed = False
+        self._undo: dict[str, Callable[[], None]] = {}
+        if not batches:
+            # Keras asks whether a hook is the one that it comes with
+            for name in _OF_BATCHES:
+                setattr(self, name, getattr(super(), name))
+
+    @property
+    def report(self) -> LoopReport | None:
+        """What the loop that runs has taken so far, or the last one; None before the first."""
+        running = None if self._follower is None else self._follower.report()
+        return running or self._last
+
+    @_quietly
+    def on_train_begin(self, logs: Any = None) -> None:
+        """``fit`` begins."""
+        self._begin(FIT)
+
+    @_quietly
+    def on_train_end(self, logs: Any = None) -> None:
+        """``fit`` ends; not called where an exception ends it."""
+        self._end(FIT)
+
+    @_quietly
+    def on_test_begin(self, logs: Any = None) -> None:
+        """``evaluate`` begins, or the validation of an epoch."""
+        self._begin(EVALUATE)
+
+    @_quietly
+    def on_test_end(self, logs: Any = None) -> None:
+        """``evaluate`` ends."""
+        self._end(EVALUATE)
+
+    @_quietly
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """``predict`` begins."""
+        self._begin(PREDICT)
+
+    @_quietly
+    def on_predict_end(self, logs: Any = None) -> None:
+        """``predict`` ends."""
+        self._end(PREDICT)
+
+    @_quietly
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """An epoch begins."""
+        if self._follower is not None:
+            self._follower.epoch_begins(epoch)
+
+    @_quietly
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """An epoch ends: its logs get the figures."""
+        found = None if self._follower is None else self._follower.epoch_ends()
+        if found is not None and logs is not None:
+            logs.update(self._logged(found))
+
+    @_quietly
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """A batch begins, or the first of several."""
+        if self._follower is not None:
+            self._follower.batch_begins(batch)
+
+    @_quietly
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A batch ends, or the last of several."""
+        self._batch_ends(batch, logs)
+
+    @_quietly
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """A batch of ``evaluate`` begins."""
+        if self._follower is not None:
+            self._follower.batch_begins(batch)
+
+    @_quietly
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A batch of ``evaluate`` ends."""
+        self._batch_ends(batch, None)
+
+    @_quietly
+    def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """A batch of ``predict`` begins."""
+        if self._follower is not None:
+            self._follower.batch_begins(batch)
+
+    @_quietly
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A batch of ``predict`` ends."""
+        self._batch_ends(batch, None)
+
+    def _begin(self, kind: str) -> None:
+        if self._follower is None:
+            self._follower = Follower()
+            # where an exception ended the loop, nobody says so
+            weakref.finalize(self, self._follower.close).atexit = False
+        self._follower.begin(kind)
+        if self.explain_oom:
+            self._watch(kind)
+
+    def _batch_ends(self, batch: int, logs: Any) -> None:
+        if self._follower is None:
+            return
+        figures = self._follower.batch_ends(batch)
+        if self.log_batches and logs is not None:
+            for slot, name in enumerate(self._follower.names()):
+                allocated, peak = figures[slot * WIDTH : slot * WIDTH + 2]
+                self._log(logs, "", name, Level(allocated, max(allocated, peak), None))
+
+    def _end(self, kind: str) -> None:
+        self._unwatch(kind)
+        report = None if self._follower is None else self._follower.end(kind)
+        if report is None:
+            return
+        self._last = report = replace(report, largest=self._largest())
+        if self.show:
+            print(report, file=self.file or sys.stdout)
+
+    def _logged(self, epoch: Epoch) -> dict[str, float]:
+        logs: dict[str, float] = {}
+        for name, level in epoch.devices.items():
+            self._log(logs, "", name, level)
+        for name, level in epoch.validation.items():
+            self._log(logs, "val_", name, replace(level, allocated=-1))
+        return logs
+
+    def _log(self, logs: dict[str, float], prefix: str, device: str, level: Level) -> None:
+        if self._devices and device not in self._devices:
+            return
+        key = f"{prefix}memory/{device.replace(':', '_')}"
+        # as float: TensorFlow would take a large int for one of 32 bits
+        if level.allocated >= 0:
+            logs[key] = float(level.allocated)
+        if level.peak >= 0:
+            logs[f"{key}_peak"] = float(level.peak)
+
+    def _largest(self) -> tuple[str, ...]:
+        if self.top <= 0:
+            return ()
+        roots = [self.model, getattr(self.model, "optimizer", None)]
+        table = MemReporter([root for root in roots if root is not None]).snapshot().tensors
+        rows = sorted(table.counted(), key=table.storage_nbytes.__getitem__, reverse=True)
+        lines = []
+        for row in rows[: self.top]:
+            tensor = table[row]
+            kind = f"{tensor.role}, {tensor.dtype} {tensor.shape}"
+            size = format_bytes(tensor.storage_nbytes)
+            lines.append(printable(f"  {size:>12}  {tensor.name}: {kind}, {tensor.device}"))
+        return tuple(lines)
+
+    def _watch(self, kind: str) -> None:
+        """Stand around the function that runs a batch: no hook is told of an exception."""
+        self._unwatch(kind)
+        model, name = self.model, _FUNCTIONS[kind]
+        function = getattr(model, name, None)
+        if not callable(function):
+            return
+        ours = _Explained(function, self._failed)
+        setattr(model, name, ours)
+        reserve.hold()
+
+        def undo() -> None:
+            reserve.release()
+            if getattr(model, name, None) is ours:
+                setattr(model, name, function)
+
+        self._undo[kind] = undo
+
+    def _unwatch(self, kind: str) -> None:
+        undo = self._undo.pop(kind, None)
+        if undo is not None:
+            undo()
+
+    def _failed(self, error: BaseException) -> None:
+        """An exception leaves a batch: it ends the loop, and no hook will be told."""
+        if type(error).__name__ in _ENDS_OF_DATA:
+            return
+        follower = self._follower
+        report = None if follower is None else follower.report()
+        before = len(getattr(error, "__notes__", ()))
+        try:
+            regions.explain(error)
+        finally:
+            for kind in [*self._undo]:
+                self._unwatch(kind)
+            self._last = report or self._last
+            where = None if follower is None else follower.where()
+            if follower is not None:
+                follower.close()
+        if where is not None and len(getattr(error, "__notes__", ())) > before:
+            error.add_note(f"tensorlens: it was {where}{_earlier_peaks(report)}")
+
+    def _give_up(self, failure: Exception) -> None:
+        self._has_failed = True
+        with suppress(Exception):
+            text = f"{type(failure).__name__}: {failure}".splitlines()[0]
+            print(f"tensorlens: MemoryCallback measures no more: {text}", file=sys.stderr)
+        for kind in [*self._undo]:
+            with suppress(Exception):
+                self._unwatch(kind)
+        if self._follower is not None:
+            with suppress(Exception):
+                self._follower.close()
+
+
+class _Explained:
+    """A function of Keras that runs a batch; a failed allocation is explained on its way out."""
+
+    def __init__(self, function: Callable[..., Any], failed: Callable[[Any], None]) -> None:
+        self._function = function
+        self._failed = failed
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return self._function(*arguments, **options)
+        except BaseException as error:
+            try:
+                self._failed(error)
+            except Exception as failure:
+                if is_from_a_handler(failure):
+                    raise
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("_function", "_failed"):
+            raise AttributeError(name)
+        return getattr(self._function, name)
+
+
+def _earlier_peaks(report: LoopReport | None) -> str:
+    """Return what the batches before took, in words."""
+    names: Sequence[str] = [] if report is None else [source.name for source in report.devices]
+    peaks = []
+    for name in names:
+        found = None if report is None else report.peak(name)
+        if found is not None:
+            peaks.append(f"{format_bytes(found[0])} on {name}")
+    return f"; before it the peak was {', '.join(peaks)}" if peaks else ""

@@ -1,0 +1,105 @@
+// Makes the requests on standard input of TensorFlow's own BFC allocator, whose regions are
+// addresses without memory, and prints what it says after each.
+//
+// Arguments: kind (cpu or gpu), limit, capacity, growth, garbage collection, fragmentation
+// fraction, direction in which regions are placed (1 or -1). Of "gpu" the environment decides on
+// growth and garbage collection.
+// Requests: "m KEY BYTES", "f KEY".
+// Answers: address (0: none), bytes in use, their peak, bytes of regions, their peak. They end
+// where the allocator would not come to an end.
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "tensorflow/core/common_runtime/gpu/gpu_bfc_allocator.h"
+#include "xla/tsl/framework/bfc_allocator.h"
+
+namespace {
+
+constexpr std::uint64_t kFirst = 1ull << 44, kStep = 2 << 20;
+
+class Places : public tsl::SubAllocator {
+ public:
+  Places(std::uint64_t capacity, int direction)
+      : SubAllocator({}, {}), capacity_(capacity), direction_(direction) {}
+
+  void* Alloc(size_t, size_t nbytes, size_t* received) override {
+    if (held_ + nbytes > capacity_) {
+      // the allocator would ask for the same for ever
+      if (nbytes == refused_) std::cout.flush(), std::_Exit(0);
+      refused_ = nbytes;
+      return nullptr;
+    }
+    refused_ = 0;
+    held_ += nbytes;
+    *received = nbytes;
+    std::uint64_t extent = (nbytes + kStep - 1) / kStep * kStep, at = next_;
+    if (direction_ > 0) {
+      next_ += extent;
+    } else {
+      at = next_ -= extent;
+    }
+    return reinterpret_cast<void*>(at);
+  }
+
+  void Free(void*, size_t nbytes) override { held_ -= nbytes; }
+
+  bool SupportsCoalescing() const override { return false; }
+
+ private:
+  std::uint64_t capacity_, held_ = 0, refused_ = 0, next_ = kFirst;
+  int direction_;
+};
+
+}  // namespace
+
+int main(int, char** argument) {
+  std::string kind = argument[1];
+  std::uint64_t limit = std::stoull(argument[2]), capacity = std::stoull(argument[3]);
+  bool growth = std::stoi(argument[4]), collects = std::stoi(argument[5]);
+  double fraction = std::stod(argument[6]);
+  auto places = std::make_unique<Places>(capacity, std::stoi(argument[7]));
+  std::unique_ptr<tsl::BFCAllocator> allocator;
+  if (kind == "gpu") {
+    tensorflow::GPUBFCAllocator::Options options;
+    options.fragmentation_fraction = fraction;
+    options.allow_retry_on_failure = false;
+    allocator = std::make_unique<tensorflow::GPUBFCAllocator>(std::move(places), limit, "truth",
+                                                              options);
+  } else {
+    tsl::BFCAllocator::Options options;
+    options.allow_growth = growth;
+    options.garbage_collection = collects;
+    options.fragmentation_fraction = fraction;
+    options.allow_retry_on_failure = false;
+    allocator = std::make_unique<tsl::BFCAllocator>(std::move(places), limit, "truth", options);
+  }
+  tsl::AllocationAttributes quiet;
+  quiet.retry_on_failure = false;
+  std::unordered_map<long, void*> held;
+  std::string what;
+  long key;
+  std::uint64_t nbytes, address;
+  while (std::cin >> what) {
+    address = 0;
+    if (what == "m") {
+      std::cin >> key >> nbytes;
+      void* given = allocator->AllocateRaw(64, nbytes, quiet);
+      if (given != nullptr) held[key] = given;
+      address = reinterpret_cast<std::uint64_t>(given);
+    } else {
+      std::cin >> key;
+      allocator->DeallocateRaw(held.at(key));
+      held.erase(key);
+    }
+    auto stats = allocator->GetStats();
+    std::cout << address << ' ' << stats->bytes_in_use << ' ' << stats->peak_bytes_in_use << ' '
+              << *stats->pool_bytes << ' ' << *stats->peak_pool_bytes << '\n';
+  }
+  std::cout.flush();
+  // regions are addresses only: nothing to take down
+  std::_Exit(0);
+}

@@ -1,0 +1,107 @@
+"""What tapes keep by operation and layer, and the gradients that come of it."""
+
+import gc
+
+import keras
+import pytest
+import tensorflow as tf
+from tf_census_checks import Since
+
+from tensorlens.frameworks.tensorflow.native import install
+
+
+@pytest.fixture(autouse=True)
+def tidy():
+    tf.zeros(1)
+    install()
+    keras.backend.clear_session()
+    yield
+    gc.collect()
+
+
+def mlp():
+    return keras.Sequential(
+        [
+            keras.layers.Input((8,)),
+            keras.layers.Dense(64, activation="tanh"),
+            keras.layers.Dense(2, activation="sigmoid"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_activations_that_only_a_tape_keeps(persistent):
+    model, x = mlp(), tf.random.normal((16, 8))
+    since = Since()
+    with tf.GradientTape(persistent=persistent) as tape:
+        loss = tf.reduce_sum(model(x))
+    found = since.records(model)
+    kept = {each.name: each for each in found if each.alias_of is None}
+    # the tangent of the first layer is kept twice over: by tanh and by the second product
+    tanh = kept["sequential/dense: Tanh"]
+    assert (tanh.role, tanh.module, tanh.nbytes) == ("activation", "sequential/dense", 16 * 64 * 4)
+    sigmoid = kept["sequential/dense_1: Sigmoid"]
+    assert (sigmoid.module, sigmoid.nbytes) == ("sequential/dense_1", 16 * 2 * 4)
+    assert since.grown("unnamed") == 0
+    assert since.grown("named") == since.grown("allocated")
+    gradients = tape.gradient(loss, model.trainable_variables)
+    del tape
+    assert "sequential/dense: Tanh" not in {each.name for each in since.records(model)}
+    assert len(gradients) == 4
+
+
+def test_gradients_are_named_after_their_weights():
+    model, x = mlp(), tf.random.normal((16, 8))
+    since = Since()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(x))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    del tape, loss
+    assert since.sizes(model) == {
+        "sequential/dense/kernel.grad": ("gradient", 8 * 64 * 4),
+        "sequential/dense/bias.grad": ("gradient", 64 * 4),
+        "sequential/dense_1/kernel.grad": ("gradient", 64 * 2 * 4),
+        "sequential/dense_1/bias.grad": ("gradient", 2 * 4),
+    }
+    pairs = list(zip(gradients[:1], model.trainable_variables[:1], strict=True))
+    gradients = None
+    assert set(since.sizes(model)) == {"sequential/dense/kernel.grad"}
+    assert pairs
+
+
+def test_a_gradient_that_is_missing_and_a_sparse_one():
+    table, other = tf.Variable(tf.ones((50, 6)), name="table"), tf.Variable(tf.ones(3))
+    weights = [table, other, tf.Variable(tf.ones(7))]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, [1, 2, 2])) + tf.reduce_sum(weights[2])
+    since = Since()
+    gradients = tape.gradient(loss, weights)
+    del tape, loss
+    found = {name: each for name, each in since.sizes(weights=weights).items()}
+    by_role = {name for name, (role, _) in found.items() if role == "gradient"}
+    assert gradients[1] is None
+    assert found["weights[2].grad"] == ("gradient", 28)
+    assert found["weights[0].grad.values"] == ("gradient", 3 * 6 * 4)
+    assert "weights[0].grad.indices" in by_role
+
+
+def test_a_captured_tensor_and_a_constant_of_a_function():
+    weight = tf.Variable(tf.ones((5, 5)))
+    table = tf.random.normal((40, 5))
+
+    @tf.function
+    def call(x):
+        return tf.matmul(tf.matmul(table, x), weight)
+
+    since = Since()
+    result = call(tf.ones((5, 5)))
+    found = since()
+    label = "test_a_captured_tensor_and_a_constant_of_a_function(): "
+    assert found[f"{label}result"].nbytes == 40 * 5 * 4
+    # what the function captured is what the program holds: no second buffer
+    assert not [
+        each
+        for each in found.values()
+        if each.shape == (40, 5) and each.alias_of is None and each.name != f"{label}result"
+    ]
+    assert result is not None

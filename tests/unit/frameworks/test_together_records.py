@@ -1,0 +1,430 @@
+import signal
+
+import pytest
+from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
+from tensorlens.frameworks.survivors import Holder, Survivor
+from tensorlens.frameworks.together import together
+from tensorlens.frameworks.together.holdings import JoinedHoldings
+from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
+from tensorlens.records.ledger import Block, Ledger, Term
+from tensorlens.records.recordings import Origin
+
+OWN = 1 << 28
+"""Numbers of lines that each framework has for itself."""
+
+
+def failing_handler(number, frame):
+    raise TimeoutError("the program's own time limit")
+
+
+def host_ledger(source, allocated, named, **more):
+    cached = None if allocated is None else 1000 - allocated
+    parts = () if allocated is None else more.pop("parts", ())
+    return Ledger(
+        device="cpu",
+        source=source,
+        precision="exact bytes",
+        allocated=allocated,
+        named=named,
+        unnamed=None if allocated is None else allocated - named,
+        reserved=1000,
+        cached=cached,
+        other=3000,
+        driver_used=4000,
+        driver_total=9000,
+        parts=parts,
+        **more,
+    )
+
+
+class TestCensus:
+    def found(self, first, second):
+        one, two = FakeFramework("one"), FakeFramework("two")
+        one.findings, two.findings = first, second
+        return together([one, two]).census(())
+
+    def test_tables_are_one_and_notes_are_told_once(self):
+        found = self.found(
+            Findings(table(("a", 16, 8), ("a.T", 16, 8)), {}, ("odd", "one's")),
+            Findings(table(("b", 32, 4), device="cuda:0"), {}, ("odd",)),
+        )
+        rows = [(t.name, t.device, t.nbytes, t.alias_of) for t in found.tensors]
+        assert rows == [("a", "cpu", 8, None), ("a.T", "cpu", 8, "a"), ("b", "cuda:0", 4, None)]
+        assert found.notes == ("odd", "one's")
+
+    def test_memory_that_both_show_is_counted_once(self):
+        found = self.found(
+            Findings(table(("a", 16, 8), ("c", 64, 2)), {}, ()),
+            Findings(table(("b", 16, 8), ("b[0]", 16, 8)), {}, ()),
+        )
+        assert {t.name: t.alias_of for t in found.tensors} == {
+            **{"a": None, "c": None},
+            **{"b": "a", "b[0]": "a"},
+        }
+        assert found.tensors.role_totals() == {("cpu", "other"): 10}
+
+    def test_it_is_counted_where_its_owner_shows_it(self):
+        found = self.found(
+            Findings(table(("a", 16, 8), ("a[0]", 16, 8), note="not torch's allocator"), {}, ()),
+            Findings(table(("b", 16, 8)), {}, ()),
+        )
+        assert {t.name: t.alias_of for t in found.tensors} == {"a": "b", "a[0]": "b", "b": None}
+
+    def test_the_same_address_on_another_device_is_other_memory(self):
+        found = self.found(
+            Findings(table(("a", 16, 8)), {}, ()),
+            Findings(table(("b", 16, 8), device="cuda:0"), {}, ()),
+        )
+        assert [t.alias_of for t in found.tensors] == [None, None]
+
+    def test_the_ledger_of_the_host_has_the_process_once(self):
+        parts = (
+            Term("cached", "files", "files", 300, ""),
+            Term("cached", "kernels", "kernels", 50, "MKL"),
+            Term("cached", "heap", "heap", 400, ""),
+            Term("cached", "rest", "rest", 150, ""),
+        )
+        kernels = (Term("cached", "kernels", "kernels", 5, "Eigen"),)
+        found = self.found(
+            Findings(
+                table(),
+                {
+                    "cpu": host_ledger(
+                        *("one's", 100, 90), parts=parts, blocks=(Block(1, 10),), block_count=1
+                    )
+                },
+                (),
+            ),
+            Findings(
+                table(),
+                {
+                    "cpu": host_ledger(
+                        *("two's", 70, 30), parts=kernels, blocks=(Block(2, 40),), block_count=2
+                    )
+                },
+                (),
+            ),
+        )
+        ledger = found.ledger["cpu"]
+        assert (ledger.allocated, ledger.named, ledger.unnamed) == (170, 120, 50)
+        assert (ledger.reserved, ledger.cached) == (1000, 830)
+        assert (ledger.other, ledger.driver_used, ledger.driver_total) == (3000, 4000, 9000)
+        assert ledger.source == "one's and two's"
+        assert [block.nbytes for block in ledger.blocks] == [40, 10] and ledger.block_count == 3
+        sizes = {term.key: term.nbytes for term in ledger.parts}
+        assert sizes == {"files": 300, "kernels": 55, "heap": 400 - 70 - 5, "rest": 150}
+        assert sum(sizes.values()) == ledger.cached
+
+    def test_what_one_does_not_know_is_unknown(self):
+        missing = dict.fromkeys(("allocated", "unnamed", "cached"), "no compiler")
+        found = self.found(
+            Findings(table(), {"cpu": host_ledger("one's", 100, 90)}, ()),
+            Findings(table(), {"cpu": host_ledger("heap", None, 30, missing=missing)}, ()),
+        )
+        ledger = found.ledger["cpu"]
+        assert (ledger.allocated, ledger.unnamed, ledger.cached) == (None, None, None)
+        assert (ledger.named, ledger.reserved, ledger.other) == (120, 1000, 3000)
+        assert ledger.missing["allocated"] == ledger.missing["unnamed"] == "two: no compiler"
+        assert ledger.missing["cached"] == "no compiler"
+
+    def test_one_that_is_not_counted_and_has_no_tensors_leaves_the_other_as_it_is(self):
+        own = host_ledger("one's", 100, 90)
+        missing = dict.fromkeys(("allocated", "unnamed", "cached"), "no compiler")
+        found = self.found(
+            Findings(table(), {"cpu": own}, ()),
+            Findings(table(), {"cpu": host_ledger("heap", None, 0, missing=missing)}, ()),
+        )
+        assert found.ledger["cpu"] is own
+        assert found.notes == ("two: what it took on the cpu is not in the ledger: no compiler",)
+
+    def test_the_ledger_of_a_device_has_both_pools(self):
+        def pool(source, allocated, named, reserved, *parts):
+            return Ledger(
+                device="cuda:0",
+                source=source,
+                precision="exact bytes",
+                allocated=allocated,
+                named=named,
+                unnamed=allocated - named,
+                reserved=reserved,
+                cached=reserved - allocated,
+                other=1000 - reserved,
+                driver_used=1000,
+                driver_total=4000,
+                parts=(*parts, Term("cached", "largest_free", "largest free block", 9, "")),
+            )
+
+        context = Term("other", "context", "context", 300, "")
+        rest = Term("other", "other_processes", "others", 500, "")
+        found = self.found(
+            Findings(table(), {"cuda:0": pool("A", 100, 60, 200, context, rest)}, ()),
+            Findings(table(), {"cuda:0": pool("B", 30, 10, 70)}, ()),
+        )
+        ledger = found.ledger["cuda:0"]
+        assert (ledger.allocated, ledger.named, ledger.unnamed) == (130, 70, 60)
+        assert (ledger.reserved, ledger.cached, ledger.other) == (270, 140, 730)
+        assert ledger.driver_used == 1000
+        assert {term.key: term.nbytes for term in ledger.parts} == {
+            "context": 300 - 70,
+            "other_processes": 500,
+            "one_largest_free": 9,
+            "two_largest_free": 9,
+        }
+
+    def test_one_that_fails_does_not_take_the_other_with_it(self):
+        first, second = FakeFramework("one"), FakeFramework("two")
+        both = together([first, second])
+        first.findings = Findings(table(("a", 16, 8)), {}, ())
+        second.trouble = ValueError("odd")
+        found = both.census(())
+        assert [t.name for t in found.tensors] == ["a"]
+        assert found.notes == ("two could not be looked at: ValueError: odd",)
+        first.trouble = KeyError("x")
+        with pytest.raises(ValueError, match="odd"):
+            both.census(())
+
+    def test_what_a_handler_of_the_program_raises_is_the_programs(self):
+        first, second = FakeFramework("one"), FakeFramework("two")
+        both = together([first, second])
+        before = signal.signal(signal.SIGUSR1, failing_handler)
+        try:
+            first.census = lambda roots: signal.raise_signal(signal.SIGUSR1)
+            with pytest.raises(TimeoutError):
+                both.census(())
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+
+def made_log(*events, device="cpu", thread=0):
+    log = EventLog()
+    for number, (kind, address, size, time) in enumerate(events):
+        stack = log.stacks.add([Frame("train.py", number + 1, "step")])
+        log.append(kind, device, address, size, time, stack, Context(thread=thread))
+    return log
+
+
+class TestRecording:
+    def record(self, first, second, **options):
+        one, two = FakeFramework("one"), FakeFramework("two")
+        one.recorder, two.recorder = first, second
+        both = together([one, two], **options)
+        return one, two, both
+
+    def test_events_of_both_by_time_and_marks_once(self):
+        first = made_log((START, 1, 100, 0), (ALLOC, 2, 10, 5), (FREE, 2, 10, 60))
+        second = made_log((START, 8, 50, 0), (ALLOC, 9, 20, 4), (FREE, 9, 20, 30))
+        # the second began 3 ns later; both marks are of one moment, 40 ns after the first began
+        first.marks = [Mark("half", 2, 40)]
+        second.marks = [Mark("half", 3, 37)]
+        one = FakeRecorder(first, Origin(source={"cpu": "A"}, started=5.0, started_ns=1000))
+        two = FakeRecorder(second, Origin(source={"cpu": "B"}, started=5.0, started_ns=1003))
+        *_, both = self.record(one, two)
+        recorder = both.record(RecordOptions())
+        recorder.mark("half")
+        assert one.marked == two.marked == ["half"]
+        log, origin = recorder.read(True)
+        assert [(e.action, e.nbytes, e.time_ns, e.pair) for e in log] == [
+            ("start", 100, 0, -1),
+            ("start", 50, 0, -1),
+            ("alloc", 10, 5, 5),
+            ("alloc", 20, 7, 4),
+            ("free", 20, 33, 3),
+            ("free", 10, 60, 2),
+        ]
+        assert log.devices == ["cpu"]
+        assert [(mark.name, mark.row, mark.time_ns) for mark in log.marks] == [("half", 5, 40)]
+        assert origin.source == {"cpu": "A and B"}
+        assert (origin.started, origin.started_ns) == (5.0, 1000)
+        assert one.ended == two.ended == 1
+
+    def test_marks_that_one_has_dropped_are_kept_by_the_other(self):
+        first = made_log((ALLOC, 2, 10, 50))
+        first.marks, first.dropped_marks = [Mark("b", 0, 45)], ["a"]
+        second = made_log((ALLOC, 9, 20, 4))
+        second.marks = [Mark("a", 0, 2), Mark("b", 1, 45)]
+        *_, both = self.record(FakeRecorder(first, Origin()), FakeRecorder(second, Origin()))
+        log, _ = both.record(RecordOptions()).read(True)
+        assert [(mark.name, mark.row) for mark in log.marks] == [("a", 0), ("b", 1)]
+        assert log.dropped_marks == []
+
+    def test_threads_other_than_the_recordings_own_stay_apart(self):
+        first = made_log((ALLOC, 1, 1, 1), thread=2)
+        second = made_log((ALLOC, 2, 1, 2), thread=1)
+        own = made_log((ALLOC, 3, 1, 3), thread=0)
+        third = FakeFramework("three")
+        third.recorder = FakeRecorder(own, Origin())
+        one, two, _ = self.record(FakeRecorder(first, Origin()), FakeRecorder(second, Origin()))
+        log, _ = together([one, two, third]).record(RecordOptions()).read(True)
+        assert [event.context.thread for event in log] == [2, 3, 0]
+
+    def test_peaks_that_allocators_counted_of_shared_devices_are_no_peak_of_both(self):
+        one = FakeRecorder(made_log(), Origin(counted={"cpu": 5, "cuda:0": 6}, dropped=2))
+        two = FakeRecorder(made_log(), Origin(counted={"cpu": 7}, dropped=1))
+        one.log.devices, two.log.devices = ["cpu", "cuda:0"], ["cpu"]
+        *_, both = self.record(one, two)
+        _, origin = both.record(RecordOptions()).read(True)
+        assert origin.counted == {"cuda:0": 6} and origin.dropped == 3
+
+    def test_one_that_cannot_record_is_a_note(self):
+        alone = FakeRecorder(made_log((ALLOC, 1, 1, 1)), Origin(notes=("own",)))
+        one, two, both = self.record(alone, None, notes=["three is left out"])
+        two.trouble = UsageError("host memory cannot be recorded")
+        log, origin = both.record(RecordOptions()).read(True)
+        assert len(log) == 1
+        assert origin.notes == (
+            "own",
+            "two is not recorded: host memory cannot be recorded",
+            "three is left out",
+        )
+        one.trouble = UsageError("nor here")
+        with pytest.raises(UsageError, match="nor here; host memory cannot be recorded"):
+            both.record(RecordOptions())
+
+    def test_an_interrupt_while_one_starts_ends_the_other(self):
+        first = FakeRecorder(made_log(), Origin())
+        _one, two, both = self.record(first, None)
+
+        def interrupted(options):
+            raise KeyboardInterrupt
+
+        two.record = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            both.record(RecordOptions())
+        assert first.ended == 1
+
+    @pytest.mark.parametrize("broken", [0, 1])
+    def test_events_of_one_that_fails_to_read_are_lost_and_no_others(self, broken):
+        recorders = [FakeRecorder(made_log((ALLOC, 1, 8, 1)), Origin()) for _ in range(2)]
+
+        def fail(end):
+            raise RuntimeError("gone")
+
+        recorders[broken].read = fail
+        *_, both = self.record(*recorders)
+        log, origin = both.record(RecordOptions()).read(True)
+        assert len(log) == 1 and recorders[1 - broken].ended == 1
+        name = ("one", "two")[broken]
+        assert origin.notes == (f"{name}: its events were lost: RuntimeError: gone",)
+
+    def test_an_interrupt_while_one_is_read_ends_the_others(self):
+        one, two = (FakeRecorder(made_log(), Origin()) for _ in range(2))
+
+        def interrupted(end):
+            raise KeyboardInterrupt
+
+        one.read = interrupted
+        *_, both = self.record(one, two)
+        with pytest.raises(KeyboardInterrupt):
+            both.record(RecordOptions()).read(True)
+        assert two.ended == 1
+
+
+class TestSteps:
+    def both(self, **second):
+        one, two = FakeFramework("one"), FakeFramework("two")
+        device = 1 << 24
+        one.steps = FakeSteps(
+            StepFigures(
+                {"cpu": 100, "cuda:0": 10}, {"cpu": 1000, "cuda:0": 64}, {3: (1, 60), -1: (2, 40)}
+            ),
+            [(0x10, 60, 3, 0), (0x20, 40, -1, 1)],
+        )
+        two.steps = FakeSteps(
+            StepFigures(
+                {"cpu": 20, "cuda:0": 5},
+                {"cpu": 2000, "cuda:0": 32},
+                {3: (1, 12), -1: (1, 8), device: (4, 5), -2: (1, 1)},
+                **second,
+            ),
+            [(0x30, 12, 3, 0), (0x40, 5, device, 1), (0x50, 8, -2, 1)],
+        )
+        return one, two, together([one, two]).follow()
+
+    def test_sums_by_device_and_lines_apart(self):
+        *_, steps = self.both()
+        figures = steps.figures()
+        assert figures.allocated == {"cpu": 120, "cuda:0": 15}
+        assert figures.reserved == {"cpu": 1000, "cuda:0": 96}
+        assert figures.lines == {
+            **{3: (1, 60), -1: (2, 40)},
+            **{OWN + 3: (1, 12), -1 - OWN: (1, 8)},
+            **{OWN + (1 << 24): (4, 5), -2 - OWN: (1, 1)},
+        }
+        assert figures.asked is None
+
+    def test_what_is_unknown_stays_unknown(self):
+        one, _, steps = self.both()
+        one.steps._figures.allocated["cpu"] = UNKNOWN
+        one.steps._figures.reserved["cpu"] = UNKNOWN
+        figures = steps.figures()
+        assert figures.allocated["cpu"] == UNKNOWN and figures.reserved["cpu"] == 2000
+
+    def test_asked_for_is_told_where_all_that_use_a_device_looked(self):
+        *_, steps = self.both(asked={1 << 24: (4, 3)})
+        assert steps.figures().asked == {OWN + (1 << 24): (4, 3)}
+        one, two, _ = self.both()
+        one.steps._figures = StepFigures({}, {}, {1 << 24: (1, 1)}, asked={1 << 24: (1, 1)})
+        assert together([one, two]).follow().figures().asked is None
+
+    def test_blocks_lead_back_to_their_lines(self):
+        one, two, steps = self.both()
+        left = steps.left(0)
+        assert list(left.address) == [0x10, 0x20, 0x30, 0x40, 0x50]
+        assert list(left.size) == [60, 40, 12, 5, 8]
+        assert list(left.step) == [0, 1, 0, 1, 1]
+        assert list(left.birth) == [3, -1, OWN + 3, OWN + (1 << 24), -2 - OWN]
+        assert [steps.line(birth) and steps.line(birth).lineno for birth in left.birth] == [
+            *(3, None, 3, 1 << 24, None)
+        ]
+        assert [steps.device(birth) for birth in left.birth] == [
+            *("cpu", "cpu", "cpu", "cuda:0", "cuda:0")
+        ]
+        assert steps.line(7 * OWN) is None and steps.device(7 * OWN) == "cpu"
+        one.steps.left_is_known = False
+        assert list(steps.left(0).address) == [0x30, 0x40, 0x50]
+        two.steps.left_is_known = False
+        assert steps.left(0) is None
+
+    def test_begins_ends_and_notes_are_those_of_both(self):
+        one, two, steps = self.both()
+        steps.begin()
+        steps.close()
+        assert one.steps.begun == two.steps.begun == one.steps.closed == two.steps.closed == 1
+        assert steps.notes() == ["followed"]
+        two.trouble = UsageError("no counter")
+        notes = together([one, two]).follow().notes()
+        assert notes == ["followed", "two is not followed: no counter"]
+
+    def test_each_block_is_told_by_the_framework_that_knows_it(self):
+        tensor, root = object(), object()
+        one, two, steps = self.both()
+        one.steps.known = {0x10: Survivor(0x10, 60, tensors=(tensor,), dtype="float32")}
+        two.steps.known = {0x30: Survivor(0x30, 12, holders=(Holder(root, ()),), dtype="int8")}
+        one.steps.below, two.steps.below = {id(tensor): 7}, {id(root): 9}
+        holdings = steps.holdings([0x10, 0x30, 0x50])
+        assert [each.dtype for each in holdings.survivors] == ["float32", "int8", ""]
+        assert holdings.root(root).name == str(root)
+        assert holdings.below([tensor, root], [root]).bytes == 16
+        assert holdings.below([root]).bytes == 9
+        with pytest.raises(KeyError):
+            holdings.below([object()])
+
+    def test_a_tensor_of_the_other_framework_holds_too(self):
+        mine, shared, array = object(), object(), object()
+        first = Survivor(1, 0, tensors=(shared,), arrays=(array,), dtype="float32", name="view")
+        second = Survivor(1, 64, tensors=(mine,), arrays=(array,), dtype="float32", name="x")
+        holdings = JoinedHoldings([FakeHoldings([first], {}), FakeHoldings([second], {})])
+        (found,) = holdings.survivors
+        assert (found.name, found.size) == ("view", 64)
+        assert found.tensors == (shared, mine) and found.arrays == (array,)
+
+    def test_a_cycle_holds_alone_only_what_nothing_else_does(self):
+        cycle = (object(),)
+        seen = FakeHoldings([Survivor(1, 8, arrays=(object(),))], {})
+        circle = FakeHoldings([Survivor(1, 8, cycle=cycle)], {})
+        nothing = FakeHoldings([Survivor(1, 0)], {})
+        assert JoinedHoldings([nothing, circle]).survivors[0].cycle == cycle
+        assert JoinedHoldings([circle, seen]).survivors[0].cycle == ()

@@ -1,0 +1,61 @@
+"""Interpreters that have imported torch already: what runs in one starts in no time.
+
+A test that runs programs puts ``python()`` where ``sys.executable`` stands. Each program has a
+process of its own as before, a fork of one that has done nothing but import; there ``torch`` and
+what comes with it are not in ``sys.modules`` until the program imports them. What cannot be had in
+this way, such as options and variables of the interpreter, gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_IS_POSSIBLE = sys.platform.startswith("linux")
+
+
+def python(*, fakes: bool = False, device: bool = False) -> list[str]:
+    """Return the command of an interpreter, to be followed by a program and its arguments.
+
+    Args:
+        fakes: torch comes with what it imports for the first fake tensor.
+        device: it finds the CUDA device that is not there, which has to be loaded before it.
+    """
+    names = ("torch", "torch._dynamo") if fakes or device else ("torch",)
+    return [*_command(names, device)] if _IS_POSSIBLE else [sys.executable]
+
+
+@functools.cache
+def _command(names: Sequence[str], device: bool) -> tuple[str, ...]:
+    folder = tempfile.TemporaryDirectory(prefix="warm-", ignore_cleanup_errors=True)
+    address = Path(folder.name) / "socket"
+    # found as a program would find them, whatever the one that runs the tests was given
+    kept = {key: value for key, value in os.environ.items() if key not in _LEFT_OUT}
+    server = subprocess.Popen(
+        [sys.executable, str(_HERE / "server.py"), str(address), "yes" if device else "no", *names],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={key: value for key, value in kept.items() if not key.startswith("TENSORLENS")},
+    )
+    assert server.stdin is not None and server.stdout is not None
+    stdin = server.stdin
+
+    def end() -> None:
+        stdin.close()
+        server.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    if server.stdout.readline() != b"listening\n":
+        return (sys.executable,)
+    return (sys.executable, "-IS", str(_HERE / "client.py"), str(address))
+
+
+_LEFT_OUT = ("PYTHONPATH", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
