@@ -267,10 +267,8 @@ class BFCAllocator:
         )
         log = self.log
         if log is not None:
-            limits = [
-                limit for limit in (self.settings.limit, memory.capacity) if limit is not None
-            ]
-            free = min(limits) - memory.reserved
+            limits = (self.settings.limit, memory.capacity)
+            free = min(limit for limit in limits if limit is not None) - memory.reserved
             log.append(OOM, self.device, free, size, self._when(log), stack, context)
         raise failure
 

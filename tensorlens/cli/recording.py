@@ -1,4 +1,4 @@
-"""``tensorlens run --record FILE``: a whole program recorded, from its import of torch or TensorFlow."""
+"""``tensorlens run --record FILE``: a whole program recorded, from its import of a framework."""
 
 from __future__ import annotations
 

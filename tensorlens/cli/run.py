@@ -268,7 +268,7 @@ class Session:
                     f"-p {target.typed}: no function of it was defined; put the lines into one, or"
                     " into a block: with tensorlens.profile:"
                 )
-            elif not any(entry.account.calls or entry.compiled_into for entry in inside):
+            elif not any(entry.ran or entry.was_read for entry in inside):
                 count = len(inside)
                 functions = "its function was" if count == 1 else f"its {count} functions were"
                 say(f"-p {target.typed}: {functions} never called")

@@ -12,9 +12,11 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Protocol
 
 from tensorlens.frameworks.survivors import Holdings
+from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.events import EventLog
 from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
@@ -88,6 +90,13 @@ class Framework(Protocol):
 
     def compiled_by(self, function: Any) -> str | None:
         """Return what compiles ``function`` away (``torch.compile``), or None."""
+        ...
+
+    def follow_code(self, code: CodeType) -> TracedCode | None:
+        """Return what follows the graphs whose nodes the lines of ``code`` made.
+
+        None where lines that run are all there is, or where single nodes cannot be told.
+        """
         ...
 
     def forward_of(self, item: Any) -> str | None:
@@ -249,12 +258,22 @@ class Recorder(Protocol):
         ...
 
 
+def _same(function: Any) -> Any:
+    return function
+
+
 class Compiler:
     """Tells profiled code that a compiler is reading it rather than running it."""
 
     def __init__(self) -> None:
         self.is_tracing: Callable[[], bool] = bool
-        """Answers False until an adapter puts its framework's own answer here."""
+        """Whether code is read and not run. Answers False until an adapter puts its framework's
+        own answer here."""
+        self.is_building: Callable[[], bool] = bool
+        """Whether code is run to build a graph and to do nothing else; the same holds for it."""
+        self.as_called: Callable[[Any], Any] = _same
+        """Asked by a wrapper while a graph is built, for the function to call in place of the one
+        inside it: what compiles the caller may have meant to convert it."""
 
 
 compiler = Compiler()
@@ -266,7 +285,8 @@ _FRAMEWORKS = {
 _loaded: dict[str, Framework] = {}
 _left_out: dict[str, str] = {}
 """Name to the note that says why it is not used, for what the program has imported."""
-_whole: tuple[tuple[Framework, ...], tuple[str, ...], Framework | None] = (), (), None
+_whole: tuple[int, int, Framework | None] = 0, 0, None
+"""What :func:`whole` gave last, behind how many there were of the two above."""
 
 
 def frameworks() -> list[Framework]:
@@ -274,6 +294,11 @@ def frameworks() -> list[Framework]:
 
     One whose adapter cannot be made is left out; :func:`left_out` says why.
     """
+    _take_up()
+    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
+
+
+def _take_up() -> None:
     for name, adapter in _FRAMEWORKS.items():
         if name not in _loaded and name not in _left_out and _is_imported(name):
             try:
@@ -283,7 +308,6 @@ def frameworks() -> list[Framework]:
                     raise
                 text = " ".join(str(error).split()) or "no reason was given"
                 _left_out[name] = f"{name} is left out: {type(error).__name__}: {text}"
-    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
 
 
 def left_out() -> tuple[str, ...]:
@@ -298,12 +322,13 @@ def whole() -> Framework | None:
     is but one and none was left out.
     """
     global _whole
-    parts, notes = tuple(frameworks()), left_out()
+    _take_up()
     known = _whole
-    if parts != known[0] or notes != known[1]:
+    if known[0] != len(_loaded) or known[1] != len(_left_out):
         from tensorlens.frameworks.together import together
 
-        known = _whole = parts, notes, together(parts, notes)
+        parts, notes = frameworks(), left_out()
+        known = _whole = len(parts), len(notes), together(parts, notes)
     return known[2]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from time import perf_counter_ns
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.integrations.batches import (
@@ -26,6 +27,10 @@ _INEXACT_LEAST = 1 << 20
 """What is not the tensors' alone, as the C heap, changes by this much for no reason."""
 
 
+_SLOW_NS = 500_000
+"""A read that takes longer is not made at every batch."""
+
+
 class _Loop:
     """One ``fit``, ``evaluate`` or ``predict`` that runs."""
 
@@ -46,8 +51,11 @@ class Follower:
     another is left out.
     """
 
-    def __init__(self, span: Span | None = None) -> None:
+    def __init__(self, span: Span | None = None, notes: Sequence[str] = ()) -> None:
         self._span = Span() if span is None else span
+        self._notes = tuple(notes)
+        self._fastest = 0
+        """Nanoseconds that the fastest read of this loop took; 0 before the first."""
         self._loops: list[_Loop] = []
         self._names: list[str] = []
         self._calls: dict[str, list[int]] = {}
@@ -59,6 +67,7 @@ class Follower:
         if not inside:
             # whatever is left was ended by an exception
             self._loops.clear()
+            self._fastest = 0
             self._span.begin()
         else:
             self._take(None)
@@ -74,7 +83,8 @@ class Follower:
     def batch_begins(self, number: int) -> None:
         """A batch begins, or the first of several that run as one."""
         if self._is_here():
-            self._take(None)
+            if not self._is_slow():
+                self._take(None)
             self._loops[-1].first_batch = number
 
     def batch_ends(self, number: int) -> Sequence[int]:
@@ -85,9 +95,11 @@ class Follower:
         # where nobody said that it began, it is this one alone
         first = number if loop.first_batch is None else loop.first_batch
         loop.first_batch = None
-        figures = self._take((first, number))
         if loop.running is not None:
             loop.running.batches += number - first + 1
+        if self._is_slow():
+            return ()
+        figures = self._take((first, number))
         loop.trend.take(figures[::WIDTH], number - first + 1)
         return figures
 
@@ -138,7 +150,7 @@ class Follower:
                 if (found := self._growth(loop, slot))
             },
             devices=tuple(map(_source, self._span.counters)),
-            notes=tuple(self._span.notes()),
+            notes=(*self._notes, *self._span.notes(), *self._slow_note()),
         )
 
     def where(self) -> str | None:
@@ -170,9 +182,25 @@ class Follower:
     def _is_here(self) -> bool:
         return bool(self._loops) and self._span.thread == threading.get_ident()
 
+    def _is_slow(self) -> bool:
+        return self._fastest > _SLOW_NS
+
+    def _slow_note(self) -> list[str]:
+        if not self._is_slow():
+            return []
+        milliseconds = self._fastest / 1e6
+        return [
+            f"a read of the counters takes {milliseconds:.1f} ms here: they are read at the ends of"
+            " epochs, not of batches"
+        ]
+
     def _take(self, place: tuple[int, int] | None) -> Sequence[int]:
         """Read, and charge it to the innermost pass."""
+        began = perf_counter_ns()
         figures = self._span.read()
+        took = perf_counter_ns() - began
+        if not self._fastest or took < self._fastest:
+            self._fastest = took
         running = self._loops[-1].running
         if running is not None:
             running.take(figures, place)

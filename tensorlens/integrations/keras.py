@@ -195,7 +195,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _begin(self, kind: str) -> None:
         if self._follower is None:
-            self._follower = Follower()
+            self._follower = Follower(notes=_notes())
             # where an exception ended the loop, nobody says so
             weakref.finalize(self, self._follower.close).atexit = False
         self._follower.begin(kind)
@@ -206,7 +206,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self._follower is None:
             return
         figures = self._follower.batch_ends(batch)
-        if self.log_batches and logs is not None:
+        if self.log_batches and logs is not None and figures:
             for slot, name in enumerate(self._follower.names()):
                 allocated, peak = figures[slot * WIDTH : slot * WIDTH + 2]
                 self._log(logs, "", name, Level(allocated, max(allocated, peak), None))
@@ -329,6 +329,16 @@ class _Explained:
         if name.startswith("__") or name in ("_function", "_failed"):
             raise AttributeError(name)
         return getattr(self._function, name)
+
+
+def _notes() -> list[str]:
+    backend = keras.backend.backend()
+    if backend in ("torch", "tensorflow"):
+        return []
+    return [
+        f"Keras runs on {backend}, whose memory cannot be counted: the figures are of the whole"
+        " process, and devices are left out"
+    ]
 
 
 def _earlier_peaks(report: LoopReport | None) -> str:

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.signals import is_from_a_handler
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Switch:
 class Account:
     """All that was seen of one code object, for one profiler."""
 
-    __slots__ = ("calls", "code", "failure", "lines", "switch")
+    __slots__ = ("calls", "code", "failure", "graphs", "lines", "switch", "traced")
 
     def __init__(self, code: CodeType, switch: Switch) -> None:
         self.code = code
@@ -90,12 +91,18 @@ class Account:
         self.lines: dict[int, LineStats] = {}
         self.failure: str | None = None
         """What went wrong inside tensorlens, or who cut in, while it was being filled."""
+        self.traced = 0
+        """How often it ran only to build a graph."""
+        self.graphs: TracedCode | None = None
+        """What follows the graphs that have nodes of it, where there are any."""
 
     def clear(self) -> None:
         """Start afresh; activations in flight go on into the fresh figures."""
         self.calls = 0
         self.lines = {}
         self.failure = None
+        if self.graphs is not None:
+            self.graphs.clear()
 
     def line(self, lineno: int) -> LineStats:
         """Return the figures of a line, made on its first use."""

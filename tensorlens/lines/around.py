@@ -56,6 +56,9 @@ class Unmeasured:
         """Do nothing."""
         return True
 
+    def mark_traced(self) -> None:
+        """Do nothing."""
+
 
 class AroundCall:
     """The region around a wrapped function; see :class:`tensorlens.lines.wrapping.Region`."""
@@ -119,6 +122,10 @@ class AroundCall:
                 if len(thread.stack) > height:
                     thread.unwind(height)
         thread.interrupted = interrupted
+
+    def mark_traced(self) -> None:
+        """Note that the call only builds a graph."""
+        self._entry.account.traced += 1
 
     def over(self, error: BaseException | None) -> None:
         """A call has ended."""

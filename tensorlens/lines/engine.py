@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from tensorlens.lines import recursion
-from tensorlens.lines.accounting import Account, Activation
+from tensorlens.lines.accounting import Account, Activation, note_failure
 from tensorlens.lines.meters import Meters
 from tensorlens.lines.threads import Threads, ThreadState
 from tensorlens.lines.tracer import Watched, make_tracer
@@ -23,6 +23,8 @@ class Engine:
         self.threads = Threads(self.meters)
         self.watched = Watched()
         self.tracer = make_tracer(self.watched, self.threads)
+        self._followed_since = -1
+        """The generation of the meters when graphs were last asked for."""
 
     def attach(self, reported: Iterable[Account] = ()) -> None:
         """Take up frameworks imported since, unless a line is open that they would disturb.
@@ -31,7 +33,9 @@ class Engine:
         """
         if self.threads.busy or any(account.lines for account in reported):
             return
-        if self.meters.refresh():
+        exchanged = self.meters.refresh()
+        self._follow_graphs()
+        if exchanged:
             for account in self.watched.all():
                 calls = account.calls
                 account.clear()
@@ -50,11 +54,31 @@ class Engine:
         if self.watched.knows(id(account.code)) is None:
             self.tracer.watch(account.code)
         self.watched.add(account)
+        self._follow(account)
 
     def unwatch(self, account: Account) -> None:
         """Stop to report them."""
         if self.watched.remove(account):
             self.tracer.unwatch(account.code)
+        if account.graphs is not None:
+            account.graphs.pause()
+
+    def _follow_graphs(self) -> None:
+        """Follow the graphs of a framework that was imported since."""
+        if self._followed_since != self.meters.generation:
+            self._followed_since = self.meters.generation
+            for account in self.watched.all():
+                self._follow(account)
+
+    def _follow(self, account: Account) -> None:
+        framework = self.meters.framework
+        try:
+            if account.graphs is None and framework is not None:
+                account.graphs = framework.follow_code(account.code)
+            if account.graphs is not None:
+                account.graphs.resume()
+        except Exception as failure:
+            note_failure((account,), "a graph", failure)
 
     def ready(self) -> ThreadState:
         """Return the calling thread's state, with the counters that are the best now."""

@@ -38,6 +38,17 @@ class ProfiledFunction:
     wrapped: bool = False
     """It was given a wrapper; whether all calls go through that, :func:`is_reachable` tells."""
 
+    @property
+    def ran(self) -> bool:
+        """Whether it was called, or a graph that it is part of."""
+        graphs = self.account.graphs
+        return bool(self.account.calls) or (graphs is not None and graphs.figures() is not None)
+
+    @property
+    def was_read(self) -> bool:
+        """Whether a compiler read it or it ran to build a graph."""
+        return self.compiled_into or bool(self.account.traced)
+
 
 def innermost(function: Any) -> Any:
     """Return the function whose lines a person means: under every ``functools.wraps``.
@@ -162,6 +173,14 @@ def source_of(code: CodeType) -> tuple[tuple[str, ...], str | None]:
     if not block:
         return (), f"the source is not available ({code.co_filename})"
     return tuple(line.rstrip("\r\n") for line in block), None
+
+
+def signature(function: ProfiledFunction) -> str:
+    """Return the line that stands for a function whose lines did not run."""
+    return next(
+        (line for line in function.source if line.lstrip().startswith(("def ", "async def "))),
+        f"def {function.name}(...)",
+    )
 
 
 def is_reachable(function: Any, is_ours: Callable[[Any], bool]) -> bool:

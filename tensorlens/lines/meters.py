@@ -55,6 +55,11 @@ class Meters:
         self.counters[:1] = [host or self._host()]
         return any(not goes_on_from(self.counters[0], each) for each in before)
 
+    @property
+    def framework(self) -> Framework | None:
+        """What was found last; None before a framework was imported."""
+        return self._framework
+
     def notes(self) -> list[str]:
         """Return what the frameworks have to say about their figures, a line each."""
         if self._framework is None:

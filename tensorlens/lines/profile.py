@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from tensorlens import config
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import compiler
 from tensorlens.lines.accounting import one_line
 from tensorlens.lines.blocks import Block
 from tensorlens.lines.engine import engine
@@ -78,7 +79,7 @@ class DecoratorProfiler(LineProfiler):
         pending = []
         for entry in self.functions:
             options = self._options.get(id(entry), Options())
-            ran = entry.account.calls or (entry.compiled_into and not process)
+            ran = entry.ran or (entry.was_read and not process)
             if ran or not (options.every or options.if_called or process):
                 pending.append(entry)
         return pending
@@ -186,7 +187,9 @@ class Profile:
         self._exit(error, sys._getframe(1))
 
     def _enter(self, options: Options, frame: Any) -> Block | None:
-        block = Block(engine, frame) if config.enabled() else None
+        # a block that runs to build a graph does nothing else
+        measured = config.enabled() and not compiler.is_building()
+        block = Block(engine, frame) if measured else None
         self._blocks().append((block, options))
         return block
 

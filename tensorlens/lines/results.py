@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.lines.accounting import Account, Cell, LineStats
-from tensorlens.lines.functions import ProfiledFunction
+from tensorlens.lines.functions import ProfiledFunction, signature
+from tensorlens.lines.graphs import graph_table
 from tensorlens.lines.meters import Meters
 from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
@@ -38,7 +39,9 @@ def build_report(
     seen = {source.name for source in sources}
     sources += [_unused(name) for name in devices or () if name not in seen]
     return LineReport(
-        functions=tuple(_function(function, slots, backward) for function in functions),
+        functions=tuple(
+            table for function in functions for table in _tables(function, slots, backward, devices)
+        ),
         devices=tuple(sources),
         process=process,
         notes=tuple(meters.notes()),
@@ -84,6 +87,26 @@ def _unused(name: str) -> DeviceSource:
     return DeviceSource(name, "not used", "", dict.fromkeys(figures, reason))
 
 
+def _tables(
+    function: ProfiledFunction,
+    slots: Sequence[tuple[int, Counter]],
+    backward: ByLine,
+    devices: Sequence[str] | None,
+) -> Iterator[FunctionLines]:
+    """Give what ran line by line, and what graphs did that its lines had built."""
+    graphs = function.account.graphs
+    figures = None if graphs is None else graphs.figures()
+    if figures is not None and devices is not None and figures.device not in devices:
+        figures = None
+    # the call of a compiled function is told by its graph
+    if figures is None or set(function.account.lines) - (
+        {function.first_line} if function.compiler else set()
+    ):
+        yield _function(function, slots, backward)
+    if figures is not None:
+        yield graph_table(function, figures)
+
+
 def _function(
     function: ProfiledFunction, slots: Sequence[tuple[int, Counter]], backward: ByLine
 ) -> FunctionLines:
@@ -95,10 +118,10 @@ def _function(
         numbers = sorted({*numbers, *(line for *_, line in code.co_lines() if line)})
     if function.compiler and set(account.lines) <= {function.first_line}:
         numbers = [function.first_line]
-        source = {function.first_line: _signature(function)}
+        source = {function.first_line: signature(function)}
     elif function.compiled_into and not account.lines:
         numbers = [function.first_line]
-        source = {function.first_line: _signature(function)}
+        source = {function.first_line: signature(function)}
     return FunctionLines(
         name=function.name,
         qualname=function.qualname,
@@ -124,20 +147,16 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
         notes.append(f"compiled by {function.compiler}: its lines were compiled away")
     elif function.compiled_into and not account.calls:
         notes.append(COMPILED_INTO)
-    if not account.calls and not account.lines and not function.compiled_into:
+    elif account.traced and not account.calls:
+        times = "once" if account.traced == 1 else f"{account.traced} times"
+        notes.append(f"it ran {times} to build graphs, none of which was called")
+    if not account.calls and not account.lines and not function.was_read:
         notes.append(NEVER_CALLED)
     if function.source_note:
         notes.append(function.source_note)
     if account.failure:
         notes.append(account.failure)
     return "; ".join(notes) or None
-
-
-def _signature(function: ProfiledFunction) -> str:
-    return next(
-        (line for line in function.source if line.lstrip().startswith(("def ", "async def "))),
-        f"def {function.name}(...)",
-    )
 
 
 def _line(

@@ -10,6 +10,7 @@ import sys
 from types import CodeType
 from typing import Protocol
 
+from tensorlens.frameworks.base import compiler
 from tensorlens.lines.accounting import Account, Activation
 from tensorlens.lines.threads import Threads, ThreadState
 
@@ -93,6 +94,10 @@ def open_activation(
         accounts = tuple(account for account in accounts if account.switch.count)
         if not accounts:
             return None
+    if compiler.is_building():
+        for account in accounts:
+            account.traced += 1
+        return None
     activation = Activation(code, accounts, thread)
     activation.enter()
     return activation

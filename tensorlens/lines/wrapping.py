@@ -42,6 +42,10 @@ class Region(Protocol):
         """Note that a compiler read the call; see functions.compile_marker."""
         ...
 
+    def mark_traced(self) -> None:
+        """Note that the call only builds a graph."""
+        ...
+
 
 class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
     """Wraps functions, generators, coroutines and async generators transparently."""
@@ -61,6 +65,9 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             if probe.is_tracing():
                 mark()
                 return func(*args, **kwargs)
+            if probe.is_building():
+                region.mark_traced()
+                return probe.as_called(func)(*args, **kwargs)
             call, given = hand_over(args, kwargs)
             del args
             entered = None
@@ -75,7 +82,10 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             region.over(None)
             return result
 
-        return self._mark_wrapper(_among_the_names_of(func, wrapper))
+        made = self._mark_wrapper(_among_the_names_of(func, wrapper))
+        # autograph is to convert what is inside and not this; see Compiler.as_called
+        made.autograph_info__ = {}
+        return made
 
     def wrap_generator(self, func: Any) -> Any:
         """Return a generator function with the tracer on while its generators run."""

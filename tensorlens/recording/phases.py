@@ -11,10 +11,15 @@ _LANDMARKS = {
     ("torch/optim/optimizer.py", "wrapper"): "optimizer",
     ("torch/autograd/graph.py", "_engine_run_backward"): "backward",
     ("torch/autograd/__init__.py", "_make_grads"): "backward",
+    ("keras/src/layers/layer.py", "__call__"): "forward",
     ("keras/src/optimizers/base_optimizer.py", "apply"): "optimizer",
+    ("tensorflow/python/training/optimizer.py", "apply_gradients"): "optimizer",
+    ("tensorflow/python/eager/backprop.py", "gradient"): "backward",
+    ("tensorflow/python/eager/backprop.py", "jacobian"): "backward",
 }
 """Where torch 2.4 to 2.13 runs modules, a step of an optimizer and the autograd engine, and makes
-the gradients that it begins with; and where Keras 3 steps its own optimizers."""
+the gradients that it begins with; where Keras 3 calls layers and steps its own optimizers, and
+TensorFlow 2.16 to 2.21 goes back over a tape."""
 
 
 def landmark(frame: Frame) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import check_schema
@@ -63,6 +63,9 @@ class Line:
     """The exception that left the function from this line, as ``Type: text``; the latest one."""
 
 
+Execution = Literal["lines", "graph", "XLA"]
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionLines:
     """The lines of one profiled function, in source order."""
@@ -77,6 +80,15 @@ class FunctionLines:
     lines: tuple[Line, ...]
     note: str | None = None
     """What a reader must know: never called, compiled away, source not found."""
+    execution: Execution = "lines"
+    """What the figures are of. Of a ``graph``, lines ran once, to build it: a line's figures are
+    those of the graph's nodes that it made, itself or by what it called. ``hits`` are the calls of
+    the graph in which these were handed memory; ``allocated`` is the most that they were handed in
+    one call, ``peak`` the most of it at once, ``net`` what of it was left when a call ended, and
+    ``backward`` what the gradients of these nodes took in one call. What ``XLA`` compiled has no
+    such nodes: its one line is all of it."""
+    whole: Mapping[str, LineMemory] = field(default_factory=dict)
+    """Of graphs: device to the same figures of all their nodes, whoever made them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +149,8 @@ class LineReport:
                     # as it was before there were recordings
                     if memory["backward"] is None:
                         del memory["backward"]
+            if function["execution"] == "lines":
+                del function["execution"], function["whole"]
         return data
 
     def to_json(self) -> str:
@@ -193,9 +207,13 @@ class LineReport:
 
 
 def _function(data: dict[str, Any]) -> FunctionLines:
-    return FunctionLines(**{**data, "lines": tuple(_line(item) for item in data["lines"])})
+    lines = tuple(_line(item) for item in data["lines"])
+    return FunctionLines(**{**data, "lines": lines, "whole": _memory(data.get("whole", {}))})
 
 
 def _line(data: dict[str, Any]) -> Line:
-    memory = {device: LineMemory(**figures) for device, figures in data["memory"].items()}
-    return Line(**{**data, "memory": memory})
+    return Line(**{**data, "memory": _memory(data["memory"])})
+
+
+def _memory(data: dict[str, Any]) -> dict[str, LineMemory]:
+    return {device: LineMemory(**figures) for device, figures in data.items()}

@@ -9,6 +9,19 @@ from tensorlens.records.lines import FunctionLines, Line, LineMemory, LineReport
 from tensorlens.render.figures import device_names, size
 from tensorlens.render.source import dedented, printable, short_path
 
+GRAPHS = (
+    "From graph execution: these lines ran only while TensorFlow traced them. The figures are of "
+    "the nodes that a line made, itself or by what it calls."
+)
+GRAPH_COLUMNS = {
+    "Hits": "calls in which they were handed memory",
+    "Allocated": "handed out in one call, the most",
+    "Peak": "the most of it at once",
+    "Net": "left when calls ended, results included, summed",
+    "Backward": "what their gradients took in one call",
+}
+"""What the columns mean in tables of graphs."""
+
 _FOLD_FROM = 12
 _FOLD_KEEPS = 3
 _LEVEL = ("allocated", "peak", "reserved")
@@ -63,6 +76,11 @@ class FunctionLayout:
     body: tuple[Row | Fold, ...]
     remarks: tuple[str, ...]
     """What stands below the table: devices left out, reasons for ``n/a``, the note."""
+
+    @property
+    def is_of_graphs(self) -> bool:
+        """Whether the figures are of graphs, whose lines ran only to build them."""
+        return self.function.execution != "lines"
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -131,7 +149,10 @@ def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
         body = (Row(whole, f"({note})", ()),)
     else:
         body, remarks = _body(function, devices_of(report))
-        remarks += _unknown(body, report)
+        if function.execution == "lines":
+            remarks += _unknown(body, report)
+        else:
+            remarks += _graphs_as_a_whole(function)
         remarks += [f"note: {note}"] if note else []
     times = "call" if function.calls == 1 else "calls"
     return FunctionLayout(
@@ -241,6 +262,16 @@ def _level_remarks(unchanged: Mapping[str, Mapping[int, LineMemory]]) -> list[st
             reserved = _span(memory.reserved for memory in lines.values())
             alike.setdefault(f"{levels} ({reserved} reserved)", []).append(name)
     return [f"{device_names(names)}: unchanged at {text}" for text, names in alike.items()]
+
+
+def _graphs_as_a_whole(function: FunctionLines) -> list[str]:
+    if function.execution == "XLA":
+        return []
+    return [
+        f"one call of the whole graph on {device}: {size(memory.allocated)} handed out, "
+        f"at most {size(memory.peak)} at once"
+        for device, memory in function.whole.items()
+    ]
 
 
 def _span(counts: Iterable[int | None]) -> str:

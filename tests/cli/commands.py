@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,9 +21,15 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8", **changes}
 
 
-def python(folder: Path, *arguments: str, stdin: str = "", **changes: str):
+def python(
+    folder: Path,
+    *arguments: str,
+    stdin: str = "",
+    interpreter: Sequence[str] = (sys.executable,),
+    **changes: str,
+):
     return subprocess.run(
-        [sys.executable, *arguments],
+        [*interpreter, *arguments],
         cwd=folder,
         input=stdin,
         capture_output=True,
@@ -30,11 +40,16 @@ def python(folder: Path, *arguments: str, stdin: str = "", **changes: str):
     )
 
 
-def tensorlens(folder: Path, *arguments: str, stdin: str = "", **changes: str):
+def tensorlens(folder: Path, *arguments: str, **options: Any):
     """Run it as the installed command does: by a launcher that is no module."""
     launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
     # -c leaves '' first in sys.path, where the launcher's folder stands for the command
-    return python(folder, "-c", launcher, *arguments, stdin=stdin, **changes)
+    return python(folder, "-c", launcher, *arguments, **options)
+
+
+def warm_tensorlens(folder: Path, *arguments: str, **options: Any):
+    """Run it in an interpreter that imports torch in no time."""
+    return tensorlens(folder, *arguments, interpreter=warm.python(), **options)
 
 
 def own_lines(stderr: str) -> list[str]:

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import environment, own_lines, program_lines, tensorlens
+from commands import environment, own_lines, program_lines
+from commands import warm_tensorlens as tensorlens
 
 from tensorlens.cli.judging import LoopJudge
 from tensorlens.records.leaks import LeakReport

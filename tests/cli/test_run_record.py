@@ -5,12 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from commands import environment, own_lines, program_lines, tensorlens
+from commands import environment, own_lines, program_lines, tensorlens, warm_tensorlens
 
 import tensorlens as package
 from tensorlens.cli import main
 from tensorlens.cli.recording import RecordedRun
 from tensorlens.cli.run import Session
+from tests import warm
 
 pytest.importorskip("torch")
 
@@ -50,7 +51,7 @@ def last_words(done):
 
 
 def test_a_program_is_recorded_from_its_import_of_torch_on(folder):
-    done = tensorlens(folder, "run", "--record", "run.tlens", "train.py")
+    done = warm_tensorlens(folder, "run", "--record", "run.tlens", "train.py")
     assert (done.returncode, done.stdout) == (0, "")
     recording = package.load(folder / "run.tlens")
     events = f"{len(recording.log):,} events"
@@ -65,12 +66,12 @@ def test_a_program_is_recorded_from_its_import_of_torch_on(folder):
     kept = [block for block in recording.at(len(recording.log) - 1).tensors if block.known]
     # as it was called when backward began
     assert ("step(): x", 4096) in {(block.name, block.nbytes) for block in kept}
-    shown = tensorlens(folder, "show", "run.tlens")
+    shown = warm_tensorlens(folder, "show", "run.tlens")
     assert shown.returncode == 0 and shown.stdout.startswith("Memory over time")
 
 
 def test_profiled_lines_get_their_backward(folder):
-    done = tensorlens(folder, "run", "-p", "train.py", "--record", "run.tlens.gz", "train.py")
+    done = warm_tensorlens(folder, "run", "-p", "train.py", "--record", "run.tlens.gz", "train.py")
     line = next(line for line in done.stdout.splitlines() if "exp()" in line)
     assert line.split("│")[0].rstrip().endswith("4.00 KiB")
     assert [line.split(" (")[0] for line in last_words(done)] == [
@@ -80,7 +81,7 @@ def test_profiled_lines_get_their_backward(folder):
 
 
 def test_figures_and_recording_side_by_side(folder):
-    done = tensorlens(
+    done = warm_tensorlens(
         folder, "run", "-p", "train.py", "-o", "l.json", "--record", "r.html", "train.py"
     )
     assert [line.split(" (")[0].split(";")[0] for line in last_words(done)] == [
@@ -93,7 +94,7 @@ def test_figures_and_recording_side_by_side(folder):
 
 
 def test_torch_that_is_imported_later_in_a_function(folder):
-    done = tensorlens(folder, "run", "--record", "run.tlens", "step.py")
+    done = warm_tensorlens(folder, "run", "--record", "run.tlens", "step.py")
     assert done.returncode == 0
     recording = package.load(folder / "run.tlens")
     assert recording.peak("cpu").bytes == 4 << 20
@@ -102,7 +103,7 @@ def test_torch_that_is_imported_later_in_a_function(folder):
 
 def test_a_program_without_torch(folder):
     (folder / "plain.py").write_text("print('done')\n")
-    done = tensorlens(folder, "run", "--record", "run.tlens", "plain.py")
+    done = warm_tensorlens(folder, "run", "--record", "run.tlens", "plain.py")
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert last_words(done) == [
         "tensorlens: --record: the program never imported torch or "
@@ -114,7 +115,7 @@ def test_a_program_without_torch(folder):
 def test_torch_imported_before_the_program(folder):
     launcher = "import sys, torch; from tensorlens.cli import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", launcher, "run", "--record", "run.tlens", "train.py"],
+        [*warm.python(), "-c", launcher, "run", "--record", "run.tlens", "train.py"],
         cwd=folder,
         env=environment(),
         capture_output=True,
@@ -150,11 +151,11 @@ def test_memory_that_runs_out_is_explained(folder):
     (folder / "train.py").write_text(
         f"{TRAIN}sys.excepthook = lambda *given: print(given[1].args)\nbig = torch.empty(1 << 45)\n"
     )
-    done = tensorlens(folder, "run", "--record", "run.tlens", "train.py")
+    done = warm_tensorlens(folder, "run", "--record", "run.tlens", "train.py")
     # a program with a hook of its own says what it likes; the note is there for it
     assert done.returncode == 1 and "[enforce fail at" in done.stdout
     (folder / "train.py").write_text(f"{TRAIN}big = torch.empty(1 << 45)\n")
-    done = tensorlens(folder, "run", "-f", "--record", "run.tlens", "train.py")
+    done = warm_tensorlens(folder, "run", "-f", "--record", "run.tlens", "train.py")
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("tensorlens: out of"))
@@ -173,7 +174,7 @@ def test_forked_workers_leave_the_file_alone(folder):
         "worker = multiprocessing.get_context('fork').Process(target=step)\n"
         "worker.start(); worker.join()\n"
     )
-    done = tensorlens(folder, "run", "--record", "run.tlens", "train.py")
+    done = warm_tensorlens(folder, "run", "--record", "run.tlens", "train.py")
     assert done.returncode == 0
     assert len(last_words(done)) == 1
     assert sorted(path.name for path in folder.iterdir()) == ["run.tlens", "step.py", "train.py"]
@@ -207,14 +208,14 @@ def test_the_number_of_events_reaches_the_recorder(folder, monkeypatch):
 )
 def test_what_is_refused_is_refused_before_anything_runs(folder, options, text):
     (folder / "there.tlens").write_text("")
-    done = tensorlens(folder, "run", *options, "train.py")
+    done = warm_tensorlens(folder, "run", *options, "train.py")
     assert done.returncode in (1, 2) and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "error: " in line and text in line
 
 
 def test_a_recorder_that_cannot_be_had(folder):
-    done = tensorlens(
+    done = warm_tensorlens(
         folder, "run", "--record", "r.tlens", "train.py", TENSORLENS_COUNTER="resident"
     )
     assert done.returncode == 0

@@ -96,7 +96,7 @@ def ask(program, lines, kind, settings, capacity, direction=1, environment=None)
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return [tuple(map(int, line.split())) for line in asked.stdout.splitlines()]
 
@@ -207,7 +207,7 @@ def test_eager_tensors_on_the_cpu():
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     told_of = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
     assert len(told_of) == len(lines)

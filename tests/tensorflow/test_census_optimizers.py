@@ -158,6 +158,7 @@ def test_optimizers_of_the_first_version():
     optimizer.apply_gradients([(tf.ones((3, 5)), weight)])
     found = since.sizes(optimizer)
     assert found["MomentumOptimizer.weight.momentum"] == ("optimizer", 60)
+    assert found["MomentumOptimizer._learning_rate_tensor"] == ("optimizer", 4)
 
 
 def test_weights_of_nested_and_subclassed_models():

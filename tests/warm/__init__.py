@@ -25,7 +25,8 @@ def python(*, fakes: bool = False, device: bool = False) -> list[str]:
     """Return the command of an interpreter, to be followed by a program and its arguments.
 
     Args:
-        fakes: torch comes with what it imports for the first fake tensor.
+        fakes: torch comes with what it imports for the first fake tensor, and the garbage
+            collector leaves all that out.
         device: it finds the CUDA device that is not there, which has to be loaded before it.
     """
     names = ("torch", "torch._dynamo") if fakes or device else ("torch",)

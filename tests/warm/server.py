@@ -86,6 +86,8 @@ def imported(names: list[str], device: bool) -> None:
     sys.meta_path.insert(0, Stash(third))
     # so no fork has reason to look at all objects, whose pages it would have to copy
     gc.collect()
+    if "torch._dynamo" in names:
+        gc.freeze()
 
 
 def is_of_python(name: str) -> bool:

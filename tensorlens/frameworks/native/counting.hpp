@@ -341,6 +341,11 @@ TL_EXPORT uint64_t tl_module(int32_t number, const char** type) {
   return g_modules.met()[number].address;
 }
 
+// The number that contexts know the calling thread by.
+TL_EXPORT int32_t tl_thread() {
+  return running().thread - 1;
+}
+
 // A graph function is called, by the line that runs; gives what ends the call.
 TL_EXPORT int64_t tl_call_begins(const char* function) {
   try {

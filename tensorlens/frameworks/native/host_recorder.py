@@ -19,6 +19,16 @@ from tensorlens.records.recordings import Origin
 
 
 @dataclass(frozen=True, slots=True)
+class Amendment:
+    """What tells a log's times and threads apart from its own numbers."""
+
+    started: int
+    """Monotonic nanoseconds that the log's times count from."""
+    thread: Callable[[int], int]
+    """Gives the log's number of a thread by the native part's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Means:
     """What a framework adds to the recording of its allocator."""
 
@@ -27,7 +37,7 @@ class Means:
     watch: Callable[[], Callable[[], None]]
     """As :meth:`tensorlens.frameworks.base.Framework.watch`."""
     sight: Sight
-    amend: Callable[[EventLog], None] = lambda log: None
+    amend: Callable[[EventLog, Amendment], None] = lambda log, amendment: None
     """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
 
 
@@ -103,7 +113,7 @@ class HostRecorder:
     ) -> EventLog:
         log = maker.log(rows, self._started)
         label(log, rows.owner, ((names, lives.there(span)) for names, span in found))
-        self._means.amend(log)
+        self._means.amend(log, Amendment(self._started, maker.thread))
         return log
 
     def _add_marks(self, log: EventLog, taken: Taken) -> None:

@@ -59,6 +59,10 @@ class LogMaker:
         self._add_births(log, rows, starts)
         return log
 
+    def thread(self, number: int) -> int:
+        """Return the log's number of a thread by the recorder's; they come as they are met."""
+        return self._threads.setdefault(number, len(self._threads))
+
     def _stack(self, log: EventLog, number: int) -> int:
         node = -1
         for line, module in reversed(self._recorder.stack(number)):
@@ -86,7 +90,7 @@ class LogMaker:
         thread, op, outer, node, forward, grad = key
         name = self._recorder.op_name
         return Context(
-            thread=self._threads.setdefault(thread, len(self._threads)),
+            thread=self.thread(thread),
             op=name(op),
             node=name(node),
             forward=stacks[forward],

@@ -175,6 +175,10 @@ class NativeRecorder:
         """Note in the log that a moment with this number is now."""
         self._library.tl_record_mark(number)
 
+    def thread_now(self) -> int:
+        """Return the number that contexts know the calling thread by."""
+        return int(self._library.tl_thread())
+
     def stack(self, number: int) -> list[tuple[int, int]]:
         """Return a stack, innermost first: number of the line, number of the module or -1."""
         frames, length = array("i", bytes(8 * _MOST_FRAMES)), ctypes.c_int64()
@@ -271,6 +275,7 @@ class NativeRecorder:
             "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),
             "tl_context": (ctypes.c_int, (ctypes.c_int32, _Address)),
             "tl_op_name": (ctypes.c_char_p, (ctypes.c_int32,)),
+            "tl_thread": (ctypes.c_int32, ()),
             "tl_module": (ctypes.c_uint64, (ctypes.c_int32, _Address)),
         }
         for name, (result, arguments) in signatures.items():

@@ -11,7 +11,11 @@
 #include <utility>
 #include <vector>
 
+extern "C" char PyCell_Type[];
+
 namespace {
+
+constexpr int kContentOfCell = 16;
 
 // of all stacks together: a program that makes endless new ones must not eat the host
 constexpr size_t kMostFrames = 4'000'000;
@@ -184,7 +188,11 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
     frame.line = birth_at(seen, code, frames.unit(code));
     frame.module = -1;
     if (code == module_call) {
-      const auto module = read.get<uintptr_t>(frames.address() + g_layout->locals) & ~uintptr_t{7};
+      auto module = read.get<uintptr_t>(frames.address() + g_layout->locals) & ~uintptr_t{7};
+      if (module != 0 && read.get<char*>(module + kTypeOfObject) == PyCell_Type) {
+        // a variable that an inner function uses too
+        module = read.get<uintptr_t>(module + kContentOfCell);
+      }
       frame.module = module == 0 ? -1 : g_modules.number(module);
     }
     if (birth == kNoBirth && !seen->foreign) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 from tensorlens.frameworks.base import (
@@ -14,7 +15,9 @@ from tensorlens.frameworks.base import (
     RecordOptions,
     Root,
     Steps,
+    compiler,
 )
+from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.failures import KeptGraph, Request
 
 
@@ -24,8 +27,10 @@ class Adapter:
     name = "tensorflow"
 
     def __init__(self) -> None:
-        from tensorlens.frameworks.tensorflow import counters
+        from tensorlens.frameworks.tensorflow import building, counters
 
+        compiler.is_building = building.is_building
+        compiler.as_called = building.as_called
         self._counters = counters
 
     def cpu_counter(self) -> Counter:
@@ -67,6 +72,12 @@ class Adapter:
         from tensorlens.frameworks.tensorflow.functions import compiled_by
 
         return compiled_by(function)
+
+    def follow_code(self, code: CodeType) -> TracedCode | None:
+        """Return what follows the graph functions whose nodes the lines of ``code`` made."""
+        from tensorlens.frameworks.tensorflow.traced_lines import follow_code
+
+        return follow_code(code)
 
     def forward_of(self, item: Any) -> str | None:
         """Return ``call`` when ``item`` is a Keras layer, ``__call__`` for a ``tf.Module``."""

@@ -43,7 +43,12 @@ def _wrapped_by(function: Any) -> Any:
 
 
 def forward_of(item: Any) -> str | None:
-    """Return the method that computes: ``call`` of a Keras layer, ``__call__`` of a module."""
+    """Return the method that computes: ``call`` of a Keras layer, ``__call__`` of a module.
+
+    Of a ``tf.function`` it is the Python function inside, which it traces.
+    """
+    if issubclass(type(item), polymorphic_function.Function):
+        return "_python_function"
     layer = getattr(sys.modules.get("keras.src.layers.layer"), "Layer", ())
     if issubclass(type(item), layer):
         return "call"

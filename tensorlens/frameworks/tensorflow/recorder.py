@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Recorder, RecordOptions, Root
 from tensorlens.frameworks.building import NativeUnavailable
-from tensorlens.frameworks.native.host_recorder import HostRecorder, Means
+from tensorlens.frameworks.native.host_recorder import Amendment, HostRecorder, Means
 from tensorlens.frameworks.native.naming import Sight
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.module_calls import TensorflowRecorder, module_paths
 from tensorlens.frameworks.tensorflow.watching import watch
+from tensorlens.records.events import EventLog
 from tensorlens.records.tensors import TensorTable
 
 _recorder: TensorflowRecorder | None = None
@@ -23,11 +24,28 @@ def start(options: RecordOptions) -> Recorder:
     Raises:
         UsageError: there is no native counter, or no stacks on this Python.
     """
+    from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
     from tensorlens.frameworks.tensorflow.graph_lines import GraphLines
 
-    means = Means(cpu.CpuCounter.source, watch, Sight(_census, module_paths), GraphLines().amend)
     try:
-        return HostRecorder(options, _native(), means)
+        native = _native()
+        gradients, lines = EagerGradients(native.thread_now), GraphLines()
+
+        def observe() -> Callable[[], None]:
+            ends = [watch(), gradients.start()]
+
+            def end() -> None:
+                for each in ends:
+                    each()
+
+            return end
+
+        def amend(log: EventLog, amendment: Amendment) -> None:
+            lines.amend(log)
+            gradients.amend(log, amendment)
+
+        means = Means(cpu.CpuCounter.source, observe, Sight(_census, module_paths), amend)
+        return HostRecorder(options, native, means)
     except NativeUnavailable as error:
         raise UsageError(str(error)) from None
 

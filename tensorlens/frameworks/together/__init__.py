@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cached_property
+from types import CodeType
 from typing import Any, TypeVar
 
 from tensorlens.errors import DeviceError, TensorlensError
@@ -21,6 +23,7 @@ from tensorlens.frameworks.together.counters import JoinedCounter, counts_the_pr
 from tensorlens.frameworks.together.findings import joined_findings
 from tensorlens.frameworks.together.recorder import JoinedRecorder
 from tensorlens.frameworks.together.steps import JoinedSteps
+from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.signals import is_from_a_handler
 
@@ -71,9 +74,12 @@ class Together:
         """Sources of the counters that would stand in for it, were it alone."""
         self._joined: dict[tuple[int, ...], JoinedCounter] = {}
         """Counters by the ``id()`` of theirs, which they keep."""
-        self._used = [part.used_devices for part in parts if part.has_accelerators()]
         self._seen: list[list[str]] = []
         self._devices: list[str] = []
+
+    @cached_property
+    def _used(self) -> list[Callable[[], Sequence[str]]]:
+        return [part.used_devices for part in self.parts if part.has_accelerators()]
 
     def cpu_counter(self) -> Counter | None:
         """Return a counter of all host memory that can be counted exactly, or else a fallback.
@@ -139,6 +145,10 @@ class Together:
     def compiled_by(self, function: Any) -> str | None:
         """Return what compiles ``function`` away in any of them, or None."""
         return self._first(lambda part: part.compiled_by(function))
+
+    def follow_code(self, code: CodeType) -> TracedCode | None:
+        """Return what follows the graphs with nodes of ``code``, of the first that has graphs."""
+        return self._first(lambda part: part.follow_code(code))
 
     def forward_of(self, item: Any) -> str | None:
         """Return the attribute to profile when ``item`` is a module of one of them, else None."""

@@ -6,6 +6,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 from tensorlens.frameworks.base import (
@@ -18,6 +19,7 @@ from tensorlens.frameworks.base import (
     Steps,
     compiler,
 )
+from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.failures import KeptGraph, Request
 
 
@@ -84,6 +86,10 @@ class Adapter:
             if compiler is not None:
                 return compiler
             function = _wrapped_by(function)
+        return None
+
+    def follow_code(self, code: CodeType) -> TracedCode | None:
+        """Compiled code is told as a whole."""
         return None
 
     def forward_of(self, item: Any) -> str | None:

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorlens.render.html.templates import environment, percent
-from tensorlens.render.layout import Entry, FunctionLayout, device_header, devices_of, layouts
+from tensorlens.render.layout import (
+    GRAPH_COLUMNS,
+    GRAPHS,
+    Entry,
+    FunctionLayout,
+    device_header,
+    devices_of,
+    layouts,
+)
 
 if TYPE_CHECKING:
     from tensorlens.records.lines import LineReport
@@ -25,6 +33,8 @@ def line_fragment(report: LineReport) -> str:
             called=[(function, _Bars.of(function)) for function in functions if function.body],
             uncalled=[function for function in functions if not function.body],
             several=len(devices_of(report)) > 1,
+            about_graphs=GRAPHS,
+            of_graphs=GRAPH_COLUMNS,
         )
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tensorlens.records.lines import FunctionLines, Line, LineReport
 
-TEXT = ("function", "module", "filename", "source", "device", "raised")
+TEXT = ("function", "module", "filename", "source", "device", "raised", "execution")
 """The columns of :data:`COLUMNS` that are text."""
 
 _FIGURES = ("allocated", "peak", "reserved", "net", "net_max", "net_first")
@@ -32,16 +32,27 @@ COLUMNS = (
 
 
 def columns(report: LineReport) -> tuple[str, ...]:
-    """Return the columns of a report: :data:`COLUMNS`, and ``backward`` where it is known."""
-    return (*COLUMNS[:-1], "backward", "raised") if report.has_backward else COLUMNS
+    """Return the columns of a report: :data:`COLUMNS`, and ``backward`` where it is known.
+
+    Where graphs were followed there is ``execution`` as well; see
+    :class:`tensorlens.records.lines.FunctionLines`.
+    """
+    found = (*COLUMNS[:-1], "backward", "raised") if report.has_backward else COLUMNS
+    return (*found, "execution") if _has_graphs(report) else found
 
 
 def rows(report: LineReport) -> Iterator[tuple[str | int | None, ...]]:
     """Yield the values of :func:`columns` for every function, line and device."""
     figures = (*_FIGURES, "backward") if report.has_backward else _FIGURES
     for function in report.functions:
+        rest = (function.execution,) if _has_graphs(report) else ()
         for line in function.lines:
-            yield from _line_rows(function, line, figures)
+            for row in _line_rows(function, line, figures):
+                yield (*row, *rest)
+
+
+def _has_graphs(report: LineReport) -> bool:
+    return any(function.execution != "lines" for function in report.functions)
 
 
 def _line_rows(

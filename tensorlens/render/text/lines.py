@@ -10,6 +10,8 @@ from tabulate import tabulate
 
 from tensorlens.render.figures import device_names, duration, size
 from tensorlens.render.layout import (
+    GRAPH_COLUMNS,
+    GRAPHS,
     Entry,
     Fold,
     FunctionLayout,
@@ -95,11 +97,18 @@ _MOST_WANTED = ("Hits", "Backward", "Allocated", "Time", "Reserved", "Net max", 
 def line_parts(report: LineReport, page: Page) -> list[str]:
     """Return the parts of the report: header, one table per function, legend."""
     functions = layouts(report)
-    table = _Table(functions, page.width, page.glyphs, several=len(devices_of(report)) > 1)
+    several = len(devices_of(report)) > 1
     found = [_header(report, page.width)]
-    found += [_function(function, table) for function in functions if function.body]
+    tables = []
+    for of_graphs in (False, True):
+        alike = [function for function in functions if function.is_of_graphs is of_graphs]
+        table = _Table(alike, page.width, page.glyphs, several=several, of_graphs=of_graphs)
+        tables.append(table)
+        if of_graphs and alike:
+            found.append(_about_graphs(table))
+        found += [_function(function, table) for function in alike if function.body]
     found.append("\n".join(_uncalled(function) for function in functions if not function.body))
-    found.append(_legend(functions, table))
+    found.append(_legend(functions, tables))
     return found
 
 
@@ -107,11 +116,18 @@ class _Table:
     """The columns that all tables of one report have, so that they read alike."""
 
     def __init__(
-        self, functions: Sequence[FunctionLayout], limit: int, glyphs: Glyphs, *, several: bool
+        self,
+        functions: Sequence[FunctionLayout],
+        limit: int,
+        glyphs: Glyphs,
+        *,
+        several: bool,
+        of_graphs: bool,
     ) -> None:
         self.limit = limit
         self.glyphs = glyphs
         self._several = several
+        self._of_graphs = of_graphs
         self._figures = any(function.entries for function in functions)
         self._repeated = any(function.repeated for function in functions)
         self._recorded = any(function.recorded for function in functions)
@@ -143,6 +159,8 @@ class _Table:
             return self._several
         if column.title == "Backward":
             return self._recorded
+        if self._of_graphs and column.title in (*_OF_REPEATS, "Reserved"):
+            return False
         return self._figures and (self._repeated or column.title not in _OF_REPEATS)
 
     def _width_of(self, column: _Column, functions: Sequence[FunctionLayout]) -> int:
@@ -223,11 +241,26 @@ def _function(function: FunctionLayout, table: _Table) -> str:
     return "\n".join(lines)
 
 
+def _about_graphs(table: _Table) -> str:
+    meanings = (
+        f"{column.title}: {GRAPH_COLUMNS[column.title]}"
+        for column in table.columns
+        if column.title in GRAPH_COLUMNS
+    )
+    return "\n".join(
+        [
+            *wrapped("", GRAPHS, table.limit),
+            *wrapped("", f"{'; '.join(meanings)}. Blank: nothing was handed out.", table.limit),
+        ]
+    )
+
+
 def _uncalled(function: FunctionLayout) -> str:
     return "  ".join((function.title, function.place, *function.remarks))
 
 
-def _legend(functions: Sequence[FunctionLayout], table: _Table) -> str:
+def _legend(functions: Sequence[FunctionLayout], tables: Sequence[_Table]) -> str:
+    table = tables[0]
     entries = [entry for function in functions for entry in function.entries]
     marks = []
     if any(entry.highest_peak for entry in entries):
@@ -237,8 +270,9 @@ def _legend(functions: Sequence[FunctionLayout], table: _Table) -> str:
     if any(function.raised for function in functions):
         marks.append(f"{table.glyphs.raised} raised")
     lines = wrapped("", "   ".join(marks), table.limit)
-    if table.left_out:
-        names = ", ".join(table.left_out)
+    left_out = dict.fromkeys(title for each in tables for title in each.left_out)
+    if left_out:
+        names = ", ".join(left_out)
         text = f"Left out to fit {table.limit} characters: {names}. "
         lines += wrapped("", text + "A wider terminal, .html and .csv show all.", table.limit)
     return "\n".join(lines)

@@ -287,7 +287,7 @@ def test_nothing_of_torch_changes_anything():
 
 def test_what_the_log_says():
     log = EventLog()
-    made = BFCAllocator(BFCSettings(6 * MIB), log=log, device="cpu")
+    made = BFCAllocator(BFCSettings(6 * MIB + 512 * KIB), log=log, device="cpu")
     first = made.malloc(1500 * KIB)
     made.malloc(100 * KIB, time=9_000_000)
     made.free(first)
@@ -302,7 +302,7 @@ def test_what_the_log_says():
         ("segment_alloc", FIRST + 2 * MIB, 4 * MIB),
         ("alloc", FIRST + 2 * MIB, 100 * KIB),
         ("free", FIRST, 1500 * KIB),
-        ("oom", 0, 5 * MIB),
+        ("oom", 512 * KIB, 5 * MIB),
     ]
     assert log.held == {1: 2 * MIB}
     assert [segment.size for segment in log.segments] == [2 * MIB, 4 * MIB]

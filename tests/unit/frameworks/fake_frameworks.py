@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 from tensorlens.errors import DeviceError
@@ -149,6 +150,9 @@ class FakeFramework:
 
     def compiled_by(self, function: Any) -> str | None:
         return f"{self.name}.compile" if function == self.name else None
+
+    def follow_code(self, code: CodeType) -> None:
+        return None
 
     def forward_of(self, item: Any) -> str | None:
         return self.forward.get(item)

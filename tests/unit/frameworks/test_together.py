@@ -281,7 +281,7 @@ def registry(monkeypatch):
     monkeypatch.setattr(base, "_FRAMEWORKS", {"numbery": "numbery_adapter", "texty": "no_adapter"})
     monkeypatch.setattr(base, "_loaded", {})
     monkeypatch.setattr(base, "_left_out", {})
-    monkeypatch.setattr(base, "_whole", ((), (), None))
+    monkeypatch.setattr(base, "_whole", (0, 0, None))
 
     def imported(name, **content):
         module = types.ModuleType(name)

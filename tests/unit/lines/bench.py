@@ -8,6 +8,7 @@ Python 3.11 always ``sys.settrace``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 from tensorlens.frameworks.together import together
@@ -85,6 +86,9 @@ class FakeFramework:
         return str(device)
 
     def compiled_by(self, function: Any) -> str | None:
+        return None
+
+    def follow_code(self, code: CodeType) -> None:
         return None
 
     def forward_of(self, item: Any) -> str | None:

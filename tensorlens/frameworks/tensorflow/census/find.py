@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorlens.frameworks.heap import living, select
+from tensorlens.frameworks.heap.fallback import dict_of
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.rows import Heap
 
@@ -56,3 +57,13 @@ def _bring(holders: list[Any], attribute: str, kind: type, items: list[Any]) -> 
         if issubclass(type(inner), kind) and id(inner) not in shown:
             shown.add(id(inner))
             items.append(inner)
+
+
+def contents(heap: Heap) -> list[Any]:
+    """Return the ``__dict__`` of everything that was asked for it."""
+    asked = (
+        *(heap.variables, heap.distributed, heap.keras_variables, heap.layers, heap.optimizers),
+        *(heap.legacy_optimizers, heap.seed_generators, heap.metrics, heap.datasets),
+    )
+    found = (dict_of(item) for items in asked for item in items)
+    return [content for content in found if content is not None]

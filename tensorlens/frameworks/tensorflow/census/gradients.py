@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tensorlens.frameworks.heap.fallback import dict_of
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.models import trainable
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
@@ -26,6 +27,8 @@ class Weights:
 
     def __init__(self, heap: Heap, rows: Rows) -> None:
         self._rows = rows
+        self.contents: list[Any] = []
+        """The ``__dict__`` of the sparse gradients that were looked into."""
         self._lists: dict[int, dict[tuple[Shape, ...], list[int]]] = {}
         for optimizer in heap.optimizers:
             self._add(kinds.items_of(kinds.content_of(optimizer).get("_trainable_variables")))
@@ -102,6 +105,7 @@ class Weights:
             yield self._rows.of[id(gradient)], weight, "grad"
             return
         content = kinds.content_of(gradient)
+        self.contents.append(dict_of(gradient))
         for part in ("values", "indices", "dense_shape"):
             row = self._rows.of.get(id(content.get(f"_{part}")))
             if row is not None:

@@ -7,12 +7,13 @@ attribute or container that holds it; what a tape keeps it for; the line that ma
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap import anchors, hold
 from tensorlens.frameworks.tensorflow.census import gradients, kinds
+from tensorlens.frameworks.tensorflow.census.find import contents
 from tensorlens.frameworks.tensorflow.census.given import Given
 from tensorlens.frameworks.tensorflow.census.models import KerasNames
 from tensorlens.frameworks.tensorflow.census.optimizers import OptimizerNames
@@ -43,8 +44,14 @@ class NamedRows:
         self._optimizers.add_all(heap, roots)
         self._keras.add_rest()
         self._name_replicas()
+        weights = gradients.Weights(heap, rows)
+        self._gradients = list(weights.pairs(heap))
+        # Python makes the dict of an instance when it is first asked for
+        heap.objects.extend(weights.contents)
+        heap.objects.extend(contents(heap))
         self._name_gradients()
         self._ask_holders(roots)
+        self._name_gradients()
         self._note_inputs()
         self._ask_tapes()
         self._name_parts()
@@ -65,8 +72,8 @@ class NamedRows:
                 self._given.give(each, below, "parameter" if _is_trainable(each) else "buffer")
 
     def _name_gradients(self) -> None:
-        weights = gradients.Weights(self._heap, self._rows)
-        for row, weight, suffix in weights.pairs(self._heap):
+        """Name gradients after those weights that have a name by now."""
+        for row, weight, suffix in self._gradients:
             found, parent = self._rows.all[row], self._rows.all[weight].name
             if found.name < 0 and parent >= 0:
                 found.name, found.role = self.names.attribute(parent, suffix), "gradient"
@@ -74,12 +81,13 @@ class NamedRows:
 
     def _ask_holders(self, roots: Sequence[Root]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
-        handles = {handle for handle, _ in self._handles}
+        aside = {handle for handle, _ in self._handles}
+        aside.update(row for row, _, _ in self._gradients)
         rows = self._rows.all
         wanted = [
             row
             for row, each in enumerate(rows)
-            if each.name < 0 and each.owner and row not in handles
+            if each.name < 0 and each.owner and row not in aside
         ]
         # a variable's value is held by what holds the variable
         targets = array("Q", (rows[row].owner for row in wanted))
@@ -96,10 +104,11 @@ class NamedRows:
             named=named,
         )
         self._pass_over_wrappers(first)
+        of_optimizers = self._optimizers.texts
         for row, node in zip(wanted, held, strict=True):
             if node >= 0:
                 self._rows.all[row].name = node
-                self._set_role(row)
+                self._set_role(row, of_optimizers)
 
     def _pass_over_wrappers(self, first: int) -> None:
         """Name items of the lists that TensorFlow tracks by the list: it has another in it."""
@@ -120,7 +129,7 @@ class NamedRows:
         found: dict[int, int] = {}
         for root in roots:
             kind = type(root.item)
-            if issubclass(kind, (kinds.layer(), kinds.optimizer(), kinds.eager_tensor())):
+            if id(root.item) in self._optimizers.anchors or issubclass(kind, kinds.layer()):
                 continue
             is_home = alone and issubclass(kind, kinds.module())
             text = "" if root.name is None and is_home else root.name
@@ -129,8 +138,11 @@ class NamedRows:
             )
         return found
 
-    def _set_role(self, row: int) -> None:
+    def _set_role(self, row: int, of_optimizers: Collection[int]) -> None:
         found = self._rows.all[row]
+        if self.names.values[self.names.root(found.name)] in of_optimizers:
+            found.role = "optimizer"
+            return
         if self._rows.is_value(row):
             found.role = "parameter" if found.owner in self._trainable else "buffer"
 

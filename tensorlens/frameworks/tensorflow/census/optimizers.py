@@ -28,6 +28,11 @@ class OptimizerNames:
         self.anchors: dict[int, int] = {}
         """Address of an optimizer to the node of its name."""
 
+    @property
+    def texts(self) -> set[int]:
+        """The numbers of the texts that names of what optimizers hold begin with."""
+        return {self._names.values[node] for node in self.anchors.values()}
+
     def add_all(self, heap: Heap, roots: Sequence[Root]) -> None:
         """Name what the given optimizers hold, then what those of the heap do."""
         for root in roots:
@@ -60,6 +65,12 @@ class OptimizerNames:
         for attribute, value in content.items():
             if attribute in (_OF_MODEL, _ALL):
                 continue
+            if issubclass(type(value), kinds.keras_variable()):
+                text = _name(value)
+                # Keras calls one so that was given no name
+                known = text and not text.startswith("variable")
+                below = self._names.attribute(node, text if known else attribute.strip("_"))
+                self._give(value, below, "optimizer")
             for place, slot in enumerate(kinds.items_of(value)):
                 if issubclass(type(slot), kinds.keras_variable()) and place < len(weights):
                     self._give_slot(slot, weights[place], node, attribute.strip("_"))

@@ -71,10 +71,15 @@ def _split(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) 
     return tuple(sizes)
 
 
+def _small(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
+    return shapes[0]
+
+
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "_FusedMatMul"), _product),
     "ConcatV2": _joined,
     "BiasAddGrad": _last,
     "Split": _split,
+    "BroadcastGradientArgs": _small,
     **dict.fromkeys(("ZerosLike", "OnesLike", "Cast", "BiasAdd"), _same),
 }

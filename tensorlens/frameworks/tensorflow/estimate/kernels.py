@@ -46,6 +46,7 @@ class Machine:
         feeds: name of a placeholder to its value, referred to once by the caller.
         scratch: what kernels take besides their results.
         unknown: told an operation whose results have no shape.
+        forwards: whether results are written into inputs that nobody else reads.
     """
 
     def __init__(
@@ -55,12 +56,14 @@ class Machine:
         feeds: Mapping[str, Value],
         scratch: ScratchOf,
         unknown: Callable[[Node], None],
+        forwards: bool = True,
     ) -> None:
         self.memory = memory
         self.variables = variables
         self._feeds = feeds
         self._scratch = scratch
         self._unknown = unknown
+        self._forwards = forwards
         self._constants: dict[int, Value] = {}
         self._place: Node | None = None
 
@@ -127,7 +130,7 @@ class Machine:
                 shape = self._guessed(node, values)
             nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
             held: Held | None = None
-            if slot == 0:
+            if slot == 0 and self._forwards:
                 held = self._forwarded(node, values, nbytes)
             if held is None:
                 held = self.allocate(nbytes)

@@ -14,14 +14,17 @@ import tensorflow as tf
 from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cpu import scratch as cpu_scratch
+from tensorlens.frameworks.tensorflow.estimate.cpu import with_positions
+from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
 from tensorlens.frameworks.tensorflow.estimate.executor import Executor
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Value, keep
 from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node
-from tensorlens.frameworks.tensorflow.estimate.optimizing import optimized
+from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
 from tensorlens.frameworks.tensorflow.estimate.places import Places
+from tensorlens.frameworks.tensorflow.estimate.tape import kept_until
 from tensorlens.frameworks.tensorflow.estimate.tracing import Traced, trace
 from tensorlens.records.events import Label
 from tensorlens.records.traces import Caution, Trace
@@ -43,14 +46,22 @@ def run(model: Any, asked: Asked) -> Trace:
             "python": platform.python_version(),
         }
     )
-    nodes = optimized(traced)
+    nodes = as_traced(traced) if asked.eager else optimized(traced)
+    if asked.device == "cpu" and not asked.eager:
+        with_positions(nodes)
     device = "cpu" if asked.device == "cpu" else "cuda:0"
     ledger = Ledger(found, device, Places(found.log, traced.graph).of)
-    machine = _machine(traced, ledger, found)
+    machine = _machine(traced, ledger, found, forwards=not asked.eager)
     _label_gradients(traced, nodes, ledger)
     ledger.mark("step 1")
     fetched = _fetched(traced, nodes)
-    Executor(nodes, machine, asked.threads, fetched).run()
+    if asked.eager:
+        numbers = {node.name: node.number for node in nodes}
+        until = kept_until(traced.calls, numbers)
+        kept = {number for number, _ in fetched}
+        EagerRun(nodes, machine, until, kept).run()
+    else:
+        Executor(nodes, machine, asked.threads, fetched).run()
     ledger.mark("end")
     found.framework = "tensorflow"
     found.formulas = popular(traced.layers, asked.batch)
@@ -58,7 +69,7 @@ def run(model: Any, asked: Asked) -> Trace:
     return found
 
 
-def _machine(traced: Traced, ledger: Ledger, found: Trace) -> Machine:
+def _machine(traced: Traced, ledger: Ledger, found: Trace, *, forwards: bool) -> Machine:
     variables: dict[str, Value] = {}
     for number, each in enumerate(traced.variables):
         value = _held(each, ledger)
@@ -72,7 +83,7 @@ def _machine(traced: Traced, ledger: Ledger, found: Trace) -> Machine:
             text = f"the shape of what {node.op} makes ({node.name}) is not known: it is left out"
             found.cautions.append(Caution(text))
 
-    return Machine(ledger, variables, feeds, cpu_scratch, tell)
+    return Machine(ledger, variables, feeds, cpu_scratch, tell, forwards)
 
 
 def _held(each: Any, ledger: Ledger) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
 from tensorlens.frameworks.tensorflow.estimate.shapes import inputs_of, targets_of
+from tensorlens.frameworks.tensorflow.estimate.tape import GradientCall, noting_gradients
 from tensorlens.frameworks.tensorflow.estimate.twins import StepGraph, twin_of, with_policy
 
 
@@ -38,7 +39,8 @@ class Traced:
     """Name of an operation to the weight whose gradient it makes."""
     layers: Any
     """The model that was traced."""
-    notes: list[str] = field(default_factory=list)
+    calls: Sequence[GradientCall] = ()
+    """Of gradient functions, in their order."""
 
 
 def trace(model: Any, asked: Asked) -> Traced:
@@ -62,13 +64,16 @@ def trace(model: Any, asked: Asked) -> Traced:
             optimizer.build(twin.trainable_variables)
             _note_gradients(optimizer, gradients)
         step = tf.function(twin.train_step, autograph=False)
-        graph = step.get_concrete_function((inputs, targets)).graph
+        calls: list[GradientCall] = []
+        with noting_gradients(calls):
+            graph = step.get_concrete_function((inputs, targets)).graph
     return Traced(
         graph=graph,
         variables=_variables(graph, twin, made),
         feeds=_feeds(graph, inputs, targets, names),
         gradients=gradients,
         layers=made,
+        calls=[call for call in calls if call.graph is graph],
     )
 
 

@@ -69,27 +69,26 @@ class Backward:
         """Frames where gradients were asked for, the outermost first, to the first such node."""
         for node in body.nodes.values():
             if node.name.startswith(TAPE) and not self._whole:
-                frames = _outward(body, node)
+                frames = tuple(reversed(body.frames(node.name)))
                 if frames:
                     self._first.setdefault(frames, node.place)
         self._lengths = sorted({len(frames) for frames in self._first})
 
-    def has(self, body: Body, node: Node) -> bool:
-        """Tell whether a node is one: what is computed again for the gradients is one, too."""
-        if self._whole or is_gradient(node.name):
-            return True
-        if not self._first:
-            return False
-        frames = _outward(body, node)
+    def by_name(self, node: Node) -> bool:
+        """Tell whether a node's name, or its function's, says that it is one."""
+        return self._whole or is_gradient(node.name)
+
+    def by_line(self, frames: Frames, node: Node) -> bool:
+        """Tell whether a node was made where gradients were asked for, and after the first of them.
+
+        So is what is computed again for the gradients, and what these begin with.
+        """
+        outward = tuple(reversed(frames)) if self._first else ()
         for length in self._lengths:
-            first = self._first.get(frames[:length])
+            first = self._first.get(outward[:length])
             if first is not None and (node.place > first or _SEED.match(node.name)):
                 return True
         return False
-
-
-def _outward(body: Body, node: Node) -> Frames:
-    return tuple(reversed(body.frames(node.name)))
 
 
 def forward_of(body: Body, node: Node, functions: Functions) -> list[tuple[Body, Node]]:

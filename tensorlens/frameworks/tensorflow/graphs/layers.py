@@ -56,7 +56,7 @@ def living_layers() -> Layers:
             below, its_path = _name_and_path(child)
             if below is not None:
                 inside.setdefault((name, below), set()).add(its_path)
-    scopes = (_attribute(module, "_scope_name") for module in modules)
+    scopes = (getattr(_attribute(module, "_name_scope"), "_name", None) for module in modules)
     return Layers(
         {name: frozenset(all_) for name, all_ in paths.items()},
         {names: frozenset(all_) for names, all_ in inside.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.tensorflow.graphs.bodies import Body, Node, from_graph
@@ -21,12 +22,18 @@ from tensorlens.frameworks.tensorflow.graphs.names import (
     is_compiled,
     plain_names,
 )
-from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin, Phase, agreed, made_at
+from tensorlens.frameworks.tensorflow.graphs.origins import (
+    Frames,
+    NodeOrigin,
+    Phase,
+    agreed,
+    made_at,
+)
 from tensorlens.frameworks.tensorflow.graphs.scopes import Scopes
 from tensorlens.records.tensors import SourceLine
 
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
-_METRICS = "keras/src/metrics/"
+_METRICS = ("keras/src/metrics/",)
 _BUILDING = "build_wrapper"
 _Place = tuple[Body, Node]
 
@@ -44,6 +51,8 @@ class Nodes:
         self._scopes: dict[int, Scopes] = {}
         self._backward: dict[int, Backward] = {}
         self._origins: dict[tuple[int, str], NodeOrigin] = {}
+        self._alone: dict[tuple[int, str], NodeOrigin] = {}
+        self._made: dict[int, tuple[Frames, SourceLine | None]] = {}
         self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
         self._graphs: weakref.WeakKeyDictionary[Any, Body] = weakref.WeakKeyDictionary()
         self._bodies: list[Body] = []
@@ -139,50 +148,68 @@ class Nodes:
         key = id(body), node.name
         known = self._origins.get(key)
         if known is None:
-            self._bodies.append(body)  # an address means nothing once its object is gone
-            known = self._origins[key] = self._make(body, node)
+            known = self._by_itself(body, node)
+            if known.phase == "backward":
+                forward = agreed(self._forward(body, node, known))
+                layer = known.layer or (forward.layer if forward is not None else None)
+                known = replace(known, forward=forward, layer=layer)
+            self._origins[key] = known
         return known
 
-    def _make(self, body: Body, node: Node) -> NodeOrigin:
-        stack, line = made_at(body.frames(node.name))
-        phase = self._phase(body, node)
-        forward = None
-        layer = self._layer(body, node.name)
-        if phase == "backward":
-            forward = self._forward(body, node, line)
-            if layer is None and forward is not None:
-                layer = forward.layer
-        return NodeOrigin(stack, line, layer, node.op, forward, phase)
+    def _by_itself(self, body: Body, node: Node) -> NodeOrigin:
+        """Return where a node comes from, but for what it is the gradient of."""
+        key = id(body), node.name
+        known = self._alone.get(key)
+        if known is None:
+            self._bodies.append(body)  # an address means nothing once its object is gone
+            frames = body.frames(node.name)
+            made = self._made.get(id(frames))
+            if made is None:
+                made = self._made[id(frames)] = made_at(frames)
+            layer, phase = self._layer(body, node.name), self._phase(body, node)
+            known = self._alone[key] = NodeOrigin(
+                *made, layer=layer, op=node.op, phase=phase, frames=frames
+            )
+        return known
 
-    def _forward(self, body: Body, node: Node, line: SourceLine | None) -> NodeOrigin | None:
+    def _forward(
+        self, body: Body, node: Node, origin: NodeOrigin, depth: int = 3
+    ) -> list[NodeOrigin]:
+        """Return the operations that a node may be the gradient of."""
         places = forward_of(body, node, self.functions)
         if places:
-            return agreed([self._origin(*place) for place in places if place[1] is not node])
-        parts = summed(body, node)
-        if parts:
-            origins = [self._origin(body, part).forward for part in parts]
-            return agreed([origin for origin in origins if origin is not None])
+            return [self._by_itself(*place) for place in places if place[1] is not node]
+        if depth and (parts := summed(body, node)):
+            return [
+                each
+                for part in parts
+                for each in self._forward(body, part, self._by_itself(body, part), depth - 1)
+            ]
         if is_gradient(node.name):
-            return None
+            return []
         # computed again, as by tf.recompute_grad: on the line that computed it first
-        same = [other for other in body.nodes.values() if other.op == node.op]
-        before = [self._origin(body, other) for other in same if other.place < node.place]
-        return agreed([each for each in before if each.phase == "forward" and each.line == line])
+        before = [
+            self._by_itself(body, other)
+            for other in body.nodes.values()
+            if other.op == node.op and other.place < node.place
+        ]
+        return [each for each in before if each.phase == "forward" and each.line == origin.line]
 
     def _phase(self, body: Body, node: Node) -> Phase:
         backward = self._backward.get(id(body))
         if backward is None:
             backward = self._backward[id(body)] = Backward(body)
-        if backward.has(body, node):
+        if backward.by_name(node):
             return "backward"
         if is_of_dataset(body.name):
             return "other"
-        for frame in body.frames(node.name):
-            filename = frame.filename.replace("\\", "/")
-            if any(part in filename for part in _OPTIMIZERS):
-                return "optimizer"
-            if frame.function == _BUILDING or _METRICS in filename:
-                return "other"
+        frames = body.frames(node.name)
+        if _is_in(frames, _OPTIMIZERS):
+            return "optimizer"
+        if backward.by_line(frames, node):
+            return "backward"
+        if _is_in(frames, _METRICS) or any(frame.function == _BUILDING for frame in frames):
+            return "other"
         return "forward"
 
     def _layer(self, body: Body, name: str) -> str | None:
@@ -197,6 +224,12 @@ class Nodes:
 def _by_function(name: str) -> bool:
     """Tell whether a gradient's name is of what ``tf.gradients`` made, after its own scopes."""
     return is_gradient(name) and not name.startswith(TAPE)
+
+
+def _is_in(frames: Frames, folders: tuple[str, ...]) -> bool:
+    """Tell whether any of the frames is of a file in one of the folders."""
+    files = {frame.filename.replace("\\", "/") for frame in frames}
+    return any(folder in file for file in files for folder in folders)
 
 
 def _near(body: Body, name: str) -> _Place | None:

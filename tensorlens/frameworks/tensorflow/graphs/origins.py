@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tensorlens.frameworks.code import is_foreign
@@ -32,6 +32,8 @@ class NodeOrigin:
     """``other`` is what a step has besides: input pipelines, metrics, initial values."""
     ambiguous: bool = False
     """Whether nodes of different lines have this name and it is not known which of them runs."""
+    frames: Frames = field(default=(), compare=False, repr=False)
+    """All lines that made the node, innermost first, those of libraries included."""
 
 
 def made_at(frames: Frames) -> tuple[Frames, SourceLine | None]:
@@ -60,6 +62,7 @@ def agreed(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
         forward=agreed(forward) if len(forward) == len(different) else None,
         phase=first.phase if len(phases) == 1 else "other",
         ambiguous=ambiguous,
+        frames=_common([each.frames for each in different], None),
     )
 
 

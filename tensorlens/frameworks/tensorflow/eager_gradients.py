@@ -1,0 +1,210 @@
+"""Which forward operation a gradient of eager code goes back to, while someone records.
+
+A tape calls ``_gradient_function`` of tensorflow/python/eager/backprop.py for each operation that
+it recorded, last one first; TensorFlow lets that function be registered anew. What is noted of a
+call is when it ran, the operation's name, and where what it made lies or how large it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import backprop
+from tensorflow.python.framework.ops import EagerTensor
+
+from tensorlens.frameworks.native.host_recorder import Amendment
+from tensorlens.records.events import ALLOC, FREE, EventLog
+
+_MOST = 1_000_000
+"""Calls of one recording that are kept; the oldest go first."""
+_MKL = ("_MklNative", "_Mkl")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    thread: int
+    """The native part's number."""
+    begin: int
+    end: int
+    """Monotonic nanoseconds."""
+    op: str
+    address: int
+    """Of what the operation made, 0 where the tape does not keep it."""
+    nbytes: int
+    """Of its gradient, which is as large; -1 where there are several or none."""
+
+
+class EagerGradients:
+    """The gradient functions that run from :meth:`start` on.
+
+    Args:
+        thread: gives the native part's number of the calling thread.
+    """
+
+    def __init__(self, thread: Callable[[], int]) -> None:
+        self._thread = thread
+        self._calls: deque[_Call] = deque(maxlen=_MOST)
+
+    def start(self) -> Callable[[], None]:
+        """Note calls from now on; return what ends that."""
+        return _listen(self)
+
+    def note(self, begin: int, op: str, outputs: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """Note a call that began at ``begin`` and has ended."""
+        address = next((found for each in outputs or () if (found := _address(each))), 0)
+        nbytes = _nbytes(gradients)
+        end = time.monotonic_ns()
+        self._calls.append(_Call(self._thread(), begin, end, op, address, nbytes))
+
+    def amend(self, log: EventLog, amendment: Amendment) -> None:
+        """Say of the events of backward which operation they go back to, and of that its phase."""
+        if not self._calls:
+            return
+        ran = _Ran(self._calls, amendment)
+        inside = ran.inside(log)
+        forward = _Forward(log, amendment.started, inside)
+        rows = {id(call): forward.find(call) for call in ran.calls}
+        made = set(rows.values())
+        context = array("i", log.context)
+        for row, number in enumerate(log.context):
+            if number < 0:
+                continue
+            known, call = log.contexts[number], inside.get(row)
+            if call is not None and known.node is None:
+                stack = log.stack[rows[id(call)]] if rows[id(call)] >= 0 else -1
+                changed = replace(known, node=call.op, forward=stack, phase="backward")
+                context[row] = log.context_number(changed)
+            elif row in made and known.phase is None:
+                context[row] = log.context_number(replace(known, phase="forward"))
+        log.context = context
+
+
+class _Ran:
+    """The calls by the thread they ran on, as a log numbers threads."""
+
+    def __init__(self, calls: Iterable[_Call], amendment: Amendment) -> None:
+        self.calls = sorted(calls, key=lambda call: call.begin)
+        self._started = amendment.started
+        self._of: dict[int, list[_Call]] = {}
+        for call in self.calls:
+            self._of.setdefault(amendment.thread(call.thread), []).append(call)
+        self._begins = {thread: [c.begin for c in of] for thread, of in self._of.items()}
+
+    def inside(self, log: EventLog) -> dict[int, _Call]:
+        """Return the call that ran at each row of which one did."""
+        found: dict[int, _Call] = {}
+        for row, number in enumerate(log.context):
+            thread = log.contexts[number].thread if number >= 0 else -1
+            if thread not in self._of:
+                continue
+            moment = log.time[row] + self._started
+            place = bisect_right(self._begins[thread], moment) - 1
+            if place >= 0 and moment <= self._of[thread][place].end:
+                found[row] = self._of[thread][place]
+        return found
+
+
+class _Forward:
+    """The operations whose outputs a log has, to be found from their gradients, last one first."""
+
+    def __init__(self, log: EventLog, started: int, inside: Mapping[int, _Call]) -> None:
+        self._log, self._started = log, started
+        self._at: dict[int, list[int]] = {}
+        self._of_op: dict[tuple[str, int], list[int]] = {}
+        self._of_gradients: dict[tuple[str, int], list[int]] = {}
+        for row, kind in enumerate(log.kind):
+            if kind >= FREE or log.stack[row] < 0:
+                continue
+            self._at.setdefault(log.address[row], []).append(row)
+            number = log.context[row]
+            op = log.contexts[number].op if number >= 0 else None
+            if kind == ALLOC and op is not None:
+                table = self._of_gradients if row in inside else self._of_op
+                table.setdefault((_plain(op), log.size[row]), []).append(row)
+
+    def find(self, call: _Call) -> int:
+        """Return the row of what the operation made; -1 where it is not known."""
+        moment = call.begin - self._started
+        for row in reversed(self._at.get(call.address, ())):
+            if self._log.time[row] <= moment:
+                return row
+        # a gradient of gradients goes back to what gradient functions computed
+        for table in (self._of_op, self._of_gradients):
+            rows = table.get((call.op, call.nbytes), [])
+            for place in range(len(rows) - 1, -1, -1):
+                if self._log.time[rows[place]] <= moment:
+                    return rows.pop(place)
+        return -1
+
+
+def _plain(op: str) -> str:
+    for prefix in _MKL:
+        if op.startswith(prefix):
+            return op[len(prefix) :]
+    return op
+
+
+def _address(tensor: Any) -> int:
+    try:
+        if type(tensor) is not EagerTensor or "CPU" not in tensor.backing_device:
+            return 0
+        # shares the memory, and is dropped at once
+        return int(tensor._numpy().__array_interface__["data"][0])
+    except Exception:
+        # a resource, a string, what another machine holds
+        return 0
+
+
+def _nbytes(gradients: Sequence[Any]) -> int:
+    found = [each for each in gradients or () if type(each) is EagerTensor]
+    if len(found) != 1:
+        return -1
+    try:
+        size = int(found[0].dtype.size)
+        for length in found[0]._shape_tuple():
+            size *= length
+    except Exception:
+        return -1
+    return size
+
+
+_lock = threading.RLock()
+_listeners: weakref.WeakSet[EagerGradients] = weakref.WeakSet()
+
+
+def _listen(listener: EagerGradients) -> Callable[[], None]:
+    with _lock:
+        if not _listeners:
+            pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
+        _listeners.add(listener)
+
+    def stop() -> None:
+        with _lock:
+            if listener in _listeners:
+                _listeners.discard(listener)
+                if not _listeners:
+                    pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
+
+    return stop
+
+
+def _gradient_function(op_name: Any, *arguments: Any) -> Any:
+    begin = time.monotonic_ns()
+    result = backprop._gradient_function(op_name, *arguments)
+    try:
+        # (attributes, number of inputs, inputs, outputs, gradients, ...)
+        for each in [*_listeners]:
+            each.note(begin, str(op_name), arguments[3], arguments[4])
+    except Exception:
+        # the program goes on whatever happens in here
+        return result
+    return result

@@ -1,0 +1,63 @@
+"""What a gradient tape keeps of a forward pass, and until when.
+
+A tape keeps of each operation the inputs and outputs that its gradient function reads, until
+backward has run that function (``c/eager/tape.h`` of TensorFlow 2.21). They are seen here as the
+tape hands them to the gradient functions of a step that is being traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import backprop
+
+
+@dataclass(frozen=True, slots=True)
+class GradientCall:
+    """One call of a gradient function; operations by name, those of others left out."""
+
+    graph: Any
+    kept: Sequence[str]
+    """What the tape kept for it, and the gradients it was given."""
+    end: int
+    """How many operations the graph had when it returned."""
+
+
+@contextmanager
+def noting_gradients(found: list[GradientCall]) -> Iterator[None]:
+    """Take note of gradient functions while it is entered; they do what they always do."""
+    original = backprop._gradient_function
+
+    def call(*args: Any) -> Any:
+        result = original(*args)
+        graph = tf.compat.v1.get_default_graph()
+        tensors = [each for group in args[3:6] for each in group or ()]
+        kept = [each.op.name for each in tensors if getattr(each, "graph", None) is graph]
+        found.append(GradientCall(graph, kept, graph.version))
+        return result
+
+    pywrap_tfe.TFE_Py_RegisterGradientFunction(call)
+    try:
+        yield
+    finally:
+        pywrap_tfe.TFE_Py_RegisterGradientFunction(original)
+
+
+def kept_until(calls: Sequence[GradientCall], numbers: Mapping[str, int]) -> Mapping[int, int]:
+    """Return until which operation's end Python keeps the results of each.
+
+    Args:
+        calls: of the step's own graph.
+        numbers: of the operations, by name.
+    """
+    found: dict[int, int] = {}
+    for call in calls:
+        for name in call.kept:
+            if name in numbers:
+                found[numbers[name]] = max(found.get(numbers[name], 0), call.end - 1)
+    return found

@@ -1,0 +1,315 @@
+"""What graph functions are handed while they run, by the profiled lines that made their nodes.
+
+While code is followed, each call of a graph function that has nodes of it is logged natively, and
+nothing else is: a function is looked at once, when it is called first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Literal
+
+from tensorlens.frameworks.tensorflow.graphs import Functions, NodeOrigin, Nodes, follow_calls
+from tensorlens.frameworks.tensorflow.graphs.layers import Layers
+from tensorlens.frameworks.tensorflow.graphs.origins import Frames
+from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
+from tensorlens.frameworks.tensorflow.native.node_log import NodeLog
+from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
+
+_MOST_KNOWN = 4096
+_MOST_READ = 16
+"""Functions whose nodes are kept at hand; the others' are read again if they are wanted."""
+
+_Way = Literal["forward", "backward"]
+
+
+class FollowedCode:
+    """See :class:`tensorlens.frameworks.traced_code.TracedCode`."""
+
+    def __init__(self, code: CodeType, calls: GraphCalls, notes: Callable[[], tuple[str, ...]]):
+        self._name = code.co_name
+        self._filename = code.co_filename
+        self._lines = range(code.co_firstlineno, _last_line(code) + 1)
+        self._calls = calls
+        self._notes = notes
+        self._groups: dict[tuple[_Way, int], int] = {}
+        self._whole = calls.log.group()
+        self.times = 0
+        """How often graphs with its nodes were called."""
+        self.plain = self.compiled = False
+        """Whether there were nodes of it that run as they are, and such that XLA compiled."""
+
+    def resume(self) -> None:
+        """Count from now on."""
+        self._calls.add(self)
+
+    def pause(self) -> None:
+        """Count no more."""
+        self._calls.remove(self)
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        self.times = 0
+        self.plain = self.compiled = False
+        for group in (self._whole, *self._groups.values()):
+            self._calls.log.clear(group)
+
+    def figures(self) -> TracedFigures | None:
+        """Return what was counted; None where no graph with such nodes was called."""
+        if not self.times:
+            return None
+        found: dict[_Way, dict[int, NodeFigures]] = {"forward": {}, "backward": {}}
+        for (way, lineno), group in self._groups.items():
+            figures = self._calls.log.figures(group)
+            if figures.hits:
+                found[way][lineno] = figures
+        return TracedFigures(
+            device="cpu",
+            calls=self.times,
+            lines=found["forward"],
+            backward=found["backward"],
+            whole=self._calls.log.figures(self._whole),
+            compiler="XLA" if self.compiled and not self.plain else None,
+            notes=self._notes(),
+        )
+
+    def line_of(self, frames: Frames) -> int | None:
+        """Return the function's line among frames, innermost first; None if none is its."""
+        for frame in frames:
+            if (
+                frame.function == self._name
+                and frame.lineno in self._lines
+                and frame.filename == self._filename
+            ):
+                return frame.lineno
+        return None
+
+    def groups_of(self, origin: NodeOrigin | None) -> list[int]:
+        """Return the groups that a node is in."""
+        groups = [self._whole]
+        if origin is not None:
+            groups += self._group("forward", origin.frames or origin.stack)
+            if origin.phase == "backward" and origin.forward is not None:
+                groups += self._group("backward", origin.forward.frames or origin.forward.stack)
+        return groups
+
+    def _group(self, way: _Way, frames: Frames) -> list[int]:
+        lineno = self.line_of(frames)
+        if lineno is None:
+            return []
+        key = way, lineno
+        if key not in self._groups:
+            self._groups[key] = self._calls.log.group()
+        return [self._groups[key]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A graph function that has nodes of followed code."""
+
+    codes: tuple[FollowedCode, ...]
+    is_backward: bool
+    """It computes gradients of another call, and is no call of the code by itself."""
+    compiled_at: Frames
+    """The frames where it calls what XLA compiled, if they are known and all the same."""
+
+
+class GraphCalls:
+    """Follows the calls of graph functions while there is code to follow."""
+
+    def __init__(self, allocator: TensorflowAllocator) -> None:
+        self._allocator = allocator
+        self.log = NodeLog(allocator)
+        self._lock = threading.RLock()
+        self._codes: tuple[FollowedCode, ...] = ()
+        self._known: dict[str, _Known | None] = {}
+        self._nodes: dict[str, Nodes] = {}
+        self._running = threading.local()
+        self._unfollow: Callable[[], None] | None = None
+
+    def add(self, code: FollowedCode) -> None:
+        """Follow the graphs with nodes of this code as well."""
+        with self._lock:
+            if code not in self._codes:
+                self._codes = (*self._codes, code)
+                self._look_anew()
+            if self._unfollow is None:
+                self._unfollow = follow_calls(self._begin, self._end)
+
+    def remove(self, code: FollowedCode) -> None:
+        """Undo :meth:`add`."""
+        with self._lock:
+            if code in self._codes:
+                self._codes = tuple(each for each in self._codes if each is not code)
+                self._look_anew()
+            if not self._codes and self._unfollow is not None:
+                self._unfollow()
+                self._unfollow = None
+
+    def _look_anew(self) -> None:
+        self._known = {}
+        self.log.forget_places()
+
+    def _begin(self, name: str) -> None:
+        calls = self._running.__dict__.setdefault("calls", [])
+        known = self._known.get(name)
+        if known is None and name not in self._known:
+            known = self._look(name)
+        if known is None:
+            calls.append(None)
+            return
+        token = self._allocator.call_begins(name)
+        self.log.begin()
+        calls.append((known, token))
+
+    def _end(self) -> None:
+        call = self._running.calls.pop()
+        if call is None:
+            return
+        known, token = call
+        self._allocator.call_ends(token)
+        if self.log.end():
+            with self._lock:
+                self._place_fresh()
+                self.log.settle()
+        if not known.is_backward:
+            for code in known.codes:
+                code.times += 1
+
+    def _look(self, name: str) -> _Known | None:
+        with self._lock:
+            found = self._find_codes(name)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known = {}
+            self._known[name] = found
+            return found
+
+    def _find_codes(self, name: str) -> _Known | None:
+        functions = Functions()
+        body = functions.body(name)
+        if body is None:
+            return None
+        plain, compiled = _frames_of(functions, name)
+        is_backward = body.backward_of is not None
+        if is_backward:
+            for found, more in zip(
+                (plain, compiled), _frames_of(functions, body.backward_of or ""), strict=True
+            ):
+                found |= more
+        codes = []
+        for code in self._codes:
+            here = any(code.line_of(frames) for frames in plain)
+            inside = any(code.line_of(frames) for frames in compiled)
+            code.plain |= here
+            code.compiled |= inside
+            if here or inside:
+                codes.append(code)
+        if not codes:
+            return None
+        self._keep(name, functions)
+        return _Known(tuple(codes), is_backward, _where_compiled(functions, name))
+
+    def _keep(self, name: str, functions: Functions) -> Nodes:
+        while len(self._nodes) >= _MOST_READ:
+            del self._nodes[next(iter(self._nodes))]
+        # which layer a node is in is not asked
+        nodes = self._nodes[name] = Nodes(functions, Layers())
+        return nodes
+
+    def _place_fresh(self) -> None:
+        for key, function, node in self.log.fresh():
+            known = self._known.get(function or "")
+            codes = known.codes if known is not None else self._codes
+            self.log.place(key, self._groups(codes, function, node, known))
+
+    def _groups(
+        self,
+        codes: Sequence[FollowedCode],
+        function: str | None,
+        node: str | None,
+        known: _Known | None,
+    ) -> list[int]:
+        origin = None
+        if function is not None and node not in (None, function):
+            nodes = self._nodes.get(function) or self._keep(function, Functions())
+            origin = nodes.find(node or "", function)
+        elif known is not None and known.compiled_at:
+            # what runs without a name is what XLA compiled
+            origin = NodeOrigin(frames=known.compiled_at)
+        groups = []
+        for code in codes:
+            whole, *lines = code.groups_of(origin)
+            # around its nodes a function is handed memory only while it is prepared
+            is_run = node != function or code.compiled
+            groups += [whole, *lines] if is_run and known is not None else lines
+        return groups
+
+
+def _frames_of(functions: Functions, name: str) -> tuple[set[Frames], set[Frames]]:
+    """Return the frames of all nodes a function runs: of those as they are, of those compiled."""
+    compiled = {
+        inner.name
+        for body in functions.called_by(name)
+        if body.compiled
+        for inner in functions.called_by(body.name)
+    }
+    plain: set[Frames] = set()
+    inside: set[Frames] = set()
+    for body in functions.called_by(name):
+        frames = inside if body.name in compiled else plain
+        frames.update(body.frames(node) for node in body.nodes)
+    return plain, inside
+
+
+def _where_compiled(functions: Functions, name: str) -> Frames:
+    found: set[Frames] = set(_calls_of_compiled(functions, name))
+    return found.pop() if len(found) == 1 else ()
+
+
+def _calls_of_compiled(functions: Functions, name: str) -> Iterator[Frames]:
+    for body in functions.called_by(name):
+        if body.compiled:
+            continue
+        for node in body.nodes.values():
+            called = (functions.body(each) for _, each in node.calls)
+            if any(each is not None and each.compiled for each in called):
+                yield body.frames(node.name)
+
+
+def _last_line(code: CodeType) -> int:
+    lines = [line for *_, line in code.co_lines() if line]
+    lines += [_last_line(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return max(lines, default=code.co_firstlineno)
+
+
+_lock = threading.RLock()
+_calls: GraphCalls | None = None
+
+
+def follow_code(code: CodeType) -> FollowedCode | None:
+    """Return what follows the graphs with nodes of a function's lines.
+
+    None where single nodes cannot be told: host memory is counted by a fallback.
+    """
+    from tensorlens.frameworks.tensorflow import cpu
+
+    global _calls
+    counter = cpu.cpu_counter()
+    if not isinstance(counter, cpu.CpuCounter):
+        return None
+    with _lock:
+        if _calls is None:
+            _calls = GraphCalls(counter.allocator)
+    return FollowedCode(code, _calls, _notes)
+
+
+def _notes() -> tuple[str, ...]:
+    from tensorlens.frameworks.tensorflow.counters import used_devices
+
+    used = ", ".join(used_devices())
+    if not used:
+        return ()
+    return (f"of {used} nothing is in this table: TensorFlow does not tell of single nodes there",)

@@ -1,0 +1,266 @@
+"""Run in a process of its own, with torch as Keras's backend; prints what was seen as JSON."""
+
+import contextlib
+import gc
+import io
+import json
+import sys
+import warnings
+
+import tensorlens
+
+assert "keras" not in sys.modules
+assert tensorlens.keras.__name__ == "tensorlens.keras"
+assert "keras" not in sys.modules
+
+import keras
+import numpy as np
+import torch
+
+# Keras makes a lasting tensor of its own on the first step
+X, Y = np.ones((12, 8), "float32"), np.ones((12, 2), "float32")
+SEEN = {}
+
+
+def rows(snapshot):
+    return [
+        [each.name, each.role, each.nbytes, each.module]
+        for each in snapshot.tensors
+        if each.alias_of is None
+    ]
+
+
+def model(**options):
+    made = keras.Sequential(
+        [
+            keras.layers.Input((8,)),
+            keras.layers.Dense(4, name="first"),
+            keras.layers.BatchNormalization(name="norm"),
+            keras.layers.Dense(2, name="last"),
+        ],
+        name="net",
+    )
+    made.compile(loss="mse", **options)
+    return made
+
+
+def weights_and_slots():
+    net = model(optimizer=keras.optimizers.Adam())
+    net.fit(X, Y, batch_size=4, verbose=0)
+    gc.collect()
+    snapshot = tensorlens.MemReporter(net, net.optimizer).snapshot()
+    SEEN["adam"] = rows(snapshot)
+    SEEN["unnamed"] = snapshot.ledger["cpu"].unnamed
+    with tensorlens.record(net) as recording:
+        net.train_on_batch(X, Y)
+    peak = recording.peak("cpu")
+    SEEN["modules"] = [each for each in peak.by_module if each]
+    SEEN["phases"] = sorted(peak.by_phase)
+    SEEN["backward_modules"] = [each for each in recording.backward_by_module if each]
+
+
+def optimizers():
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(momentum=0.9))
+    for optimizer in (
+        keras.optimizers.Nadam(),
+        keras.optimizers.Adafactor(),
+        keras.optimizers.Muon(),
+        scaled,
+    ):
+        net = keras.Sequential(
+            [keras.layers.Input((8,)), keras.layers.Dense(2, name="d")], name="o"
+        )
+        net.compile(loss="mse", optimizer=optimizer)
+        net.train_on_batch(X, Y)
+        gc.collect()
+        found = rows(tensorlens.MemReporter(net, optimizer).snapshot())
+        SEEN[type(optimizer).__name__] = {
+            name: nbytes for name, role, nbytes, _ in found if role == "optimizer"
+        }
+        del net, optimizer
+        gc.collect()
+
+
+def mixed_with_modules():
+    class Inner(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.fc(x)
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = keras.layers.Dense(5, name="inside")
+            self.layer.build((None, 8))
+            self.fc = torch.nn.Linear(5, 1)
+
+    wrapper = keras.layers.TorchModuleWrapper(Inner(), name="wrapper")
+    outer = Outer()
+    found = tensorlens.MemReporter(wrapper, outer).snapshot()
+    wanted = ("wrapper", "inside", "fc", "layer")
+    SEEN["mixed"] = {
+        name: [role, nbytes] for name, role, nbytes, _ in rows(found) if name.startswith(wanted)
+    }
+    SEEN["second names"] = [each.name for each in found.tensors if "_torch_params" in str(each)]
+
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__(name="lines")
+        self.dense = keras.layers.Dense(16)
+
+    def call(self, x):
+        hidden = self.dense(x)
+        return hidden * 2
+
+
+def lines_and_activations():
+    net = Net()
+    batch = torch.ones(4, 8)
+    net(batch)
+    with tensorlens.LineProfiler(net) as profiler:
+        out = net(batch)
+    (function,) = profiler.result().functions
+    SEEN["lines"] = [
+        function.qualname,
+        [each.memory["cpu"].net for each in function.lines if each.hits],
+    ]
+    found = tensorlens.MemReporter(net).snapshot()
+    SEEN["out"] = [each for each in rows(found) if each[1] == "activation"]
+    del out
+
+
+def callback():
+    net = model(optimizer=keras.optimizers.SGD())
+    net.fit(X, Y, batch_size=4, verbose=0)
+    kept, peaks = [], []
+
+    class Keeps(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            peaks.append(sorted(key for key in logs if key.startswith("memory")))
+            kept.append(keras.ops.zeros((25,)))
+
+    class Spikes(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 1:
+                torch.empty(10_000_000)
+
+    class Logged(keras.callbacks.Callback):
+        seen = ()
+
+        def on_epoch_end(self, epoch, logs=None):
+            type(self).seen = sorted(logs)
+
+    memory = tensorlens.keras.MemoryCallback(log_batches=True, file=io.StringIO())
+    ours = [memory, Spikes(), Keeps(), Logged()]
+    ended = net.fit(
+        X,
+        Y,
+        batch_size=1,
+        epochs=9,
+        initial_epoch=3,
+        verbose=0,
+        callbacks=ours,
+        validation_data=(X, Y),
+    )
+    SEEN["history"] = ended.history
+    SEEN["logged"] = [Logged.seen, peaks[0]]
+    SEEN["growth"] = memory.report.growth["cpu"][0].nbytes
+    SEEN["epochs"] = [
+        [each.number, each.batches, each.devices["cpu"].peak, each.devices["cpu"].batches]
+        for each in memory.report.epochs
+    ]
+    SEEN["largest"] = memory.report.largest
+    SEEN["printed"] = memory.file.getvalue()
+    memory.file = None
+    for function, kind in ((net.evaluate, "evaluate"), (net.predict, "predict")):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            data = (X, Y) if kind == "evaluate" else (X,)
+            function(*data, verbose=0, callbacks=[memory])
+        SEEN[kind] = [memory.report.kind, memory.report.epochs[0].batches, out.getvalue()[:40]]
+    SEEN["restored"] = [
+        type(getattr(net, name)).__name__
+        for name in ("train_function", "test_function", "predict_function")
+    ]
+
+
+def quiet_without_batches():
+    memory = tensorlens.keras.MemoryCallback(batches=False, show=False, devices="cpu")
+    net = model(optimizer="sgd")
+    net.fit(X, Y, verbose=0, callbacks=[memory])
+    hooks = [memory.on_train_batch_end, memory.on_predict_batch_begin, memory.on_test_batch_end]
+    SEEN["default hooks"] = [getattr(each, "_is_default", False) for each in hooks]
+    SEEN["without batches"] = [memory.report.epochs[0].batches, sorted(net.history.history)]
+
+
+def never_breaks_fit():
+    memory = tensorlens.keras.MemoryCallback()
+    net = model(optimizer="sgd")
+
+    class Breaks(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            memory._follower.batch_ends = None
+
+    with contextlib.redirect_stderr(io.StringIO()) as err, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = net.fit(X, Y, batch_size=4, epochs=2, verbose=0, callbacks=[memory, Breaks()])
+    SEEN["broken"] = [err.getvalue().splitlines(), len(done.history["loss"])]
+
+
+class TooMuch(keras.layers.Layer):
+    on = False
+
+    def call(self, x):
+        return x + keras.ops.zeros((1 << 50,)) if self.on else x
+
+
+def out_of_memory():
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(2, name="d"), TooMuch(name="much")]
+    net = keras.Sequential(layers, name="oom")
+    net.compile(loss="mse", optimizer="sgd")
+
+    class Later(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            layers[2].on = batch == 2
+
+    memory = tensorlens.keras.MemoryCallback(show=False)
+    before = None
+    try:
+        net.fit(X, Y, batch_size=1, verbose=0, callbacks=[memory, Later()])
+    except RuntimeError as error:
+        before = error
+    notes = before.__notes__
+    SEEN["oom"] = [type(before).__name__, notes[0].splitlines()[1], notes[1]]
+    SEEN["oom names"] = "oom/d/kernel" in notes[0]
+    SEEN["oom report"] = [memory.report.epochs[0].batches, memory.report.epochs[0].ended]
+    SEEN["oom restored"] = type(net.train_function).__name__
+    layers[2].on = False
+    net.fit(X, Y, batch_size=1, verbose=0, callbacks=[memory])
+    SEEN["after oom"] = [memory.report.epochs[0].batches, memory.report.epochs[0].ended]
+
+
+def leaks():
+    net = model(optimizer="adam")
+    report = tensorlens.find_leaks(lambda: net.train_on_batch(X, Y))
+    kept = []
+    other = tensorlens.find_leaks(lambda: kept.append(net(X)), steps=4)
+    SEEN["leaks"] = [len(report.leaks), [each.path.startswith("kept") for each in other.leaks]]
+
+
+for each in (
+    weights_and_slots,
+    optimizers,
+    mixed_with_modules,
+    lines_and_activations,
+    callback,
+    quiet_without_batches,
+    never_breaks_fit,
+    out_of_memory,
+    leaks,
+):
+    each()
+    gc.collect()
+json.dump(SEEN, sys.stdout)

@@ -1,0 +1,97 @@
+"""A stretch between two calls has its own peaks, and lines within and around it keep theirs."""
+
+from bench import Bench, FakeFramework, FakeMemory
+
+from tensorlens.lines.spans import Span
+from tensorlens.records.lines import LineMemory
+
+
+def test_a_read_has_the_peak_since_the_one_before(bench: Bench, memory: FakeMemory) -> None:
+    span = Span(bench.engine)
+    memory.spike(900)
+    span.begin()
+    memory.allocate(10)
+    memory.spike(5)
+    assert list(span.read()) == [10, 15, 900]
+    memory.free(4)
+    assert list(span.read()) == [6, 10, 900]
+    span.end()
+    assert span.read() == ()
+    assert bench.is_idle()
+
+
+def test_lines_within_do_not_take_its_peak(bench: Bench, memory: FakeMemory) -> None:
+    @bench.profile
+    def step() -> None:
+        memory.spike(70)  # A
+        memory.allocate(1)  # B
+        memory.spike(7)  # C
+
+    span = Span(bench.engine)
+    span.begin()
+    step()
+    # 70 at line A; what is allocated is what B left
+    assert list(span.read())[:2] == [1, 70]
+    span.end()
+    assert bench.peaks("A", "B", "C") == [70, 1, 8]
+    assert bench.is_idle()
+
+
+def test_a_line_around_it_keeps_its_peak(bench: Bench, memory: FakeMemory) -> None:
+    span = Span(bench.engine)
+
+    def loop() -> None:
+        memory.spike(50)
+        span.begin()
+        memory.spike(80)
+        span.read()
+        memory.allocate(3)
+        span.read()
+        span.end()
+
+    @bench.profile
+    def outer() -> None:
+        loop()  # A
+        memory.allocate(1)  # B
+
+    outer()
+    assert bench.at("A") == LineMemory(3, 80, 80, 3, 3, 3)
+    assert bench.at("B").peak == 4
+    assert bench.is_idle()
+
+
+def test_an_exception_ends_it_for_the_line_around(bench: Bench, memory: FakeMemory) -> None:
+    span = Span(bench.engine)
+
+    def loop() -> None:
+        span.begin()
+        memory.spike(80)
+        span.read()
+        raise ValueError("stop")
+
+    @bench.profile
+    def outer() -> None:
+        try:
+            loop()  # A
+        except ValueError:
+            pass
+        memory.allocate(1)  # B
+
+    outer()
+    span.end()
+    assert bench.at("A").peak == 80
+    assert bench.at("B").peak == 1
+    assert bench.is_idle()
+
+
+def test_devices_that_come_into_use_follow(bench: Bench, memory: FakeMemory) -> None:
+    cuda = FakeMemory("cuda:0")
+    fake = FakeFramework(cuda, cpu=memory)
+    bench.frameworks = [fake]
+    span = Span(bench.engine)
+    assert list(span.begin()) == [0, 0, 0]
+    fake.used.append("cuda:0")
+    cuda.allocate(12)
+    assert list(span.read()) == [0, 0, 0, 12, 12, 12]
+    assert [counter.device for counter in span.counters] == ["cpu", "cuda:0"]
+    span.end()
