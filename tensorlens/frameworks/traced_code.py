@@ -1,4 +1,4 @@
-"""What graphs did whose nodes were made by profiled lines, which ran only while they were traced."""
+"""What graphs did whose nodes profiled lines made, which ran only while they were traced."""
 
 from __future__ import annotations
 

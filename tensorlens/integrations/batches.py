@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.lines.accounting import WIDTH
@@ -177,7 +178,9 @@ class Trend:
         grown = lowest[-1][1] - lowest[0][1]
         if grown < max(1, least) or any(b[1] <= a[1] for a, b in pairwise(lowest)):
             return None
-        return Growth("batch", grown / (lowest[-1][0] - lowest[0][0]), self._batches)
+        # what is made once, as at the first validation, belongs to no batch
+        each = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(lowest))
+        return Growth("batch", each, self._batches)
 
 
 def growth_of(levels: Sequence[int], per: str, least: int) -> Growth | None:
@@ -194,4 +197,4 @@ def growth_of(levels: Sequence[int], per: str, least: int) -> Growth | None:
     grown = later[-1] - later[0]
     if grown < max(1, least) or any(after <= before for before, after in pairwise(later)):
         return None
-    return Growth(per, grown / (len(later) - 1), len(later))
+    return Growth(per, median(b - a for a, b in pairwise(later)), len(later))

@@ -68,7 +68,8 @@ def test_weights_gradients_and_slots_have_kerass_names(seen: dict[str, Any]) -> 
 def test_recordings_name_layers_and_the_optimizers_step(seen: dict[str, Any]) -> None:
     assert {"net/first", "net/norm", "net/last"} <= {*seen["modules"], *seen["backward_modules"]}
     assert not [each for each in seen["modules"] if "_layers" in each or "_functional" in each]
-    assert "optimizer" in seen["phases"]
+    # at least the scaled gradients of 8 x 500 weights
+    assert seen["phases"] >= 8 * 500 * 4
 
 
 def test_slots_of_optimizers_that_do_it_their_own_way(seen: dict[str, Any]) -> None:
@@ -120,13 +121,11 @@ def test_layers_and_modules_within_each_other(seen: dict[str, Any]) -> None:
 
 
 def test_lines_of_a_model_are_those_of_call(seen: dict[str, Any]) -> None:
-    # two results of 4 x 16, of which autograd keeps none; the return ends with one of them
-    qualname, nets = seen["lines"]
-    assert qualname == "Net.call"
-    assert nets == [4 * 16 * 4, 4 * 16 * 4]
-    assert ["out", "activation", 4 * 16 * 4, "lines"] in [
-        [name.rpartition(": ")[2], *rest] for name, *rest in seen["out"]
-    ] or any(nbytes == 4 * 16 * 4 for _, _, nbytes, _ in seen["out"])
+    # two results of 4 x 16, and nothing that autograd keeps besides
+    assert seen["lines"] == ["Net.call", [4 * 16 * 4, 4 * 16 * 4]]
+    ((name, *rest),) = seen["out"]
+    assert name.endswith(": out")
+    assert rest == ["activation", 4 * 16 * 4, None]
 
 
 def test_history_and_other_callbacks_get_the_figures(seen: dict[str, Any]) -> None:
@@ -139,7 +138,8 @@ def test_history_and_other_callbacks_get_the_figures(seen: dict[str, Any]) -> No
     assert batch == ["memory/cpu", "memory/cpu_peak"]
     # 12 batches an epoch keep a tensor of 25 numbers each
     steps = [b - a for a, b in zip(history["memory/cpu"], history["memory/cpu"][1:], strict=False)]
-    assert steps == [12 * 100] * 5
+    # the first validation makes what it counts with, once
+    assert steps[1:] == [12 * 100] * 4
 
 
 def test_epochs_count_as_in_keras_and_peaks_have_their_batch(seen: dict[str, Any]) -> None:
@@ -160,8 +160,8 @@ def test_growth_is_told_by_the_byte(seen: dict[str, Any]) -> None:
 
 
 def test_evaluate_and_predict_are_followed_and_all_is_put_back(seen: dict[str, Any]) -> None:
-    assert seen["evaluate"] == ["evaluate", 1, "Memory of evaluate: 1 batch\n  cpu  torch "]
-    assert seen["predict"] == ["predict", 1, "Memory of predict: 1 batch\n  cpu  torch C"]
+    assert seen["evaluate"] == ["evaluate", 1, "Memory of evaluate: 1 batch"]
+    assert seen["predict"] == ["predict", 1, "Memory of predict: 1 batch"]
     assert seen["restored"] == ["function"] * 3
 
 
@@ -192,4 +192,6 @@ def test_out_of_memory_says_which_batch_it_was(seen: dict[str, Any]) -> None:
 
 
 def test_leaks_are_found_as_in_torch(seen: dict[str, Any]) -> None:
-    assert seen["leaks"] == [0, [True]]
+    count, (path,) = seen["leaks"]
+    assert count == 0
+    assert path.startswith("leaks(): kept (local) -> list[")

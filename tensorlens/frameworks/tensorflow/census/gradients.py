@@ -34,9 +34,13 @@ class Weights:
             self._add(kinds.items_of(kinds.content_of(optimizer).get("_trainable_variables")))
         for layer in heap.layers:
             self._add(trainable(layer))
-        of_heap = (kinds.keras_variable(), kinds.variable())
+        self._of_variables = {
+            type(each) for each in (*heap.variables, *heap.keras_variables, *heap.distributed)
+        }
+        self._sparse = kinds.indexed_slices()
+        self._gradients = {kinds.eager_tensor(), self._sparse}
         for items in heap.lists:
-            if items and issubclass(type(items[0]), of_heap):
+            if items and type(items[0]) in self._of_variables:
                 self._add(list(items))
 
     def _add(self, variables: Sequence[Any]) -> None:
@@ -50,9 +54,9 @@ class Weights:
 
     def pairs(self, heap: Heap) -> Iterator[tuple[int, int, str]]:
         """Give ``(row of a gradient, row of its weight, what is added to the weight's name)``."""
-        gradient = (kinds.eager_tensor(), kinds.indexed_slices(), type(None))
+        first = {*self._gradients, type(None)}
         for items in heap.lists:
-            if items and type(items[0]) in gradient:
+            if items and type(items[0]) in first:
                 yield from self._of_list(list(items))
             elif items and type(items[0]) is tuple and len(items[0]) == 2:
                 for pair in list(items):
@@ -73,14 +77,14 @@ class Weights:
 
     def _of_pair(self, gradient: Any, variable: Any) -> Iterator[tuple[int, int, str]]:
         weight = self._rows.of.get(id(variable))
-        is_variable = issubclass(type(variable), (kinds.keras_variable(), kinds.variable()))
-        if weight is None or not is_variable:
+        is_pair = type(gradient) in self._gradients and type(variable) in self._of_variables
+        if weight is None or not is_pair:
             return
         if self._shape_of(gradient) == self._shape(weight):
             yield from self._parts(gradient, weight)
 
     def _shape_of(self, item: Any) -> Shape | None:
-        if type(item) is kinds.indexed_slices():
+        if type(item) is self._sparse:
             shape = kinds.content_of(item).get("_dense_shape")
             values = self._rows.of.get(id(kinds.content_of(item).get("_values")))
             if values is None:
@@ -101,7 +105,7 @@ class Weights:
         return shapes.pop() if len(shapes) == 1 else None
 
     def _parts(self, gradient: Any, weight: int) -> Iterator[tuple[int, int, str]]:
-        if type(gradient) is not kinds.indexed_slices():
+        if type(gradient) is not self._sparse:
             yield self._rows.of[id(gradient)], weight, "grad"
             return
         content = kinds.content_of(gradient)

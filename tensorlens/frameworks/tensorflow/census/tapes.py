@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.reading import PLAIN, Reader
 from tensorlens.frameworks.tensorflow.census.rows import Row
 
@@ -75,7 +76,10 @@ def readable(
     tapes: Sequence[Any], tensors: Sequence[Any], rows: Sequence[Row], reader: Reader
 ) -> list[Any]:
     """Return TensorFlow's own objects of the tapes, where they can be read."""
-    found = [inner for tape in tapes if (inner := getattr(tape, "_tape", None)) is not None]
+    kind = kinds.tape()
+    # of a derived class the attribute may be anything
+    exact = [tape for tape in tapes if type(tape) is kind]
+    found = [inner for tape in exact if (inner := getattr(tape, "_tape", None)) is not None]
     return found if found and _knows(tensors, rows, reader) else []
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
+from tensorlens.frameworks.tensorflow.estimate.loops import unrolled
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
 from tensorlens.frameworks.tensorflow.estimate.shapes import inputs_of, targets_of
 from tensorlens.frameworks.tensorflow.estimate.tape import GradientCall, noting_gradients
@@ -65,7 +67,7 @@ def trace(model: Any, asked: Asked) -> Traced:
             _note_gradients(optimizer, gradients)
         step = tf.function(twin.train_step, autograph=False)
         calls: list[GradientCall] = []
-        with noting_gradients(calls):
+        with noting_gradients(calls), unrolled(made) if asked.eager else nullcontext():
             graph = step.get_concrete_function((inputs, targets)).graph
     return Traced(
         graph=graph,

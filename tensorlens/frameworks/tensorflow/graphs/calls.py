@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager import context
 
 _METHOD = "call_function"
+_lock = threading.RLock()
+_followers: dict[Any, _Follower] = {}
+"""Those that follow, or did below one that still does, by the method that each put in place."""
 
 
 def not_followed() -> str | None:
@@ -48,9 +52,11 @@ def follow_calls(begin: Callable[[str], None], end: Callable[[], None]) -> Calla
     """
     if not_followed() is not None:
         return _nothing
-    follower = _Follower(begin, end, vars(context.Context)[_METHOD])
-    follower.method = _wrapper(follower)
-    setattr(context.Context, _METHOD, follower.method)
+    with _lock:
+        follower = _Follower(begin, end, vars(context.Context)[_METHOD])
+        method = _wrapper(follower)
+        _followers[method] = follower
+        setattr(context.Context, _METHOD, method)
     return follower.stop
 
 
@@ -63,7 +69,6 @@ class _Follower:
         self.begin: Callable[[str], None] | None = begin
         self.end = end
         self.original = original
-        self.method: Callable[..., Any] | None = None
 
     def started(self, name: Any) -> Callable[[], None] | None:
         """Tell that a function starts; return what to call when it is done."""
@@ -77,16 +82,22 @@ class _Follower:
         return self.done
 
     def done(self) -> None:
+        """Tell that it is done."""
         try:
             self.end()
         except Exception:
             return
 
     def stop(self) -> None:
-        """Put the method back; if another one was put over ours since, ours only passes on."""
+        """Follow no longer, and take off the class what only passes on and has nothing above it."""
         self.begin = None
-        if vars(context.Context).get(_METHOD) is self.method:
-            setattr(context.Context, _METHOD, self.original)
+        with _lock:
+            while True:
+                top = _followers.get(method := vars(context.Context).get(_METHOD))
+                if top is None or top.begin is not None:
+                    return
+                setattr(context.Context, _METHOD, top.original)
+                del _followers[method]
 
 
 def _wrapper(follower: _Follower) -> Callable[..., Any]:

@@ -1,19 +1,24 @@
 """The frames that made each node, out of TensorFlow's ``GraphDebugInfo``.
 
 It keeps each frame and each stack once, which makes it far faster to read than the stack traces
-that TensorFlow makes of it. Frames of TensorFlow's own code are not in it.
+that TensorFlow makes of it. Frames of TensorFlow's own Python code are left out: the runtime does
+not keep them for its functions either.
 (tensorflow/core/framework/graph_debug_info.proto)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tensorflow.python.util import tf_stack
 
 from tensorlens.frameworks.tensorflow.graphs.origins import Frames
 from tensorlens.records.tensors import SourceLine
+
+
+_OWN_CODE = str(Path(tf_stack.__file__).parents[1])
 
 
 class LazyFrames:
@@ -46,12 +51,12 @@ def from_debug_info(info: Any) -> dict[str, Frames]:
 
     frames = {key: line(frame) for key, frame in info.frames_by_id.items()}
     stacks = {
-        key: tuple(frames[each] for each in reversed(stack.frame_id))
+        key: _outside(frames[each] for each in reversed(stack.frame_id))
         for key, stack in info.traces_by_id.items()
     }
     found = {_node(name): stacks.get(key, ()) for name, key in info.name_to_trace_id.items()}
     for name, stack in info.traces.items():  # as older ones have it
-        found.setdefault(_node(name), tuple(map(line, reversed(stack.file_line_cols))))
+        found.setdefault(_node(name), _outside(map(line, reversed(stack.file_line_cols))))
     return found
 
 
@@ -73,7 +78,11 @@ def of_operations(traces: Mapping[str, Any]) -> dict[str, Frames]:
 
 def _listed(trace: Any) -> Frames:
     lines = [SourceLine(frame.filename, frame.lineno, frame.name) for frame in trace]
-    return tuple(reversed(lines))
+    return _outside(reversed(lines))
+
+
+def _outside(frames: Iterable[SourceLine]) -> Frames:
+    return tuple(frame for frame in frames if not frame.filename.startswith(_OWN_CODE))
 
 
 def _node(name: str) -> str:

@@ -1,0 +1,602 @@
+"""Small programs that leave something behind in every step, with the truth about each."""
+
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+import inspect
+import logging.handlers
+import queue
+import threading
+import types
+import weakref
+from collections.abc import Callable
+
+import keras
+import numpy
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Truth:
+    """What is known of one leak: its line is marked ``# LEAK``."""
+
+    holder: str
+    """What must be in the path that holds it."""
+    tensors: float
+    nbytes: float
+    advice: str | None = None
+    """What must be in the advice, where it is sure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    name: str
+    make: Callable[[], Callable]
+    """Returns the function that does one step."""
+    truths: tuple[Truth, ...]
+
+    def lines(self) -> list[int]:
+        """Return the numbers of the marked lines, in order."""
+        source, first = inspect.getsourcelines(self.make)
+        return [first + at for at, line in enumerate(source) if line.rstrip().endswith("# LEAK")]
+
+
+LEAKS: dict[str, Program] = {}
+
+
+def leak(holder: str, tensors: float, nbytes: float, advice: str | None = None):
+    """Add a program with one leak."""
+    return leaks(Truth(holder, tensors, nbytes, advice))
+
+
+def leaks(*truths: Truth):
+    """Add a program; the truths are in the order of its marked lines."""
+
+    def add(make):
+        LEAKS[make.__name__] = Program(make.__name__, make, truths)
+        return make
+
+    return add
+
+
+def filled(*shape):
+    """Return a tensor of its own: small constants are shared."""
+    return tf.fill(shape, 2.5)
+
+
+HISTORY: list = []
+BY_STEP: dict = {}
+
+
+@leak("HISTORY (global) -> list[", 1, 64, "clear HISTORY")
+def module_global():
+    def step():
+        HISTORY.append(tf.fill((16,), 2.5))  # LEAK
+
+    return step
+
+
+@leak("losses (closure) -> list[", 1, 4, "float(")
+def losses_in_a_list():
+    losses = []
+    x = filled(8, 4)
+
+    def step():
+        losses.append(tf.reduce_mean(x))  # LEAK
+
+    return step
+
+
+@leak("BY_STEP (global) -> dict[", 1, 40)
+def dict_keyed_by_step():
+    def step(number):
+        BY_STEP[len(BY_STEP), number] = tf.fill((10,), 2.5)  # LEAK
+
+    return step
+
+
+class Trainer:
+    seen: list = []  # noqa: RUF012
+
+    def __init__(self):
+        self.history = []
+        self.by_name = {"loss": [], "accuracy": []}
+        self.outputs = {}
+        self.tapes = []
+
+    def record(self, value):
+        self.history.append(value)
+
+
+@leak("Trainer.history (attribute) -> list[", 1, 400)
+def instance_attribute():
+    trainer = Trainer()
+
+    def step():
+        trainer.history.append(tf.random.normal((100,)))  # LEAK
+
+    return step
+
+
+@leak("Trainer.seen (class attribute) -> list[", 1, 12)
+def class_attribute():
+    def step():
+        Trainer.seen.append(tf.random.normal((3,)))  # LEAK
+
+    return step
+
+
+@leak("Trainer.by_name (attribute) -> dict['loss'] -> list[", 1, 4, "float(")
+def dict_of_lists():
+    trainer = Trainer()
+    x = filled(6)
+
+    def step():
+        trainer.by_name["loss"].append(tf.reduce_sum(x))  # LEAK
+
+    return step
+
+
+@leak("Trainer.history (attribute) -> list[", 1, 20)
+def bound_method():
+    keep = Trainer().record
+
+    def step():
+        keep(tf.fill((5,), 2.5))  # LEAK
+
+    return step
+
+
+def remember(value, kept=[]):  # noqa: B006
+    kept.append(value)
+
+
+@leak("remember(kept=...) (default) -> list[", 1, 28, "remember(kept=None)")
+def default_argument():
+    def step():
+        remember(tf.fill((7,), 2.5))  # LEAK
+
+    return step
+
+
+@leak("Trainer.outputs (attribute) -> dict[", 1, 4 * 3 * 4)
+def outputs_cached_by_step():
+    trainer = Trainer()
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, use_bias=False)])
+    x = filled(4, 5)
+
+    def step(number):
+        trainer.outputs[number] = model(x)  # LEAK
+
+    return step
+
+
+@leak("tapes (closure) -> list[", 1, 4 * 6 * 4, "tape")
+def persistent_tapes_kept():
+    tapes = []
+    weight = tf.Variable(filled(4, 6))
+
+    def step():
+        with tf.GradientTape(persistent=True) as tape:
+            squared = tf.exp(weight)  # LEAK
+            tf.reduce_sum(squared)
+        tapes.append(tape)
+
+    return step
+
+
+@leak("Trainer.tapes (attribute) -> list[", 1, 9 * 4)
+def tapes_on_self():
+    trainer = Trainer()
+    weight = tf.Variable(filled(9))
+
+    def step():
+        with tf.GradientTape() as tape:
+            tf.reduce_sum(tf.exp(weight))  # LEAK
+        trainer.tapes.append((tape, "step"))
+
+    return step
+
+
+@leak("gradients (closure) -> list[", 1, 4 * 3 * 4)
+def gradients_kept():
+    gradients = []
+    weight = tf.Variable(filled(4, 3))
+    x = filled(2, 4)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.matmul(x, weight))
+        gradients.append(tape.gradient(loss, [weight]))  # LEAK
+
+    return step
+
+
+@leak("mask (lru_cache, maxsize=None)", 1, 128, "maxsize")
+def unbounded_lru_cache():
+    @functools.lru_cache(maxsize=None)  # noqa: UP033
+    def mask(length):
+        return tf.fill((32,), 2.5)  # LEAK
+
+    def step(number):
+        mask(number)
+
+    return step
+
+
+@leak("Queue[", 1, 32, "maxsize")
+def unbounded_queue():
+    waiting = queue.Queue()
+
+    def step():
+        waiting.put(tf.fill((8,), 2.5))  # LEAK
+
+    return step
+
+
+@leak("SimpleQueue", 1, 32)
+def simple_queue():
+    waiting = queue.SimpleQueue()
+
+    def step():
+        waiting.put(tf.fill((8,), 2.5))  # LEAK
+
+    return step
+
+
+@leak("work(): kept (local) -> list[", 1, 56)
+def thread():
+    asked, done = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def work():
+        kept = []
+        while asked.get():
+            kept.append(tf.fill((14,), 2.5))  # LEAK
+            done.put(None)
+
+    threading.Thread(target=work, daemon=True).start()
+
+    def step():
+        asked.put(True)
+        done.get()
+
+    return step
+
+
+@leak("errors", 1, 60, "exception")
+def exceptions_with_tracebacks():
+    errors = []
+
+    def fail():
+        values = tf.fill((15,), 2.5)  # LEAK
+        raise ValueError(len(values))
+
+    def step():
+        try:
+            fail()
+        except ValueError as error:
+            errors.append(error)
+
+    return step
+
+
+@leak("batches(): batch (generator)", 1, 48, "close()")
+def generators_never_ended():
+    running = []
+
+    def batches():
+        batch = tf.fill((12,), 2.5)  # LEAK
+        yield batch
+        yield batch
+
+    def step():
+        each = batches()
+        next(each)
+        running.append(each)
+
+    return step
+
+
+class Thing:
+    pass
+
+
+@leak("weakref callback", 1, 72)
+def weakref_callbacks():
+    things, references = [], []
+
+    def step():
+        thing, value = Thing(), tf.fill((18,), 2.5)  # LEAK
+        things.append(thing)
+        references.append(weakref.ref(thing, lambda _, value=value: None))
+
+    return step
+
+
+@leak("results (closure)", 1, 76, "future")
+def futures():
+    results = []
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+
+    def work():
+        return tf.fill((19,), 2.5)  # LEAK
+
+    def step():
+        future = pool.submit(work)
+        future.result()
+        results.append(future)
+
+    return step
+
+
+@leak("MemoryHandler.buffer (attribute) -> list[", 1, 80)
+def log_records_with_tensors():
+    logger = logging.Logger("training")
+    logger.addHandler(logging.handlers.MemoryHandler(1 << 20, flushLevel=99))
+
+    def step():
+        logger.info("loss %s", tf.fill((20,), 2.5))  # LEAK
+
+    return step
+
+
+@leak("calls (closure) -> list[", 1, 84)
+def partials():
+    calls = []
+
+    def step():
+        calls.append(functools.partial(print, tf.fill((21,), 2.5)))  # LEAK
+
+    return step
+
+
+@leak("variables (closure) -> list[", 1, 88)
+def variables_made_in_each_step():
+    variables = []
+
+    def step():
+        variables.append(tf.Variable(tf.fill((22,), 2.5)))  # LEAK
+
+    return step
+
+
+@leak("Holder.variables_ (attribute)", 1, 92)
+def variables_on_a_module():
+    class Holder(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.variables_ = []
+
+    holder = Holder()
+
+    def step():
+        holder.variables_.append(tf.Variable(tf.fill((23,), 2.5)))  # LEAK
+
+    return step
+
+
+class KeepsOutputs(keras.callbacks.Callback):
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+        self.outputs = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.outputs.append(self.model(self.x))
+
+
+def dense(units=3, inputs=5, **options):
+    model = keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(units, use_bias=False)])
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def fit(model, callbacks=(), rows=4):
+    x, y = numpy.ones((rows, 5), "float32"), numpy.ones((rows, 3), "float32")
+    return model.fit(x, y, verbose=0, callbacks=list(callbacks))
+
+
+@leak("KeepsOutputs.outputs (attribute) -> list[", 1, 4 * 3 * 4)
+def callback_that_keeps_outputs():
+    model, x = dense(), filled(4, 5)
+
+    class Keeps(KeepsOutputs):
+        def on_epoch_end(self, epoch, logs=None):
+            self.outputs.append(self.model(self.x))  # LEAK
+
+    keeps = Keeps(x)
+    return lambda: fit(model, [keeps])
+
+
+@leak("KeepsWeights.weights (attribute) -> list[", 1, 5 * 3 * 4)
+def callback_that_keeps_weights():
+    model = dense()
+
+    class KeepsWeights(keras.callbacks.Callback):
+        weights = ()
+
+        def on_epoch_end(self, epoch, logs=None):
+            copies = [tf.identity(each) + 0 for each in self.model.weights]  # LEAK
+            self.weights = [*self.weights, copies]
+
+    keeps = KeepsWeights()
+    return lambda: fit(model, [keeps])
+
+
+@leak("Seen.values (attribute)", 1, 4 * 3 * 4)
+def metric_that_is_never_reset():
+    class Seen(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.values = {}
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.values[len(self.values)] = y_pred + 1.0  # LEAK
+
+        def result(self):
+            return 0.0
+
+    seen, y = Seen(), filled(4, 3)
+    return lambda: seen.update_state(y, y)
+
+
+@leak("optimizers (closure) -> list[", 1, 5 * 3 * 4, "optimizer once")
+def optimizers_made_in_each_step():
+    optimizers = []
+    weight = keras.Variable(filled(5, 3))
+    gradient = filled(5, 3)
+
+    def step():
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build([weight])  # LEAK
+        optimizers.append(optimizer)
+
+    return step
+
+
+@leak("models (closure) -> list[", 1, 5 * 3 * 4)
+def models_made_in_each_step():
+    models = []
+
+    def step():
+        layer = keras.layers.Dense(3, use_bias=False, kernel_initializer="ones")
+        layer.build((None, 5))  # LEAK
+        models.append(layer)
+
+    return step
+
+
+@leak("arrays (closure) -> list[", 1, 1000 * 4)
+def arrays_that_show_tensors():
+    arrays = []
+
+    def step():
+        arrays.append(numpy.asarray(memoryview(tf.fill((1000,), 2.5))))  # LEAK
+
+    return step
+
+
+@leak("rows (closure) -> list[", 1, 64 * 16 * 4, "tf.identity")
+def small_slices_of_large_tensors():
+    rows = []
+
+    def step():
+        batch = tf.fill((64, 16), 2.5)  # LEAK
+        rows.append(batch[0])
+
+    return step
+
+
+@leak("kept (closure)", 0, 32, "tf.concat")
+def concatenated():
+    kept = tf.fill((8,), 2.5)
+
+    def step():
+        nonlocal kept
+        kept = tf.concat([kept, tf.fill((8,), 2.5)], 0)  # LEAK
+
+    return step
+
+
+@leak("values (closure)", 0, 32)
+def variable_that_gets_longer():
+    values = tf.Variable(tf.fill((8,), 2.5), shape=tf.TensorShape([None]))
+
+    def step():
+        values.assign(tf.concat([values, tf.fill((8,), 2.5)], 0))  # LEAK
+
+    return step
+
+
+@leak("array (closure)", 1, 24)
+def tensor_array():
+    array = tf.TensorArray(tf.float32, size=0, dynamic_size=True, clear_after_read=False)
+
+    def step(number):
+        nonlocal array
+        array = array.write(number, tf.fill((6,), 2.5))  # LEAK
+
+    return step
+
+
+@leaks(
+    Truth("pairs (closure) -> list[", 1, 3 * 2 * 8),
+    Truth("pairs (closure) -> list[", 1, 3 * 4),
+)
+def sparse_tensors():
+    pairs = []
+
+    def step():
+        indices = tf.random.uniform((3, 2), maxval=4, dtype=tf.int64)  # LEAK
+        values = tf.fill((3,), 2.5)  # LEAK
+        pairs.append(tf.SparseTensor(indices, values, (4, 4)))
+
+    return step
+
+
+@leak("kept (closure) -> list[", 1, 4 * 7)
+def outputs_of_graph_functions():
+    kept = []
+
+    @tf.function
+    def forward(x):
+        y = tf.exp(x)
+        return y * 3.0  # LEAK
+
+    x = filled(7)
+    return lambda: kept.append(forward(x))
+
+
+@leak("functions (closure) -> list[", 1, 33 * 4)
+def functions_that_captured_tensors():
+    functions = []
+
+    def step():
+        table = tf.fill((33,), 2.5)  # LEAK
+        functions.append(lambda x: x + table)
+
+    return step
+
+
+@leak("namespace (closure)", 1, 36)
+def namespaces():
+    namespace = types.SimpleNamespace(seen=collections.deque())
+
+    def step():
+        namespace.seen.append({"loss": (tf.fill((9,), 2.5), None)})  # LEAK
+
+    return step
+
+
+@leak("table (closure)", 1, 128)
+def fifo_queue():
+    table = tf.queue.FIFOQueue(1000, tf.float32)
+
+    def step():
+        table.enqueue(tf.fill((32,), 2.5))  # LEAK
+
+    return step
+
+
+@leak("iterators (closure) -> list[", 4, 4 * 40)
+def dataset_iterators_kept():
+    iterators = []
+
+    def step():
+        data = tf.data.Dataset.from_tensor_slices(numpy.ones((8, 10), "float32"))
+        iterators.append(iter(data.batch(2).shuffle(4)))  # LEAK
+        next(iterators[-1])
+
+    return step
+
+
+@leak("iterator (closure)", 1, 40)
+def dataset_cache():
+    data = tf.data.Dataset.range(1000).map(lambda n: tf.fill((10,), tf.cast(n, tf.float32)))
+    iterator = iter(data.cache())
+
+    def step():
+        next(iterator)  # LEAK
+
+    return step
