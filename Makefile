@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # a plain "torch" would bring several GB of CUDA packages; this pin is a CPU build for CI and demo
 TORCH ?= torch==2.13.0
+# for the tests alone
+TENSORFLOW ?= tensorflow-cpu==2.21.0
+PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 PIP := -m pip install --quiet --disable-pip-version-check
 # the line tracer is another one from 3.12 on; its tests need no torch
 python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
@@ -24,8 +27,11 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.ready
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# each room by itself: every look at the heap is as long as what its process has imported
+pytest: $(VENV)/.tensorflow
+	$(BIN)/python $(PYTEST) tests/unit
+	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
+	$(BIN)/python $(PYTEST) tests/tensorflow
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines tests/unit/render tests/unit/records \
@@ -38,6 +44,10 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP) "$(TORCH)"
 	$(BIN)/python $(PIP) -e ".[test]"
+	touch $@
+
+$(VENV)/.tensorflow: $(VENV)/.ready
+	$(BIN)/python $(PIP) "$(TENSORFLOW)"
 	touch $@
 
 $(VENV)-%/.ready: pyproject.toml

@@ -68,7 +68,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tensorlens import keras
     from tensorlens.capture.hooks import explain_oom
     from tensorlens.capture.record import record
     from tensorlens.census.reporter import MemReporter

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from tensorlens.capture import reserve
 from tensorlens.capture.asking import located
+from tensorlens.capture.regions import is_of_a_kind
 from tensorlens.capture.remedies import remarks, remedies
 from tensorlens.capture.tracebacks import kept_before, plain_names
 from tensorlens.census.reporter import MemReporter
@@ -113,7 +114,7 @@ def _explain(
     error: BaseException, recording: Recording | None, *, handled: bool, briefly: bool
 ) -> bool:
     """Add a note where one is due, ``briefly`` of the request alone; tell whether there is one."""
-    if not isinstance(error, MemoryError | RuntimeError) or _state.busy:
+    if not is_of_a_kind(error) or _state.busy:
         return False
     if _has_note(error):
         return True

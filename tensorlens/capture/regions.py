@@ -32,6 +32,13 @@ def explain(error: BaseException, recording: Recording | None = None) -> None:
 
 def may_be_out_of_memory(error: BaseException) -> bool:
     """Tell quickly whether an error can be a failed allocation, or come from one."""
-    if isinstance(error, MemoryError | RuntimeError | ExceptionGroup):
+    if is_of_a_kind(error) or isinstance(error, ExceptionGroup):
         return True
     return isinstance(error, Exception) and error.__cause__ is not None
+
+
+def is_of_a_kind(error: BaseException) -> bool:
+    """Tell whether an error is of a type that a failed allocation is raised as."""
+    # TensorFlow's own type derives from no other
+    name = type(error).__name__
+    return isinstance(error, MemoryError | RuntimeError) or name == "ResourceExhaustedError"

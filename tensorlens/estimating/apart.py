@@ -40,10 +40,16 @@ _EAGER = 666_632_192 - 287_047_680
 _ANY = _mebibytes(2, 20, 60)
 _OF: Mapping[str, tuple[tuple[str, ...], Range]] = {
     "cuBLAS": (
-        ("::mm", "::addmm", "::bmm", "::baddbmm", "::mv", "::addmv", "::linear", "::matmul"),
+        (
+            *("::mm", "::addmm", "::bmm", "::baddbmm", "::mv", "::addmv", "::linear", "::matmul"),
+            *("MatMul", "Einsum"),
+        ),
         _mebibytes(0, 50, 130),
     ),
-    "cuDNN": (("convolution", "cudnn", "batch_norm", "_rnn"), _mebibytes(0, 40, 250)),
+    "cuDNN": (
+        ("convolution", "cudnn", "batch_norm", "_rnn", "Conv2D", "Conv3D", "Pool3D", "BatchNorm"),
+        _mebibytes(0, 40, 250),
+    ),
     "attention": (("attention",), _mebibytes(0, 5, 30)),
 }
 """A library to the operators that use it, and the kernels that it brings: about what NVML saw
@@ -64,10 +70,10 @@ def apart(card: Card | None, trace: Trace) -> tuple[Term, ...]:
         f"what the driver keeps for a process on a card of capability {card.capability[0]}."
         f"{card.capability[1]}; varies with driver and CUDA version"
     )
-    return Term(CONTEXT, context, why, apart=True), _kernels(trace.log)
+    return Term(CONTEXT, context, why, apart=True), _kernels(trace.log, trace.framework)
 
 
-def _kernels(log: EventLog) -> Term:
+def _kernels(log: EventLog, framework: str) -> Term:
     if os.environ.get("CUDA_MODULE_LOADING", "").upper() == "EAGER":
         size = Range(_EAGER // 2, _EAGER, 3 * _EAGER)
         why = "all kernels are loaded at the start (CUDA_MODULE_LOADING=EAGER)"
@@ -75,7 +81,7 @@ def _kernels(log: EventLog) -> Term:
     names = {each.op for each in log.contexts if each.op}
     used = [library for library, (marks, _) in _OF.items() if _any_in(marks, names)]
     size = sum((_OF[library][1] for library in used), _ANY)
-    libraries = ", ".join(["torch", *used])
+    libraries = ", ".join([framework, *used])
     why = f"kernels are loaded as they are first used: those of {libraries}"
     return Term(KERNELS, size, why, apart=True)
 

@@ -44,14 +44,17 @@ def assemble(
         figures = [of(variant) for variant in (low, likely, high)]
         return Range(min(figures), figures[1], max(figures))
 
+    allocated = ranged(lambda variant: variant.peak_allocated(device))
     reserved = ranged(lambda variant: variant.peak_reserved(device))
+    if trace.spread is not None:
+        allocated = reserved = Range(trace.spread[0], allocated.point, trace.spread[1])
     log = likely.log
     _label_workspaces(trace, likely)
     row = _highest(log, device)
     return Estimate(
         device=device,
         card=card,
-        allocated=ranged(lambda variant: variant.peak_allocated(device)),
+        allocated=allocated,
         reserved=reserved,
         least_capacity=_capacity(trace, device, asked, reserved),
         steps=tuple(likely.figures[device]),

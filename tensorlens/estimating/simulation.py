@@ -79,9 +79,7 @@ class Simulation:
             elif trace.framework == "tensorflow":
                 self._counters[name] = BFCAllocator(log=log, device=name)
             else:
-                self._counters[name] = CachingAllocator(
-                    settings, total=total, log=log, device=name
-                )
+                self._counters[name] = CachingAllocator(settings, total=total, log=log, device=name)
         self._result = Simulated(log, {})
 
     def run(self) -> Simulated:

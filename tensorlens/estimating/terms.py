@@ -21,6 +21,11 @@ _WHY = {
     ),
     "copy of a vector": "a product copies a vector that runs with gaps (Blas.cpp)",
     "copy of matrices": "a batched product copies matrices that run with gaps (Blas.cpp)",
+    "copies with channels first": (
+        "cuDNN reads these kernels' tensors with channels first only (TensorFlow's "
+        "cudnn_pooling_gpu.cc, conv_ops_impl.h)"
+    ),
+    "copy of the pooled tensor": "pooled again for the positions (TensorFlow's maxpooling_op.cc)",
     "copy to sort": "a sort wants its dimension last, without gaps (Sort.cpp)",
     "count": "how many there are is counted on the card first, 4 B (Nonzero.cu)",
     "counts": "how often each index comes (EmbeddingBackwardKernel.cu)",
@@ -48,6 +53,7 @@ _WHY = {
     "exponentials": "written out before they are summed or drawn from (ReduceOps.cpp)",
     "factors of channels": "of a group norm's backward (group_norm_kernel.cu)",
     "factors of groups": "of a group norm's backward (group_norm_kernel.cu)",
+    "filter in cuDNN's layout": "a convolution's kernel is laid out anew (conv_ops_impl.h)",
     "indices": "the places that are sorted with the keys, 8 B each (Sort.cpp)",
     "indices and segments": "places and rows that are sorted with the keys (Sort.cpp)",
     "indices in 64 bits": "indexing casts indices of 32 bits (Indexing.cu)",
@@ -74,6 +80,7 @@ _WHY = {
         "a mask becomes the places it selects, 8 B for each and dimension, which are known only "
         "when it has run (Nonzero.cu, IndexKernel.cpp)"
     ),
+    "position of each maximum": "8 B each, to send gradients to (TensorFlow's maxpooling_op.cc)",
     "prefix sums": "chances that draws with replacement go through (MultinomialKernel.cu)",
     "product of gradient and output": "of a softmax's backward (SoftMax.cu)",
     "reduction buffer": "blocks that share an output of a reduction meet in it (Reduce.cuh)",

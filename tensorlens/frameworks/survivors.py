@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tensorlens.frameworks.words import TORCH, Words
 from tensorlens.records.leaks import Reference
 
 
@@ -63,6 +64,8 @@ class Survivor:
     """The node that made one of ``tensors``."""
     capsules: tuple[Any, ...] = ()
     """DLPack capsules with it that nobody has taken."""
+    words: Words = TORCH
+    """How those write who made it."""
 
     @property
     def is_held_unseen(self) -> bool:

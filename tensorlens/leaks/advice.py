@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tensorlens.frameworks.words import TORCH, Words
 from tensorlens.records.leaks import Example, Reference, ReferencePath
 from tensorlens.units import format_bytes
 
@@ -30,6 +31,8 @@ class Facts:
     """Only a cycle through autograd's graph holds it."""
     is_replaced: bool = False
     """It is one tensor, that a larger one replaces in each step."""
+    role: str = "other"
+    words: Words = TORCH
 
 
 def advice(
@@ -98,6 +101,8 @@ def _of_way(way: _Way, example: Example | None) -> str | None:
         if text is not None:
             return text
     text = None if example is None else _graph(way, example) or _small_view(way, example)
+    if text is None and example is not None and way.facts.words.number is not None:
+        text = _number(way, example)
     return text or (_larger(way) if way.facts.is_replaced else _container(way))
 
 
@@ -182,7 +187,13 @@ def _optimizer(way: _Way) -> str | None:
             return "call add_param_group() once, not in each step"
         if not is_groups:
             return "make the parameters once: the optimizer keeps the state of replaced ones"
+    if way.facts.role == "optimizer" and way.facts.words is not TORCH and way.grows() is not None:
+        return "make the optimizer once, before the loop: each one that was made is kept"
     return None
+
+
+def _tape(way: _Way) -> str | None:
+    return None if way.place("saved") is None else way.facts.words.tape
 
 
 def _default(way: _Way) -> str | None:
@@ -203,6 +214,7 @@ _RULES: tuple[Callable[[_Way], str | None], ...] = (
     _future,
     _optimizer,
     _default,
+    _tape,
 )
 
 
@@ -231,30 +243,31 @@ def _graph(way: _Way, example: Example) -> str | None:
 
 
 def _number(way: _Way, example: Example) -> str | None:
-    """Return the advice on single numbers whose graph backward has emptied."""
+    """Return the advice on single numbers that no graph hangs below, or an emptied one."""
     if not _is_number(example) or way.grows() is None:
         return None
-    return f"keep {_name(way.references[-1])}.item(), a number, in place of a tensor"
+    call = (way.facts.words.number or "{}.item()").format(_name(way.references[-1]))
+    return f"keep {call}, a number, in place of a tensor"
 
 
 def _small_view(way: _Way, example: Example) -> str | None:
     if example.nbytes >= _SMALL_VIEW * example.storage_nbytes:
         return None
     shown, storage = format_bytes(example.nbytes), format_bytes(example.storage_nbytes)
-    call = ".copy()" if way.facts.is_in_array else ".clone()"
+    call = "a .copy()" if way.facts.is_in_array else way.facts.words.copy
     if example.grad_fn is not None:
-        call = ".detach().clone()"
-    return f"keep a {call} of the view: its {shown} keep a storage of {storage}"
+        call = "a .detach().clone()"
+    return f"keep {call} of the view: its {shown} keep a storage of {storage}"
 
 
 def _larger(way: _Way) -> str | None:
     """Return the advice on a tensor that a larger one replaces: ``x = torch.cat([x, new])``."""
     if way.grows() is not None:
         return None
-    name = _name(way.references[-1], "the tensor")
+    name, cat = _name(way.references[-1], "the tensor"), way.facts.words.concatenation
     return (
-        f"bound {name}, which a larger tensor replaces in each step, as torch.cat makes it: keep "
-        "its latest part alone, or write into one of a fixed size"
+        f"bound {name}, which a larger tensor replaces in each step, as {cat} makes it: keep its "
+        "latest part alone, or write into one of a fixed size"
     )
 
 

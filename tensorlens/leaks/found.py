@@ -9,6 +9,7 @@ from typing import Any
 from tensorlens.frameworks.base import Left, StepFigures, Steps
 from tensorlens.frameworks.heap.paths import cycle, paths
 from tensorlens.frameworks.survivors import Below, Holdings, Survivor
+from tensorlens.frameworks.words import Words
 from tensorlens.leaks.bounds import bound, filling
 from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, growing_lines, joined
 from tensorlens.leaks.host import HostSample
@@ -77,6 +78,7 @@ class Found:
     """Whether it is one tensor, that a larger one replaces in each step."""
     is_renewed: bool
     """Whether its lines free as much in each step as they make."""
+    words: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +286,7 @@ def _found(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Fo
         is_unseen=survivor.is_held_unseen,
         is_replaced=False,
         is_renewed=False,
+        words=survivor.words,
     )
 
 

@@ -13,7 +13,7 @@ from tensorlens.frameworks.survivors import Survivor
 from tensorlens.leaks.steady import CERTAIN, NONE, Judgement, Left, Span, judge
 
 _HEAD = re.compile(r"[^\[{]*")
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[ _]?\d+")
 _MOST_NAMES = 16
 """Names that one line's tensors may have before they are not told apart by them."""
 
@@ -221,7 +221,7 @@ def _names(held: Sequence[Held]) -> Callable[[Held], Hashable]:
 def _head(held: Held) -> str:
     """Return a name without what tells places apart: ``history`` of ``history[3].loss``."""
     head = _HEAD.match(held.survivor.name)
-    return _NUMBER.sub("*", head[0]) if head else ""
+    return _NUMBER.sub("", head[0]) if head else ""
 
 
 def _by_size(held: Held) -> Hashable:

@@ -117,7 +117,14 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
 
 
 def _leak(found: Found, watched: Watched) -> Leak:
-    facts = Facts(len(watched.judged), found.is_in_array, found.is_graphs_cycle, found.is_replaced)
+    facts = Facts(
+        steps=len(watched.judged),
+        is_in_array=found.is_in_array,
+        is_cycle=found.is_graphs_cycle,
+        is_replaced=found.is_replaced,
+        role=found.role,
+        words=found.words,
+    )
     certainty, reason = _certainty(found, watched)
     return Leak(
         born=watched.steps.line(found.birth),

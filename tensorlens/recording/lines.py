@@ -25,6 +25,7 @@ class Lines:
         self._user_inside: list[int] = []
         self._module: list[int] = []
         self._module_inside: list[int] = []
+        self._below_engine: list[bool] = []
         self._walk()
 
     def born(self, stack: int) -> SourceLine | None:
@@ -37,6 +38,8 @@ class Lines:
             return self.born(stack)
         forward = self._forward(context)
         inside, outside = _at(self._user_inside, stack), _at(self._user, stack)
+        if self._is_of_graph(stack, context):
+            inside = -1
         node = _first(inside, _at(self._user, forward), outside, forward, stack)
         return None if node < 0 else self._line(node)
 
@@ -49,6 +52,12 @@ class Lines:
             made = _at(self._module, self._forward(context))
             number = _first(_at(self._module_inside, stack), made, number)
         return None if number < 0 else self._stacks.modules[number]
+
+    def _is_of_graph(self, stack: int, context: int) -> bool:
+        """Tell whether whoever recorded said that it is backward, and no engine called it."""
+        if context < 0 or self._contexts[context].phase is None:
+            return False
+        return stack < 0 or not self._below_engine[stack]
 
     def _forward(self, context: int) -> int:
         return -1 if context < 0 else self._contexts[context].forward
@@ -67,6 +76,8 @@ class Lines:
             user = node if users[frame] else -1
             self._user.append(_first(user, _at(self._user, parent)))
             self._module.append(_first(module, _at(self._module, parent)))
+            below = parent >= 0 and self._below_engine[parent]
+            self._below_engine.append(engines[frame] or below)
             outer = -1 if engines[frame] else parent
             self._user_inside.append(_first(user, _at(self._user_inside, outer)))
             self._module_inside.append(_first(module, _at(self._module_inside, outer)))

@@ -42,9 +42,6 @@ class Origin:
     """Device to what recorded: ``torch CPU allocator``, ``CUDA memory history``."""
     started: float | None = None
     """Seconds since 1970, where known."""
-    started_ns: int | None = field(default=None, compare=False)
-    """The same by the clock that :func:`time.monotonic_ns` reads, where the events' times are of
-    that clock; within the process that recorded."""
     counted: Mapping[str, int] = field(default_factory=dict)
     """Device to the peak that its allocator counted by itself over the same time."""
     dropped: int = 0
@@ -53,6 +50,9 @@ class Origin:
     """Device to what was resident at the highest instant among the dropped: START rows alone."""
     notes: tuple[str, ...] = ()
     """What a reader must know: a fallback in use, stacks that could not be had."""
+    started_ns: int | None = field(default=None, compare=False)
+    """When it started by the clock of :func:`time.monotonic_ns`, where the events' times are of
+    that clock; within the process that recorded."""
 
 
 class Recording:

@@ -54,6 +54,9 @@ class Trace:
     """Why the device could not be put on stage, and host memory stands for it; else None."""
     framework: str = "torch"
     """Whose allocators are asked: ``torch`` or ``tensorflow``."""
+    spread: tuple[int, int] | None = None
+    """The least and the most of the peak on the CPU, where operations that are ready at the same
+    time may come in several orders; the log has the likeliest."""
     formulas: Sequence[Formula] = ()
     """What rules of thumb come to, to be told beside the figures."""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -111,18 +111,19 @@ def verdict(estimate: Estimate) -> str:
 def figures(estimate: Estimate) -> tuple[Figure, ...]:
     """Return the figures that are asked for first.
 
-    They are the allocator's two peaks, what a tool that watches the card sees, and the sum that decides
-    whether it fits.
+    They are the allocator's two peaks, what a tool that watches the card sees, and the sum that
+    decides whether it fits.
     """
     if estimate.card is None:
         return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
+    outside = f"outside of {estimate.framework}"
     allocated, reserved = _CALLS.get(estimate.framework, _CALLS["torch"])
     return (
         Figure("peak allocated", estimate.allocated, allocated),
         Figure("peak reserved", estimate.reserved, reserved),
         Figure("taken, no context", estimate.taken, "reserved + kernels: nvidia-smi less context"),
         Figure("least capacity", estimate.least_capacity, "reserved, once unused cache went back"),
-        Figure(f"outside of {estimate.framework}", estimate.apart, "CUDA context, loaded kernels", "+"),
+        Figure(outside, estimate.apart, "CUDA context, loaded kernels", "+"),
         Figure("card must have", estimate.needed, "decides whether it fits", "="),
     )
 

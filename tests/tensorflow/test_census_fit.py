@@ -1,6 +1,9 @@
 """After training with ``fit`` the ledger balances: what is not named is below 0.1 %."""
 
 import gc
+import subprocess
+import sys
+import textwrap
 
 import keras
 import numpy as np
@@ -78,3 +81,24 @@ def test_the_report_end_to_end():
     ledger = snapshot.ledger["cpu"]
     assert ledger.named + ledger.unnamed == ledger.allocated
     assert "sequential/dense/kernel" in str(snapshot)
+
+
+def test_what_was_there_before_the_tap_is_counted_in():
+    program = """
+        import numpy as np
+        import tensorflow as tf
+        weight = tf.Variable(tf.random.normal((100, 100)))
+        shared = tf.experimental.dlpack.from_dlpack(np.ones((64, 64), np.float32).__dlpack__())
+        import tensorlens
+        ledger = tensorlens.MemReporter().snapshot().ledger["cpu"]
+        print(ledger.named == ledger.allocated, 40_000 <= ledger.named < 42_000)
+        del weight
+        print(tensorlens.MemReporter().snapshot().ledger["cpu"].named < 2000)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", "True", "True"]

@@ -102,10 +102,11 @@ def test_a_captured_tensor_and_a_constant_of_a_function():
     found = since()
     label = "test_a_captured_tensor_and_a_constant_of_a_function(): "
     assert found[f"{label}result"].nbytes == 40 * 5 * 4
+    assert found[f"{label}result"].role == "other"
     # what the function captured is what the program holds: no second buffer
-    assert not [
-        each
-        for each in found.values()
-        if each.shape == (40, 5) and each.alias_of is None and each.name != f"{label}result"
-    ]
+    same = [each for each in found.values() if each.shape == (40, 5) and each.alias_of is None]
+    assert [each.name for each in same] == [f"{label}result"]
+    (table_row,) = [each for each in since.last.tensors if each.name == f"{label}table"]
+    assert table_row.held_by.startswith("captured by")
+    assert (table_row.nbytes, table_row.alias_of) == (40 * 5 * 4, None)
     assert result is not None

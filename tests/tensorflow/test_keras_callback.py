@@ -73,25 +73,30 @@ def test_steps_that_run_as_one_are_told_together() -> None:
 
 def test_files_of_other_callbacks_hold_the_figures(tmp_path) -> None:
     net, memory = model(), quiet()
-    log, board = tmp_path / "log.csv", tmp_path / "board"
+    log = tmp_path / "log.csv"
     others = [
         keras.callbacks.CSVLogger(str(log)),
-        keras.callbacks.TensorBoard(str(board), write_graph=False),
         keras.callbacks.EarlyStopping(monitor="val_loss", patience=9),
         keras.callbacks.ModelCheckpoint(
             str(tmp_path / "{epoch:02d}-{val_loss:.1f}.weights.h5"), save_weights_only=True
         ),
     ]
-    done = net.fit(
-        X, Y, epochs=2, verbose=0, callbacks=[memory, *others], validation_data=(X, Y)
-    )
+    done = net.fit(X, Y, epochs=2, verbose=0, callbacks=[memory, *others], validation_data=(X, Y))
     with log.open() as file:
         rows = list(csv.DictReader(file))
     for key in (*FIGURES, "val_memory/cpu_peak"):
         assert [float(row[key]) for row in rows] == done.history[key]
     assert len(list(tmp_path.glob("*.weights.h5"))) == 2
+
+
+def test_tensorboard_has_a_scalar_of_each(tmp_path) -> None:
+    pytest.importorskip("tensorboard")
+    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False)
+    done = model().fit(
+        X, Y, epochs=2, verbose=0, callbacks=[quiet(), board], validation_data=(X, Y)
+    )
     scalars = {}
-    for path in board.rglob("events*"):
+    for path in tmp_path.rglob("events*"):
         for record in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
@@ -133,14 +138,21 @@ def test_the_same_numbers_are_computed() -> None:
 
 def test_a_failed_allocation_is_explained_with_its_batch() -> None:
     class TooMuch(keras.layers.Layer):
-        def call(self, x):
-            return x + tf.zeros((tf.constant(1 << 24, tf.int64) << 24,))[:2]
+        on = False
 
-    net = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(2, name="d"), TooMuch()])
+        def call(self, x):
+            return x + tf.zeros((1 << 48,))[:2] if self.on else x
+
+    class Later(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            layer.on = batch == 1
+
+    layer = TooMuch()
+    net = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(2, name="d"), layer])
     net.compile(loss="mse", optimizer="sgd", run_eagerly=True)
     memory = quiet()
     with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
-        net.fit(X, Y, batch_size=4, verbose=0, callbacks=[memory])
-    notes = getattr(caught.value, "__notes__", [])
-    assert any("tensorlens: out of memory" in note for note in notes)
-    assert notes[-1].startswith("tensorlens: it was batch 1 of epoch 1 of fit")
+        net.fit(X, Y, batch_size=4, verbose=0, callbacks=[memory, Later()])
+    notes = caught.value.__notes__
+    assert "tensorlens: out of memory" in notes[-2]
+    assert notes[-1].startswith("tensorlens: it was batch 2 of epoch 1 of fit; before it the peak")

@@ -26,14 +26,15 @@ class Since:
     def __init__(self):
         gc.collect()
         self.before = census()
-        self._storages = {each.storage for each in self.before.tensors} - {0}
+        # TensorFlow keeps numbers that it has seen: what is new may share an old buffer
+        self._old = {(each.storage, each.name) for each in self.before.tensors}
 
     def records(self, *roots, **named):
         self.last = census(*roots, **named)
         return [
             each
             for each in self.last.tensors
-            if each.storage not in self._storages and not each.name.endswith(".handle")
+            if (each.storage, each.name) not in self._old and not each.name.endswith(".handle")
         ]
 
     def __call__(self, *roots, **named):

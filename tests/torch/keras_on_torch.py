@@ -13,11 +13,10 @@ assert "keras" not in sys.modules
 assert tensorlens.keras.__name__ == "tensorlens.keras"
 assert "keras" not in sys.modules
 
-import keras
-import numpy as np
-import torch
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
 
-# Keras makes a lasting tensor of its own on the first step
 X, Y = np.ones((12, 8), "float32"), np.ones((12, 2), "float32")
 SEEN = {}
 
@@ -195,7 +194,11 @@ def callback():
         with contextlib.redirect_stdout(io.StringIO()) as out:
             data = (X, Y) if kind == "evaluate" else (X,)
             function(*data, verbose=0, callbacks=[memory])
-        SEEN[kind] = [memory.report.kind, memory.report.epochs[0].batches, out.getvalue().splitlines()[0]]
+        SEEN[kind] = [
+            memory.report.kind,
+            memory.report.epochs[0].batches,
+            out.getvalue().splitlines()[0],
+        ]
     SEEN["restored"] = [
         type(getattr(net, name)).__name__
         for name in ("train_function", "test_function", "predict_function")

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tensorlens.estimating.asking import question
 from tensorlens.estimating import worker as workers
+from tensorlens.estimating.asking import question
 from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter

@@ -29,9 +29,7 @@ TRAINABLE = {
 def seen() -> dict[str, Any]:
     environment = {**os.environ, "KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "2"}
     root = str(Path(__file__).parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (root, environment.get("PYTHONPATH")))
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, str(PROGRAM)],
         env=environment,
@@ -174,8 +172,7 @@ def test_a_failure_inside_is_one_line_and_the_fit_goes_on(seen: dict[str, Any]) 
     lines, epochs = seen["broken"]
     assert epochs == 2
     assert lines == [
-        "tensorlens: MemoryCallback measures no more:"
-        " TypeError: 'NoneType' object is not callable"
+        "tensorlens: MemoryCallback measures no more: TypeError: 'NoneType' object is not callable"
     ]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorlens.frameworks.code import is_foreign
+from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
 from tensorlens.frameworks.tensorflow.graphs.origins import NodeOrigin
 from tensorlens.records.events import Context, EventLog, Frame
@@ -35,6 +37,21 @@ class GraphLines:
     def __init__(self) -> None:
         self._nodes = Nodes()
         self._origins: dict[tuple[str, str | None], NodeOrigin | None] = {}
+
+    def start(self) -> Callable[[], None]:
+        """Read functions that die before the recording ends, as ``fit``'s input pipelines do.
+
+        Returns what ends that.
+        """
+        met: set[str] = set()
+        functions = self._nodes.functions
+
+        def begin(name: str) -> None:
+            if name not in met:
+                met.add(name)
+                functions.catch_up()
+
+        return follow_calls(begin, _nothing)
 
     def amend(self, log: EventLog) -> None:
         """Give events inside of graph functions the stack of their node below that of the call.
@@ -97,6 +114,10 @@ class GraphLines:
         return self._origins[key]
 
 
+def _nothing() -> None:
+    return None
+
+
 def _callers(log: EventLog, stack: int) -> int:
     """Return a stack without the innermost frames of ours, which only told of the call."""
     stacks = log.stacks
@@ -115,7 +136,7 @@ def _short(node: str) -> str:
 
 def _below(log: EventLog, outside: int, origin: NodeOrigin) -> int:
     node = outside
-    for line in reversed(origin.stack):
+    for line in reversed(origin.frames or origin.stack):
         node = log.stacks.push(node, _frame(line))
     return node
 

@@ -32,7 +32,7 @@ def start(options: RecordOptions) -> Recorder:
         gradients, lines = EagerGradients(native.thread_now), GraphLines()
 
         def observe() -> Callable[[], None]:
-            ends = [watch(), gradients.start()]
+            ends = [watch(), gradients.start(), lines.start()]
 
             def end() -> None:
                 for each in ends:

@@ -29,12 +29,11 @@ _Way = Literal["forward", "backward"]
 class FollowedCode:
     """See :class:`tensorlens.frameworks.traced_code.TracedCode`."""
 
-    def __init__(self, code: CodeType, calls: GraphCalls, notes: Callable[[], tuple[str, ...]]):
+    def __init__(self, code: CodeType, calls: GraphCalls) -> None:
         self._name = code.co_name
         self._filename = code.co_filename
         self._lines = range(code.co_firstlineno, _last_line(code) + 1)
         self._calls = calls
-        self._notes = notes
         self._groups: dict[tuple[_Way, int], int] = {}
         self._whole = calls.log.group()
         self.times = 0
@@ -73,7 +72,7 @@ class FollowedCode:
             backward=found["backward"],
             whole=self._calls.log.figures(self._whole),
             compiler="XLA" if self.compiled and not self.plain else None,
-            notes=self._notes(),
+            notes=tuple(_notes(self._calls.log.lost())),
         )
 
     def line_of(self, frames: Frames) -> int | None:
@@ -303,13 +302,14 @@ def follow_code(code: CodeType) -> FollowedCode | None:
     with _lock:
         if _calls is None:
             _calls = GraphCalls(counter.allocator)
-    return FollowedCode(code, _calls, _notes)
+    return FollowedCode(code, _calls)
 
 
-def _notes() -> tuple[str, ...]:
+def _notes(lost: int) -> Iterator[str]:
     from tensorlens.frameworks.tensorflow.counters import used_devices
 
     used = ", ".join(used_devices())
-    if not used:
-        return ()
-    return (f"of {used} nothing is in this table: TensorFlow does not tell of single nodes there",)
+    if used:
+        yield f"of {used} nothing is in this table: TensorFlow does not tell of single nodes there"
+    if lost:
+        yield f"{lost} allocations of graphs are in no line: too many in the first call"

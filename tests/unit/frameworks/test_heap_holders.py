@@ -41,7 +41,22 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         pytest.skip("no compiler")
     if request.param == "python":
         monkeypatch.setattr(holders, "native", lambda: None)
+        if "whole_heap" not in request.fixturenames:
+            request.getfixturevalue("own_heap")
     return str(request.param)
+
+
+@pytest.fixture
+def own_heap() -> Iterator[None]:
+    """Leave what a test does not make out of its heap: in Python a look at all takes seconds."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def whole_heap() -> None:
+    """Asked for by a test of what is there before it."""
 
 
 def name_all(
@@ -180,7 +195,7 @@ def test_closure_defaults_and_function_attributes() -> None:
     ]
 
 
-def test_class_attribute() -> None:
+def test_class_attribute(whole_heap: None) -> None:
     thing = Thing()
     Config.cache = {"a": thing}
     try:
@@ -189,7 +204,7 @@ def test_class_attribute() -> None:
         Config.cache = None
 
 
-def test_module_globals_and_the_better_name() -> None:
+def test_module_globals_and_the_better_name(whole_heap: None) -> None:
     main, other = sys.modules["__main__"], types.ModuleType("heap_test_other")
     sys.modules[other.__name__] = other
     both, only = Thing(), Thing()

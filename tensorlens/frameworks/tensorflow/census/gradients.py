@@ -8,6 +8,7 @@ variable of its shape, as optimizers are given them.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,18 @@ NOTE = "taken for a gradient: it stands in a list of tensors with the shapes of 
 
 Shape = tuple[int, ...]
 UNKNOWN: Shape = (-1,)
+
+
+_LONGEST = 100_000
+"""A model has fewer variables."""
+
+
+def _content(items: list[Any]) -> list[Any]:
+    """Return what is in a list, which another thread may be making: some places are empty then."""
+    if not 0 < len(items) <= _LONGEST:
+        return []
+    # the collector begins with the last
+    return gc.get_referents(items)[::-1]
 
 
 class Weights:
@@ -39,9 +52,10 @@ class Weights:
         }
         self._sparse = kinds.indexed_slices()
         self._gradients = {kinds.eager_tensor(), self._sparse}
-        for items in heap.lists:
+        for each in heap.lists:
+            items = _content(each)
             if items and type(items[0]) in self._of_variables:
-                self._add(list(items))
+                self._add(items)
 
     def _add(self, variables: Sequence[Any]) -> None:
         rows = [self._rows.of.get(id(each), -1) for each in variables]
@@ -55,11 +69,12 @@ class Weights:
     def pairs(self, heap: Heap) -> Iterator[tuple[int, int, str]]:
         """Give ``(row of a gradient, row of its weight, what is added to the weight's name)``."""
         first = {*self._gradients, type(None)}
-        for items in heap.lists:
+        for each in heap.lists:
+            items = _content(each)
             if items and type(items[0]) in first:
-                yield from self._of_list(list(items))
+                yield from self._of_list(items)
             elif items and type(items[0]) is tuple and len(items[0]) == 2:
-                for pair in list(items):
+                for pair in items:
                     if type(pair) is tuple and len(pair) == 2:
                         yield from self._of_pair(*pair)
 

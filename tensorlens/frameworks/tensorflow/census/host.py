@@ -17,7 +17,7 @@ _UNNAMED = (
     "blocks that no tensor known to Python or to a tape accounts for: constants that the kernels "
     "of graphs keep, what datasets hold ahead, tables, kernels' scratch"
 )
-_ONE = 16
+ONE = 16
 """Bytes of the largest number."""
 _SCALAR = "a number kept in the tensor's own object, not of TensorFlow's allocator"
 
@@ -59,9 +59,9 @@ def _cpu_rows(table: TensorTable) -> list[int]:
 def _note_scalars(table: TensorTable, rows: list[int]) -> None:
     """Say of one number made from a Python number that no allocator was asked."""
     for row in rows:
-        if table.storage_nbytes[row] <= _ONE and table.shapes[table.shape[row]] == ():
-            if table.note[row] < 0:
-                table.note[row] = _number(table.notes, _SCALAR)
+        is_one = table.storage_nbytes[row] <= ONE and table.shapes[table.shape[row]] == ()
+        if is_one and table.storage[row] and table.note[row] < 0:
+            table.note[row] = _number(table.notes, _SCALAR)
 
 
 def _number(texts: list[str], text: str) -> int:

@@ -53,6 +53,7 @@ class NamedRows:
         self._ask_holders(roots)
         self._name_gradients()
         self._note_inputs()
+        self._note_captures()
         self._ask_tapes()
         self._name_parts()
 
@@ -69,7 +70,8 @@ class NamedRows:
                 node = self.names.text(text.partition(":")[0])
             for place, each in enumerate(kinds.items_of(kinds.content_of(variable).get("_values"))):
                 below = self.names.index(self.names.attribute(node, "replica"), place)
-                self._given.give(each, below, "parameter" if _is_trainable(each) else "buffer")
+                role = "parameter" if _is_trainable(each) else "buffer"
+                self._given.give(each, below, self._given.role_of(holder) or role)
 
     def _name_gradients(self) -> None:
         """Name gradients after those weights that have a name by now."""
@@ -102,6 +104,7 @@ class NamedRows:
             self.names,
             loose=self._loose,
             named=named,
+            shells=(kinds.eager_tensor(),),
         )
         self._pass_over_wrappers(first)
         of_optimizers = self._optimizers.texts
@@ -154,6 +157,25 @@ class NamedRows:
                 if place is not None and self._rows.all[place].role == "other":
                     self._rows.all[place].role = "input"
 
+    def _note_captures(self) -> None:
+        """Say which functions' graphs captured a tensor; name by it what no variable leads to."""
+        for graph in self._heap.graphs:
+            captures = _of_graph(graph, "_function_captures")
+            captured: Any = kinds.content_of(captures).get("_by_val_external")
+            if not issubclass(type(captured), dict):
+                continue
+            node, text = -1, f"captured by {_of_graph(graph, 'name') or 'a function'}"
+            for number, tensor in enumerate(list(dict.values(captured))):
+                place = self._rows.of.get(id(tensor))
+                if place is None or self._rows.is_value(place):
+                    continue
+                row = self._rows.all[place]
+                if row.name < 0 or self.names.root(row.name) in self._loose:
+                    node = self.names.text(text) if node < 0 else node
+                    row.name = self.names.index(node, number)
+                elif row.held_by is None:
+                    row.held_by = text
+
     def _ask_tapes(self) -> None:
         """Say what tapes keep; name by it what nothing else names."""
         layers = {}
@@ -197,3 +219,11 @@ class NamedRows:
 
 def _is_trainable(variable: Any) -> bool:
     return kinds.content_of(variable).get("_trainable") is True
+
+
+def _of_graph(graph: Any, attribute: str) -> Any:
+    # its attributes lie where the bindings keep them
+    try:
+        return object.__getattribute__(graph, attribute)
+    except AttributeError:
+        return None

@@ -57,6 +57,7 @@ struct Row {
   uint64_t address;         // of the buffer's first byte
   int64_t buffer_nbytes;    // of the whole buffer
   uint64_t data;            // of the tensor's own first byte
+  int64_t owned;            // whether an allocator gave the buffer, and not another library
   int64_t outside;          // bytes that lie outside of the buffer, on the heap
   int64_t rank;
   int64_t dimensions[8];
@@ -82,6 +83,7 @@ void fill(Row& row, const Tensor& tensor) {
   auto* root = buffer->root_buffer();
   row.address = reinterpret_cast<uint64_t>(root->data());
   row.buffer_nbytes = static_cast<int64_t>(root->size());
+  row.owned = root->OwnsMemory();
 }
 
 void add(Scan& scan, const Tensor& tensor, int64_t parent, int64_t index, int64_t kind,

@@ -20,7 +20,7 @@ PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD = range(7)
 """What a fact is about: a tensor by what it holds, or a variable's value, or a list's element."""
 
 _MOST_DIMENSIONS = 8
-_ROW = struct.Struct(f"=5qQqQ2q{_MOST_DIMENSIONS}q")
+_ROW = struct.Struct(f"=5qQqQ3q{_MOST_DIMENSIONS}q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Fact:
     buffer_nbytes: int
     offset: int
     """Where the tensor begins in the buffer."""
+    owned: bool
+    """Whether the buffer is TensorFlow's own, not that of NumPy or another library."""
     outside: int
     """Bytes that it holds on the heap besides: long strings, a table's entries."""
 
@@ -115,7 +117,9 @@ class NativeReader:
 
 
 def _fact(row: tuple[int, ...], before: Sequence[Fact]) -> Fact:
-    parent, index, kind, dtype, nbytes, address, buffer_nbytes, data, outside, rank = row[:10]
+    parent, index, kind, dtype, nbytes, address, buffer_nbytes, data, owned, outside, rank = row[
+        :11
+    ]
     if nbytes == 0 and buffer_nbytes == 0:
         address = data = 0
     return Fact(
@@ -124,11 +128,12 @@ def _fact(row: tuple[int, ...], before: Sequence[Fact]) -> Fact:
         index=index,
         kind=kind,
         dtype=_dtype(dtype),
-        shape=tuple(row[10 : 10 + min(rank, _MOST_DIMENSIONS)]),
+        shape=tuple(row[11 : 11 + min(rank, _MOST_DIMENSIONS)]),
         nbytes=nbytes,
         address=address,
         buffer_nbytes=buffer_nbytes,
         offset=data - address if address else 0,
+        owned=bool(owned),
         outside=outside,
     )
 
@@ -145,7 +150,13 @@ class PythonReader:
 
     def read(self, tensors: Sequence[Any]) -> list[Fact]:
         """See :class:`Reader`."""
-        return [self._read(number, tensor) for number, tensor in enumerate(tensors)]
+        facts: list[Fact] = []
+        for number, tensor in enumerate(tensors):
+            facts.append(_read(number, tensor))
+            value = _value(number, tensor, len(facts) - 1)
+            if value is not None:
+                facts.append(value)
+        return facts
 
     def tape(self, tape: Any) -> tuple[list[Any], list[Any]]:
         """Return nothing: Python is not told what a tape holds."""
@@ -155,23 +166,42 @@ class PythonReader:
         """Return False."""
         return False
 
-    def _read(self, number: int, tensor: Any) -> Fact:
-        kind, nbytes, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
-        try:
-            dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())
-            kind = _KINDS.get(dtype, PLAIN)
-            nbytes = math.prod(shape) * max(int(tensor.dtype.size), 1)
-            if kind == PLAIN and nbytes and "CPU" in tensor.backing_device:
-                # shares the memory, and is dropped at once
-                interface = tensor._numpy().__array_interface__
-                address = int(interface["data"][0])
-        except Exception:
-            # what cannot be read has neither size nor address
-            kind = UNREAD
-        return Fact(number, -1, number, kind, dtype, shape, nbytes, address, nbytes, 0, 0)
+
+def _read(number: int, tensor: Any) -> Fact:
+    kind, nbytes, address, dtype, shape = UNREAD, 0, 0, "unknown", ()
+    try:
+        dtype, shape = str(tensor.dtype.name), tuple(tensor._shape_tuple())
+        kind = _KINDS.get(dtype, PLAIN)
+        size = _SIZES.get(dtype)
+        nbytes = math.prod(shape) * (int(tensor.dtype.size) if size is None else size)
+        if kind == PLAIN and nbytes and "CPU" in tensor.backing_device:
+            # shares the memory, and is dropped at once
+            interface = tensor._numpy().__array_interface__
+            address = int(interface["data"][0])
+    except Exception:
+        # what cannot be read has neither size nor address
+        kind = UNREAD
+    return Fact(number, -1, number, kind, dtype, shape, nbytes, address, nbytes, 0, False, 0)
+
+
+def _value(number: int, tensor: Any, parent: int) -> Fact | None:
+    """Return what a handle says of the variable it is for, or None for any other tensor."""
+    try:
+        known = getattr(tensor, "_handle_data", None)
+        if known is None or not known.is_set or len(known.shape_and_type) != 1:
+            return None
+        (entry,) = known.shape_and_type
+        kind, shape = dtypes.as_dtype(entry.dtype), tuple(each.size for each in entry.shape.dim)
+        nbytes = math.prod(shape) * int(kind.size)
+    except Exception:
+        return None
+    name = str(kind.name)
+    return Fact(number, parent, 0, VARIABLE, name, shape, nbytes, 0, nbytes, 0, False, 0)
 
 
 _KINDS = {"string": STRINGS, "resource": RESOURCE, "variant": VARIANT}
+_SIZES = {"string": 24, "resource": 0, "variant": 0}
+"""Bytes of an element's own, where they are known."""
 
 _lock = threading.RLock()
 _reader: Reader | None = None

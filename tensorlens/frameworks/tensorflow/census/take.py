@@ -17,7 +17,7 @@ from tensorlens.frameworks.heap import no_locals
 from tensorlens.frameworks.tensorflow import context, cpu
 from tensorlens.frameworks.tensorflow.census.device_ledger import device_ledgers
 from tensorlens.frameworks.tensorflow.census.find import look
-from tensorlens.frameworks.tensorflow.census.host import cpu_ledger
+from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
 from tensorlens.frameworks.tensorflow.census.named import NamedRows
 from tensorlens.frameworks.tensorflow.census.reading import fallback_reason, reader
 from tensorlens.frameworks.tensorflow.census.rows import Rows
@@ -25,6 +25,9 @@ from tensorlens.frameworks.tensorflow.census.table import tabulate
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
 from tensorlens.records.tensors import TensorTable
+
+_adopted: list[bool] = []
+"""Not empty once what was there before the allocator was tapped has been counted in."""
 
 
 def take(roots: Sequence[Root]) -> Findings:
@@ -39,6 +42,9 @@ def take(roots: Sequence[Root]) -> Findings:
     with collector.paused():
         heap = look([root.item for root in roots])
         rows = Rows(heap, tensors)
+        if isinstance(counter, cpu.CpuCounter) and not _adopted:
+            _adopt(rows, counter.allocator)
+            _adopted.append(True)
         tapes = Tapes(readable(heap.tapes, heap.tensors, rows.all, tensors), tensors)
         names = NamedRows(heap, rows, tapes, roots).names
         del heap, tapes
@@ -57,10 +63,16 @@ def adopt_all(allocator: TensorflowAllocator) -> int:
         return 0
     with collector.paused():
         rows = Rows(look([]), reader())
+    return _adopt(rows, allocator)
+
+
+def _adopt(rows: Rows, allocator: TensorflowAllocator) -> int:
     sizes = {
         row.fact.address: row.fact.buffer_nbytes
         for row in rows.all
-        if row.fact.address and row.device == "cpu"
+        if row.fact.owned and row.fact.address and row.device == "cpu"
+        # a number may lie in its tensor's own object, which the allocator does not free
+        if row.fact.shape or row.fact.buffer_nbytes > ONE
     }
     return allocator.adopt(array("Q", sizes), array("q", sizes.values()))
 

@@ -54,4 +54,3 @@ def with_positions(nodes: Sequence[Node]) -> None:
             source.outputs = (*source.outputs, positions)
         node.inputs = (*node.inputs, (source.number, 1))
         source.consumers.append((1, node.number, 3))
-

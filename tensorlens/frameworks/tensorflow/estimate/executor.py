@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -74,6 +74,7 @@ class Executor:
         kernels: what operations do.
         threads: of the pool between operations.
         fetched: number of an operation and of its output that the caller keeps.
+        in_turn: whether all kernels are cheap, as those are that only launch one on a GPU.
     """
 
     def __init__(
@@ -82,12 +83,15 @@ class Executor:
         kernels: Kernels,
         threads: int = 1,
         fetched: Collection[tuple[int, int]] = (),
+        *,
+        in_turn: bool = False,
     ) -> None:
         self._nodes = nodes
         self._kernels = kernels
         self._threads = [_Thread() for _ in range(threads)]
         self._fetched = frozenset(fetched)
         self._entries = entries_by_frame(nodes)
+        self._in_turn = in_turn
         self._kept: list[Value] = []
         self._running: list[tuple[float, int, _Thread, _Task, Any]] = []
         self._sequence = 0
@@ -170,7 +174,7 @@ class Executor:
     def _schedule(self, thread: _Thread, ready: Sequence[_Task]) -> None:
         costly: _Task | None = None
         for task in ready:
-            if task.is_dead or task.node.op in _CHEAP:
+            if self._in_turn or task.is_dead or task.node.op in _CHEAP:
                 thread.inline.append(task)
             else:
                 if costly is not None:
@@ -332,6 +336,3 @@ class Executor:
         for node, value in queued:
             self._activate(node, made, (value,), ready)
             drop(value, self._kernels.free)
-
-
-Placed = Callable[[Node], Any]

@@ -35,6 +35,8 @@ def _summed(model: Any, batch: int) -> int:
         size = ITEM_SIZES[layer.compute_dtype]
         output = layer.output
         first = output[0] if isinstance(output, (list, tuple)) else output
-        total += batch * prod(each for each in first.shape if each is not None) * size
+        total += (
+            batch * prod(each for each in first.shape if each is not None) * ITEM_SIZES[first.dtype]
+        )
         total += layer.count_params() * size
     return total

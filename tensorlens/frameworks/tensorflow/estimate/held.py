@@ -14,6 +14,9 @@ class Memory(Protocol):
     def take(self, nbytes: int, place: Any, name: str | None = None) -> int:
         """Return the row of an allocation, -1 for none."""
 
+    def bound(self, row: int, least: int, likely: int, most: int) -> None:
+        """Note between which bounds the size of a row is."""
+
     def give(self, row: int, place: Any) -> None:
         """Note that it went."""
 

@@ -31,9 +31,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
     return tuple(max(sizes) if 0 not in sizes else 0 for sizes in columns)[::-1]
 
 
-def _product(
-    node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]
-) -> Shape | None:
+def _product(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
     one, other = shapes[0], shapes[1]
     if one is None or other is None or len(one) < 2 or len(other) < 2:
         return None

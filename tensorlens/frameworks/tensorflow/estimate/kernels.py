@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
 
 from tensorlens.frameworks.tensorflow.estimate import lists
 from tensorlens.frameworks.tensorflow.estimate.costs import seconds
@@ -31,7 +30,7 @@ from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
 ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
 """Gives what an operation takes besides its results while it runs."""
 
-ASSIGNS = frozenset(("AssignVariableOp",))
+CostOf = Callable[[Node, Sequence[Value]], float]
 _SCALARS = frozenset(("Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalNot"))
 """Conditions of loops."""
 UPDATES = frozenset(("AssignAddVariableOp", "AssignSubVariableOp"))
@@ -46,6 +45,7 @@ class Machine:
         feeds: name of a placeholder to its value, referred to once by the caller.
         scratch: what kernels take besides their results.
         unknown: told an operation whose results have no shape.
+        costs: about how long an operation takes.
         forwards: whether results are written into inputs that nobody else reads.
     """
 
@@ -57,6 +57,7 @@ class Machine:
         scratch: ScratchOf,
         unknown: Callable[[Node], None],
         forwards: bool = True,
+        costs: CostOf = seconds,
     ) -> None:
         self.memory = memory
         self.variables = variables
@@ -64,6 +65,7 @@ class Machine:
         self._scratch = scratch
         self._unknown = unknown
         self._forwards = forwards
+        self._costs = costs
         self._constants: dict[int, Value] = {}
         self._place: Node | None = None
 
@@ -88,7 +90,7 @@ class Machine:
 
     def seconds(self, node: Node, values: Sequence[Value]) -> float:
         """Return about how long it takes."""
-        return seconds(node, values)
+        return self._costs(node, values)
 
     def allocate(self, nbytes: int, name: str | None = None) -> Buffer:
         """Return a new buffer, referred to by nobody."""
@@ -100,7 +102,9 @@ class Machine:
         return Value(self.allocate(prod(shape) * ITEM_SIZES.get(dtype, 0)), shape)
 
     def _take_scratch(self, scratch: Scratch) -> Buffer:
-        buffer = self.allocate(scratch.nbytes, scratch.name)
+        buffer = self.allocate(scratch.nbytes or scratch.most, scratch.name)
+        if scratch.most >= 0 and buffer.row >= 0:
+            self.memory.bound(buffer.row, scratch.least, scratch.nbytes, scratch.most)
         buffer.refs = 1
         return buffer
 
@@ -227,5 +231,3 @@ _SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value
     "Switch": _switch,
     "Merge": _merge,
 }
-
-__all__ = ["Any", "Machine"]

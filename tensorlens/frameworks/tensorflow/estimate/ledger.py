@@ -51,9 +51,10 @@ class Ledger:
                 self._log.name(row, label)
         return row
 
-    def bound(self, row: int, least: int, most: int) -> None:
+    def bound(self, row: int, least: int, likely: int, most: int) -> None:
         """Note between which bounds the size of a row is."""
         self._trace.bounds[row] = least, most
+        self._log.size[row] = likely
 
     def give(self, row: int, place: Any) -> None:
         """Note that a row's bytes went."""

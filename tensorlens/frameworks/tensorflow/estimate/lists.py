@@ -8,7 +8,7 @@ changed in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensorlens.frameworks.tensorflow.estimate.held import NOTHING, Items, Value, drop, keep
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Shape
@@ -138,5 +138,3 @@ KERNELS: Mapping[str, Kernel] = {
     "TensorListLength": _length,
     "TensorListElementShape": _nothing,
 }
-
-__all__ = ["KERNELS", "Any"]

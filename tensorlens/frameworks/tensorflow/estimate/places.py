@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
 from tensorlens.frameworks.tensorflow.graphs import NodeOrigin, Nodes
 from tensorlens.records.events import Context, EventLog, Frame
+from tensorlens.records.tensors import SourceLine
 
-_GRADIENT = "gradient_tape/"
+
+def _lines_of_user(frame: FrameType | None) -> Sequence[SourceLine]:
+    """Return the user's lines of a stack, outermost first."""
+    found = []
+    while frame is not None:
+        code = frame.f_code
+        if not is_foreign(code.co_filename):
+            found.append(SourceLine(code.co_filename, frame.f_lineno or 0, code.co_name))
+        frame = frame.f_back
+    return found[::-1]
 
 
 class Places:
@@ -22,6 +35,7 @@ class Places:
 
     def __init__(self, log: EventLog, graph: Any) -> None:
         self._stacks = log.stacks
+        self._asking = _lines_of_user(sys._getframe(1))
         self._operations = {op.name: op for op in graph.get_operations()}
         self._nodes = Nodes()
         self._known: dict[str, tuple[int, Context]] = {}
@@ -61,8 +75,13 @@ class Places:
         return None
 
     def _stack(self, origin: NodeOrigin) -> int:
+        stack = list(origin.stack)
+        # whoever asked for the estimate is not part of the program
+        for line in self._asking:
+            if stack and stack[-1] == line:
+                stack.pop()
         frames = [
             Frame(line.filename, line.lineno, line.function, not is_foreign(line.filename))
-            for line in origin.stack
+            for line in stack
         ]
         return self._stacks.add(frames)

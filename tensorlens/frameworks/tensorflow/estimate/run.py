@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import platform
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import keras
@@ -13,19 +12,16 @@ import tensorflow as tf
 
 from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.cpu import scratch as cpu_scratch
+from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
 from tensorlens.frameworks.tensorflow.estimate.cpu import with_positions
-from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
-from tensorlens.frameworks.tensorflow.estimate.executor import Executor
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
-from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Value, keep
-from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
-from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
+from tensorlens.frameworks.tensorflow.estimate.orders import Meter, spread, uneven
 from tensorlens.frameworks.tensorflow.estimate.places import Places
-from tensorlens.frameworks.tensorflow.estimate.tape import kept_until
-from tensorlens.frameworks.tensorflow.estimate.tracing import Traced, trace
+from tensorlens.frameworks.tensorflow.estimate.playing import Play
+from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
 from tensorlens.records.events import Label
 from tensorlens.records.traces import Caution, Trace
 
@@ -39,57 +35,68 @@ def run(model: Any, asked: Asked) -> Trace:
         UsageError: the shapes of the model's inputs are not known.
     """
     traced = trace(model, asked)
+    nodes = as_traced(traced) if asked.eager else optimized(traced)
+    on_host = asked.device == "cpu"
+    if on_host and not asked.eager:
+        with_positions(nodes)
     found = Trace(
+        framework="tensorflow",
+        formulas=popular(traced.layers, asked.batch),
+        cautions=cautions(nodes, asked, traced.layers),
         versions={
             "tensorflow": str(tf.__version__),
             "keras": str(keras.__version__),
             "python": platform.python_version(),
-        }
+        },
     )
-    nodes = as_traced(traced) if asked.eager else optimized(traced)
-    if asked.device == "cpu" and not asked.eager:
-        with_positions(nodes)
-    device = "cpu" if asked.device == "cpu" else "cuda:0"
-    ledger = Ledger(found, device, Places(found.log, traced.graph).of)
-    machine = _machine(traced, ledger, found, forwards=not asked.eager)
+    play = Play(traced, nodes, asked)
+    if on_host and not asked.eager and asked.threads > 1:
+        found.spread = spread(lambda seed: _metered(play, seed))
+    ledger = Ledger(found, "cpu" if on_host else "cuda:0", Places(found.log, traced.graph).of)
     _label_gradients(traced, nodes, ledger)
-    ledger.mark("step 1")
-    fetched = _fetched(traced, nodes)
-    if asked.eager:
-        numbers = {node.name: node.number for node in nodes}
-        until = kept_until(traced.calls, numbers)
-        kept = {number for number, _ in fetched}
-        EagerRun(nodes, machine, until, kept).run()
-    else:
-        Executor(nodes, machine, asked.threads, fetched).run()
+    play.run(
+        ledger,
+        lambda each, nbytes: ledger.hold(nbytes, _label(each)),
+        lambda: ledger.mark("step 1"),
+        _Unknown(found),
+    )
     ledger.mark("end")
-    found.framework = "tensorflow"
-    found.formulas = popular(traced.layers, asked.batch)
     found.log.sources = sources_of(found.log, linecache.getlines)
     return found
 
 
-def _machine(traced: Traced, ledger: Ledger, found: Trace, *, forwards: bool) -> Machine:
-    variables: dict[str, Value] = {}
-    for number, each in enumerate(traced.variables):
-        value = _held(each, ledger)
-        variables[each.placeholder or f"unread {number}"] = value
-    feeds = {each.placeholder: _held(each, ledger) for each in traced.feeds}
-    unknown: set[str] = set()
+def _metered(play: Play, seed: int) -> Meter:
+    meter = Meter()
+    play.run(
+        meter,
+        lambda each, nbytes: meter.take(nbytes, None),
+        lambda: None,
+        lambda node: None,
+        uneven(seed),
+    )
+    return meter
 
-    def tell(node: Node) -> None:
-        if node.op not in unknown:
-            unknown.add(node.op)
+
+class _Unknown:
+    """Tells once for each kind of operation that its results have no shape."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._told: set[str] = set()
+
+    def __call__(self, node: Node) -> None:
+        if node.op in self._told:
+            return
+        self._told.add(node.op)
+        if node.op == "Switch":
+            text = f"{node.name} depends on values: it was taken to be true"
+        else:
             text = f"the shape of what {node.op} makes ({node.name}) is not known: it is left out"
-            found.cautions.append(Caution(text))
-
-    return Machine(ledger, variables, feeds, cpu_scratch, tell, forwards)
+        self._trace.cautions.append(Caution(text))
 
 
-def _held(each: Any, ledger: Ledger) -> Value:
-    nbytes = prod(each.shape) * ITEM_SIZES.get(each.dtype, 0)
-    row = ledger.hold(nbytes, Label(each.name, each.role, each.dtype, each.shape))
-    return keep(Value(Buffer(nbytes, row), each.shape))
+def _label(each: Held) -> Label:
+    return Label(each.name, each.role, each.dtype, each.shape)
 
 
 def _label_gradients(traced: Traced, nodes: Sequence[Node], ledger: Ledger) -> None:
@@ -99,9 +106,3 @@ def _label_gradients(traced: Traced, nodes: Sequence[Node], ledger: Ledger) -> N
             output = node.outputs[0]
             label = Label(f"{path}.grad", "gradient", output.dtype, output.shape)
             ledger.labels[node.number] = label
-
-
-def _fetched(traced: Traced, nodes: Sequence[Node]) -> set[tuple[int, int]]:
-    numbers = {node.name: node.number for node in nodes}
-    outputs = ((each.op.name, each.value_index) for each in traced.graph.outputs)
-    return {(numbers[name], slot) for name, slot in outputs if name in numbers}

@@ -12,7 +12,7 @@ import tensorflow as tf
 _TRACKED = "_tracker"
 
 
-class StepGraph(tf.Graph):
+class StepGraph(tf.Graph):  # type: ignore[misc]
     """A graph in which variables are made without memory.
 
     Outside of a function that is being traced, TensorFlow makes variables where the outermost graph

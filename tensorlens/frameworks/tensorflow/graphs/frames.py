@@ -17,7 +17,6 @@ from tensorflow.python.util import tf_stack
 from tensorlens.frameworks.tensorflow.graphs.origins import Frames
 from tensorlens.records.tensors import SourceLine
 
-
 _OWN_CODE = str(Path(tf_stack.__file__).parents[1])
 
 

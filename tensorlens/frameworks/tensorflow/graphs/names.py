@@ -27,6 +27,7 @@ _BEHIND = re.compile(
     r"|/_\d+|:\d+"
     r")$"
 )
+_WITHIN = re.compile(r"(?<=/)ArithmeticOptimizer/[A-Za-z]+_")  # behind the scope it works in
 _BRANCH = re.compile(r"^(body|cond|then|else|branch_?\d*|branches)/_\d+/(.+)$")
 _ATTRIBUTES = {"then": "then_branch", "else": "else_branch", "branch": "branches"}
 _COMPILED = re.compile(r"(?:^|/)cluster_\d+_\d+(?:/|$)|(?:^|/)xla_(?:run|compile)(?:_\d+)?$")
@@ -38,7 +39,7 @@ def plain_names(name: str) -> Iterator[str]:
     while True:
         shorter = _BEHIND.sub("", name) or name
         if shorter == name:
-            shorter = _BEFORE.sub("", name) or name
+            shorter = _WITHIN.sub("", _BEFORE.sub("", name)) or name
         if shorter == name:
             return
         name = shorter

@@ -14,13 +14,14 @@ from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.find import look
 from tensorlens.frameworks.tensorflow.census.named import NamedRows
-from tensorlens.frameworks.tensorflow.census.reading import reader
+from tensorlens.frameworks.tensorflow.census.reading import Reader, reader
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
+from tensorlens.frameworks.words import TENSORFLOW
 from tensorlens.records.leaks import Reference
 from tensorlens.records.tensors import ROLES
 
-_NOTHING = Below(0, 0, ())
+_UNKNOWN = "unknown"
 
 
 class TensorflowHoldings:
@@ -34,12 +35,18 @@ class TensorflowHoldings:
         """Look for what keeps the blocks at ``addresses`` alive."""
         with collector.paused():
             look = _Look(addresses)
-            self.survivors: list[Survivor] = [look.survivor(address) for address in addresses]
+            self.survivors: list[Survivor] = []
             """One for each address, in order."""
-            self._hung = {id(tape): look.hung(tape) for tape in look.tapes.values()}
+            for address in addresses:
+                self.survivors.append(look.survivor(address))
+            held = {id(each.item): each.item for one in self.survivors for each in one.holders}
+            self._hung: dict[int, Hung] = {}
+            for key, item in held.items():
+                self._hung[key] = look.hung(item)
+            self._handles = look.handle_sizes
 
     def root(self, item: Any) -> Hung:
-        """Return what is known of a tape that holds survivors.
+        """Return what is known of a tape or a variable that holds survivors.
 
         Raises:
             KeyError: it is none of them.
@@ -47,8 +54,9 @@ class TensorflowHoldings:
         return self._hung[id(item)]
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
-        """Return nothing: a tensor of TensorFlow's keeps no other."""
-        return _NOTHING
+        """Return the handles of variables, which live and die with them."""
+        sizes = [size for size in (self._handles.get(id(root), 0) for root in roots) if size]
+        return Below(sum(sizes), len(sizes), ())
 
 
 class _Look:
@@ -56,54 +64,101 @@ class _Look:
 
     def __init__(self, addresses: Sequence[int]) -> None:
         heap = look([])
-        tensors = reader()
-        self._rows = Rows(heap, tensors)
-        wrappers = readable(heap.tapes, heap.tensors, self._rows.all, tensors)
-        self._uses = Tapes(wrappers, tensors)
-        self._named = NamedRows(heap, self._rows, self._uses, ())
-        self._sizes = _sizes(addresses)
-        self._arrays = outside([*self._sizes.items()], heap.objects).arrays
-        self._at: dict[int, list[int]] = {}
-        for number, row in enumerate(self._rows.all):
-            if row.fact.address in self._sizes:
-                self._at.setdefault(row.fact.address, []).append(number)
-        self._holders = _holders(heap, self._rows, {row for at in self._at.values() for row in at})
-        self.tapes = self._tapes(heap)
-        """Number of a row that a tape alone holds to the ``GradientTape``."""
+        try:
+            tensors = reader()
+            self._rows = Rows(heap, tensors)
+            wrappers = readable(heap.tapes, heap.tensors, self._rows.all, tensors)
+            self._uses = Tapes(wrappers, tensors)
+            self._names = NamedRows(heap, self._rows, self._uses, ()).names
+            self._sizes = _sizes(addresses)
+            self._arrays = outside([*self._sizes.items()], heap.objects).arrays
+            self._at: dict[int, list[int]] = {}
+            for number, row in enumerate(self._rows.all):
+                if row.fact.address in self._sizes:
+                    self._at.setdefault(row.fact.address, []).append(number)
+            self._value_of = dict(self._rows.handles())
+            self._find_holders(heap)
+            self._tapes = self._alone_on_tapes(heap, tensors) if wrappers else {}
+        finally:
+            # among all objects is this one
+            heap.objects.clear()
+
+    def _find_holders(self, heap: Heap) -> None:
+        """Find the objects that a person knows rows by: variables rather than their handles."""
+        wanted = {row for rows in self._at.values() for row in rows}
+        wanted.update(self._value_of[row] for row in tuple(wanted) if row in self._value_of)
+        self._holders: dict[int, Any] = {}
+        for item in (*heap.keras_variables, *heap.distributed, *heap.variables, *heap.tensors):
+            row = self._rows.of.get(id(item), -1)
+            if row in wanted:
+                self._holders.setdefault(row, item)
+        rows = self._rows.all
+        self.handle_sizes = {
+            id(self._holders[value]): rows[handle].fact.buffer_nbytes
+            for handle, value in self._value_of.items()
+            if value in self._holders
+        }
+        """``id()`` of a variable to the bytes of its handle."""
 
     def survivor(self, address: int) -> Survivor:
         """Return what is known of the block at an address."""
         rows, size = self._at.get(address, []), self._sizes[address]
         arrays = tuple(self._arrays.get(address, ()))
         if not rows:
-            return Survivor(address, size, arrays=arrays, shown=shown(arrays) if arrays else 0)
+            bytes_shown = shown(arrays) if arrays else 0
+            return Survivor(address, size, arrays=arrays, shown=bytes_shown, words=TENSORFLOW)
         all_rows = self._rows.all
         best = min(rows, key=lambda row: (ROLES.index(all_rows[row].role), row))
         row = all_rows[best]
-        tape = next((self.tapes[each] for each in rows if each in self.tapes), None)
-        held = [item for each in rows if each not in self.tapes for item in self._items(each)]
         return Survivor(
             address=address,
             size=size or row.fact.buffer_nbytes,
-            tensors=tuple(held),
+            tensors=self._items(rows),
             arrays=arrays,
-            holders=() if tape is None else (_by_tape(tape, row),),
+            holders=self._above(rows),
             saved=tuple(self._saved(each) for each in rows if self._use(each) is not None),
             role=row.role,
-            name="" if row.name < 0 else self._named.names[row.name],
+            name="" if row.name < 0 else self._names[row.name],
             device=row.device,
             dtype=row.fact.dtype,
             shape=row.fact.shape,
             shown=min(row.fact.nbytes, size) if size else row.fact.nbytes,
+            words=TENSORFLOW,
         )
 
-    def hung(self, tape: Any) -> Hung:
-        """Return what is known of a tape."""
-        return Hung(0, "", "activation", "", "", (), 0, 0, kinds.class_name(tape))
+    def hung(self, item: Any) -> Hung:
+        """Return what is known of a tape, or of a variable."""
+        place = self._rows.of.get(id(item))
+        if place is None:
+            return Hung(0, "", "activation", "", "", (), 0, 0, None)
+        row = self._rows.all[place]
+        return Hung(
+            address=row.fact.address,
+            name="" if row.name < 0 else self._names[row.name],
+            role=row.role,
+            device=row.device,
+            dtype=row.fact.dtype,
+            shape=row.fact.shape,
+            nbytes=row.fact.nbytes,
+            storage_nbytes=row.fact.buffer_nbytes,
+            grad_fn=None,
+        )
 
-    def _items(self, row: int) -> list[Any]:
-        holder = self._holders.get(row)
-        return [] if holder is None else [holder]
+    def _items(self, rows: Sequence[int]) -> tuple[Any, ...]:
+        return tuple(
+            self._holders[row] for row in rows if row in self._holders and row not in self._tapes
+        )
+
+    def _above(self, rows: Sequence[int]) -> tuple[Holder, ...]:
+        """Return the tapes and variables that keep rows which nothing else in Python does."""
+        found = []
+        for row in rows:
+            if row in self._tapes:
+                found.append(_by_tape(self._tapes[row], self._rows.all[row]))
+            variable = self._holders.get(self._value_of.get(row, -1))
+            if variable is not None:
+                found.append(Holder(variable, (Reference("attribute", "its handle", "Tensor"),)))
+        return tuple(found)
 
     def _use(self, row: int) -> Any:
         return self._uses.uses.get(self._rows.all[row].number)
@@ -113,30 +168,33 @@ class _Look:
         argument = "output" if use.argument is None else f"input[{use.argument}]"
         return SavedBy(use.operation.type, argument, None, False)
 
-    def _tapes(self, heap: Heap) -> dict[int, Any]:
-        """Return who holds what only a tape holds: Python has no other way to it."""
+    def _alone_on_tapes(self, heap: Heap, tensors: Reader) -> dict[int, Any]:
+        """Return the rows that Python has no way to but a tape, with the ``Tape``."""
         asked = [row for row in self._holders if self._use(row) is not None]
-        if not asked or not heap.tapes:
+        if not asked:
             return {}
-        ways = paths([self._holders[row] for row in asked])
-        tape = heap.tapes[-1]
-        return {row: tape for row, found in zip(asked, ways, strict=True) if not found}
+        items = [self._holders[row] for row in asked]
+        own = (heap.objects, heap.tensors, heap.variables, heap.keras_variables, self._holders)
+        ways = paths(items, skip={*map(id, own)})
+        recorded: dict[int, Any] = {}
+        for tape in heap.tapes:
+            operations, made = tensors.tape(getattr(tape, "_tape", None))
+            for _, _, inputs in operations:
+                recorded.update(dict.fromkeys(inputs, tape))
+            recorded.update((tensor, tape) for tensor, _ in made)
+        found = {}
+        for row, several in zip(asked, ways, strict=True):
+            tape = recorded.get(self._rows.all[row].number)
+            is_seen = any(way.references[0].kind != _UNKNOWN for way in several)
+            if tape is not None and not is_seen:
+                found[row] = tape
+        return found
 
 
 def _by_tape(tape: Any, row: Row) -> Holder:
     shape = ", ".join(map(str, row.fact.shape))
-    kept = Reference("saved", f"what the tape recorded: {row.fact.dtype} ({shape})", "Tensor")
+    kept = Reference("saved", f"what it recorded: {row.fact.dtype} ({shape})", "Tensor")
     return Holder(tape, (kept,))
-
-
-def _holders(heap: Heap, rows: Rows, wanted: set[int]) -> dict[int, Any]:
-    """Return the object that a person knows a row by: a variable rather than its handle."""
-    found: dict[int, Any] = {}
-    for item in (*heap.keras_variables, *heap.distributed, *heap.variables, *heap.tensors):
-        row = rows.of.get(id(item), -1)
-        if row in wanted:
-            found.setdefault(row, item)
-    return found
 
 
 def _sizes(addresses: Sequence[int]) -> dict[int, int]:

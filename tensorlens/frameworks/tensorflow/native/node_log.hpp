@@ -34,7 +34,8 @@ class NodeLog {
  public:
   // 6 MiB; a call with more is added up as it goes, so far as its nodes are known
   static constexpr size_t kMostEntries = 1 << 18;
-  static constexpr size_t kMostKeys = 1 << 20;
+  // a program that traces anew all the time must not eat the host
+  static constexpr size_t kMostKeys = 1 << 16;
 
   bool is_on() const {
     return calls_.load(std::memory_order_relaxed) > 0;
@@ -48,10 +49,10 @@ class NodeLog {
   int64_t end() {
     const Holding holding(lock);
     calls_.fetch_sub(1, std::memory_order_relaxed);
-    if (fresh_.empty()) {
+    if (waiting_ == 0) {
       settle();
     }
-    return static_cast<int64_t>(fresh_.size());
+    return waiting_;
   }
 
   // `node` is the number of the name of what runs, -1 for none.
@@ -108,16 +109,23 @@ class NodeLog {
 
   void place(int32_t key, const int32_t* groups, int64_t count) {
     const Holding holding(lock);
+    if (static_cast<size_t>(key) >= keys_.size()) {
+      return;
+    }
     keys_[key].groups.assign(groups, groups + count);
     keys_[key].placed = true;
+    waiting_ -= keys_[key].waits;
     keys_[key].waits = false;
   }
 
   // Has all nodes put into groups anew.
   void forget_places() {
     const Holding holding(lock);
+    const int64_t lost = lost_;
     add_up();
+    lost_ = lost;  // of groups that nobody asks for any more, or not yet
     fresh_.clear();
+    waiting_ = 0;
     for (Key& key : keys_) {
       key.placed = key.waits = false;
     }
@@ -182,6 +190,7 @@ class NodeLog {
     if (!keys_[key].placed && !keys_[key].waits) {
       fresh_.push_back(key);
       keys_[key].waits = true;
+      ++waiting_;
     }
   }
 
@@ -245,12 +254,17 @@ class NodeLog {
     }
     touched_.clear();
     open_.clear();
+    if (keys_.size() >= kMostKeys && waiting_ == 0) {
+      keys_.clear();
+      numbers_.clear();
+    }
   }
 
   std::atomic<int64_t> calls_{0};
   std::unordered_map<uint64_t, int32_t> numbers_;
   std::vector<Key> keys_;
   std::vector<int32_t> fresh_;
+  int64_t waiting_ = 0;  // nodes that were met and are in no group yet
   std::vector<Entry> entries_;
   std::unordered_map<uintptr_t, Open> open_;
   std::vector<Group> groups_;

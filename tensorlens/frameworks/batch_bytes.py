@@ -1,0 +1,88 @@
+"""The bytes of a batch: of the arrays and tensors in it, each memory once."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tensorlens.frameworks.keras.kinds import Never, content_of, imported
+
+_MOST_ITEMS = 100_000
+_DEEPEST = 12
+
+
+def batch_bytes(*batches: Any) -> int | None:
+    """Return the bytes of the arrays and tensors in these; None where there are none to be seen.
+
+    Texts and bytes count by their length, numbers do not. No code of the batch's own is run: what
+    is no list, tuple or dict is looked into by its attributes.
+    """
+    seen: dict[object, int] = {}
+    waiting = [(batch, 0) for batch in batches]
+    known: set[int] = set()
+    count = 0
+    while waiting and count < _MOST_ITEMS:
+        item, depth = waiting.pop()
+        count += 1
+        if id(item) in known:
+            continue
+        known.add(id(item))
+        memory = _memory(item)
+        if memory is not None:
+            key, nbytes = memory
+            seen[key] = max(nbytes, seen.get(key, 0))
+        elif depth < _DEEPEST:
+            waiting.extend((inner, depth + 1) for inner in _inside(item))
+    return sum(seen.values()) if seen else None
+
+
+def _inside(item: Any) -> Iterator[Any]:
+    kind = type(item)
+    for plain in (list, tuple, set, frozenset):
+        if issubclass(kind, plain):
+            yield from list(plain.__iter__(item))
+            return
+    if issubclass(kind, dict):
+        yield from list(dict.values(item))
+        return
+    if not issubclass(kind, type) and "__call__" not in dir(kind):
+        yield from content_of(item).values()
+
+
+def _memory(item: Any) -> tuple[object, int] | None:
+    """Return what is one memory, with its bytes; None for what holds none itself."""
+    kind = type(item)
+    if kind in (bytes, bytearray, str):
+        return id(item), len(item)
+    with contextlib.suppress(Exception):
+        if issubclass(kind, imported("torch", "Tensor")):
+            return _of_torch(item)
+        array = imported("numpy", "ndarray")
+        if array is not Never and issubclass(kind, array):
+            return _of_numpy(item, array)
+        if issubclass(kind, imported("tensorflow.python.framework.ops", "EagerTensor")):
+            nbytes = 1
+            for extent in item.shape:
+                nbytes *= int(extent)
+            return id(item), nbytes * int(item.dtype.size)
+    return None
+
+
+def _of_torch(tensor: Any) -> tuple[object, int]:
+    torch: Any = sys.modules["torch"]
+    with torch._C.DisableTorchFunctionSubclass():
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            return ("torch", storage.data_ptr()), int(storage.nbytes())
+        return id(tensor), int(tensor.element_size() * tensor._nnz())
+
+
+def _of_numpy(array: Any, kind: Any) -> tuple[object, int]:
+    # what a view is of is as large as it is, and is what stays
+    while True:
+        base = kind.base.__get__(array)
+        if base is None or not issubclass(type(base), kind):
+            return ("numpy", id(array)), int(kind.nbytes.__get__(array))
+        array = base

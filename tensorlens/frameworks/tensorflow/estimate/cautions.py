@@ -1,0 +1,55 @@
+"""What is assumed of a run that was only traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorlens.frameworks.tensorflow.estimate.asked import Asked
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.records.traces import Caution
+
+_XLA = (
+    "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False): this is the step "
+    "without XLA, which as a rule needs less than that"
+)
+_GROWTH = (
+    "TensorFlow takes nearly all of a card at once unless memory growth is set: what is reserved "
+    "is told as with tf.config.experimental.set_memory_growth"
+)
+_CUDNN = (
+    "how much cuDNN's convolutions take while they run depends on the algorithms that are picked "
+    "on the card: from nothing to copies of all that they read and write"
+)
+_POOLING = (
+    "cuDNN pools three dimensions with channels first only: input and output, and in backward "
+    "their gradients too, are copied (cudnn_pooling_gpu.cc)"
+)
+_RECURRENT = (
+    "recurrent layers are told as loops; on a GPU Keras takes cuDNN's own kernels where it can, "
+    "which keep a reserve of their own"
+)
+_ORDER = (
+    "operations that are ready at the same time run in an order that only a run tells: the peak "
+    "varies with it from step to step ({} threads between operations were assumed)"
+)
+_UNROLLED = "recurrent layers were written out step by step, as Python runs them"
+_ONE_BATCH = "one batch is counted: what the input pipeline holds ahead is tensorlens.inputs()'s"
+
+
+def cautions(nodes: Sequence[Node], asked: Asked, model: Any) -> list[Caution]:
+    """Return what applies to a graph on a device."""
+    ops = {node.op for node in nodes}
+    recurrent = any(hasattr(each, "unroll") for each in model._flatten_layers())
+    texts = [_ONE_BATCH]
+    if asked.device == "cpu":
+        if not asked.eager:
+            texts.append(_ORDER.format(asked.threads))
+        elif recurrent:
+            texts.append(_UNROLLED)
+    else:
+        texts += [_GROWTH] if asked.eager else [_XLA, _GROWTH]
+        texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
+        texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
+        texts += [_RECURRENT] if recurrent else []
+    return [Caution(text) for text in texts]

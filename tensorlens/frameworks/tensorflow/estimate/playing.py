@@ -1,0 +1,78 @@
+"""Runs a step's graph against a device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tensorlens.frameworks.tensorflow.estimate import cuda
+from tensorlens.frameworks.tensorflow.estimate.asked import Asked
+from tensorlens.frameworks.tensorflow.estimate.costs import launched, seconds
+from tensorlens.frameworks.tensorflow.estimate.cpu import scratch as cpu_scratch
+from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
+from tensorlens.frameworks.tensorflow.estimate.executor import Executor
+from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Memory, Value, keep
+from tensorlens.frameworks.tensorflow.estimate.kernels import CostOf, Machine
+from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node
+from tensorlens.frameworks.tensorflow.estimate.tape import kept_until
+from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """A step that can be run any number of times."""
+
+    traced: Traced
+    nodes: Sequence[Node]
+    asked: Asked
+
+    def run(
+        self,
+        memory: Memory,
+        hold: Callable[[Held, int], int],
+        began: Callable[[], None],
+        unknown: Callable[[Node], None],
+        costs: CostOf = seconds,
+    ) -> None:
+        """Run it once.
+
+        Args:
+            memory: takes note of every request.
+            hold: gives the row of what is there before the step, by its bytes.
+            began: called when all of that is there.
+            unknown: told an operation whose results have no shape.
+            costs: about how long operations take on a processor.
+        """
+        asked, traced = self.asked, self.traced
+        variables: dict[str, Value] = {}
+        for number, each in enumerate(traced.variables):
+            variables[each.placeholder or f"unread {number}"] = _there(each, hold)
+        feeds = {each.placeholder: _there(each, hold) for each in traced.feeds}
+        began()
+        on_host = asked.device == "cpu"
+        machine = Machine(
+            memory,
+            variables,
+            feeds,
+            cpu_scratch if on_host else cuda.scratch_of(asked.card),
+            unknown,
+            forwards=not asked.eager,
+            costs=costs if on_host else launched,
+        )
+        numbers = {node.name: node.number for node in self.nodes}
+        fetched = self._fetched(numbers)
+        if asked.eager:
+            until = kept_until(traced.calls, numbers)
+            EagerRun(self.nodes, machine, until, {number for number, _ in fetched}).run()
+        else:
+            Executor(self.nodes, machine, asked.threads, fetched, in_turn=not on_host).run()
+
+    def _fetched(self, numbers: Mapping[str, int]) -> set[tuple[int, int]]:
+        outputs = ((each.op.name, each.value_index) for each in self.traced.graph.outputs)
+        return {(numbers[name], slot) for name, slot in outputs if name in numbers}
+
+
+def _there(each: Held, hold: Callable[[Held, int], int]) -> Value:
+    nbytes = prod(each.shape) * ITEM_SIZES.get(each.dtype, 0)
+    return keep(Value(Buffer(nbytes, hold(each, nbytes)), each.shape))

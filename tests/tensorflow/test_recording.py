@@ -1,0 +1,219 @@
+"""What TensorFlow hands out, recorded: eager code, graph functions, and Keras's fit."""
+
+import threading
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorlens
+
+FLOAT = 4
+
+
+def line_of(text):
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def at(line):
+    return None if line is None else line.lineno if line.filename == __file__ else line
+
+
+def bytes_by_line(recording):
+    found = {}
+    for event in recording.events:
+        if event.action == "alloc":
+            user = next((frame for frame in event.stack if frame.user), None)
+            key = None if user is None else user.lineno
+            found[key] = found.get(key, 0) + event.nbytes
+    return found
+
+
+def test_eager_operations_go_to_their_lines():
+    value = tf.fill((200, 100), 1.0)
+    with tensorlens.record(names=False) as recording:
+        product = tf.matmul(value, value, transpose_b=True)  # the product
+        root = tf.sqrt(product)  # the root
+        del product, root
+    found = bytes_by_line(recording)
+    assert found[line_of("# the " + "product")] == 200 * 200 * FLOAT
+    assert found[line_of("# the " + "root")] == 200 * 200 * FLOAT
+    assert recording.events[-1].action == "free"
+    assert recording.peak("cpu").bytes >= 2 * 200 * 200 * FLOAT + 200 * 100 * FLOAT
+
+
+@tf.function
+def squares(value):
+    product = tf.matmul(value, value)  # inside of a graph
+    return tf.reduce_sum(tf.tanh(product))  # summed in a graph
+
+
+def test_nodes_of_a_graph_go_to_the_lines_that_made_them():
+    value = tf.fill((150, 150), 0.5)
+    squares(value)
+    with tensorlens.record(names=False) as recording:
+        squares(value)  # the call
+    found = bytes_by_line(recording)
+    # tanh works in place of what it reads
+    assert found[line_of("# inside " + "of a graph")] == 150 * 150 * FLOAT
+    big = [event for event in recording.events if event.nbytes == 150 * 150 * FLOAT]
+    made = next(event for event in big if event.action == "alloc")
+    assert made.context.phase == "forward"
+    # outside of the node's own lines is the line that called the function
+    assert line_of("# the " + "call") in [frame.lineno for frame in made.stack]
+    assert not any("tensorlens" in Path(frame.filename).parts[-2:] for frame in made.stack)
+
+
+def test_backward_in_a_graph_goes_to_its_forward_line():
+    weight = tf.Variable(tf.fill((64, 32), 0.1))
+
+    @tf.function
+    def step(value):
+        with tf.GradientTape() as tape:
+            hidden = tf.matmul(value, weight)  # forward product
+            loss = tf.reduce_sum(tf.square(hidden))  # forward square
+        return tape.gradient(loss, weight)  # asks for it
+
+    value = tf.fill((16, 64), 1.0)
+    step(value)
+    with tensorlens.record(names=False) as recording:
+        kept = step(value)
+    costs = {at(cost.line): cost for cost in recording.backward("cpu")}
+    # what backward begins with belongs to no operation
+    lines = ("# forward " + "product", "# forward " + "square", "# asks " + "for it")
+    assert set(costs) <= {line_of(text) for text in lines}
+    # the weight's gradient is what the product costs again
+    assert costs[line_of("# forward " + "product")].nbytes == 64 * 32 * FLOAT
+    assert kept.shape == (64, 32)
+
+
+def test_eager_gradients_go_to_their_forward_lines():
+    weight = tf.Variable(tf.fill((64, 32), 0.1))
+    value = tf.fill((16, 64), 1.0)
+    with tensorlens.record(names=False) as recording:
+        with tf.GradientTape() as tape:
+            hidden = tf.matmul(value, weight)  # eager product
+            loss = tf.tanh(hidden)  # eager tanh
+        kept = tape.gradient(loss, weight)
+    costs = {at(cost.line): cost.nbytes for cost in recording.backward("cpu")}
+    assert costs[line_of("# eager " + "product")] == 64 * 32 * FLOAT
+    # tanh's gradient; and the ones that backward begins with, which belong to no operation
+    assert costs[line_of("# eager " + "tanh")] == 16 * 32 * FLOAT
+    assert kept.shape == (64, 32)
+
+
+def test_gradients_of_gradients():
+    weight = tf.Variable(tf.fill((8, 8), 0.1))
+    with tensorlens.record(names=False) as recording:
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                first = tf.exp(weight)  # inner exp
+            slope = inner.gradient(first, weight)
+        curve = outer.gradient(slope, weight)
+    assert curve.shape == (8, 8)
+    assert sum(recording.backward_by_line.values()) > 0
+    assert line_of("# inner " + "exp") in {at(line) for line in recording.backward_by_line}
+
+
+def small_model():
+    keras.utils.clear_session()
+    return keras.Sequential(
+        [
+            keras.Input((32,)),
+            keras.layers.Dense(128, activation="relu", name="wide"),
+            keras.layers.Dense(4, name="narrow"),
+        ]
+    )
+
+
+def test_keras_fit_by_layer_and_name():
+    model = small_model()
+    optimizer = keras.optimizers.Adam()
+    model.compile(optimizer, "mse")
+    data = np.zeros((64, 32), "float32"), np.zeros((64, 4), "float32")
+    model.fit(*data, verbose=0, batch_size=64)
+    with tensorlens.record(model, optimizer) as recording:
+        model.fit(*data, verbose=0, batch_size=64)
+    names = {block.name: block for block in recording.peak("cpu").tensors}
+    kernel = names["sequential/wide/kernel"]
+    assert (kernel.role, kernel.nbytes) == ("parameter", 32 * 128 * FLOAT)
+    slot = next(block for name, block in names.items() if name.endswith("wide/kernel.velocity"))
+    assert (slot.role, slot.nbytes) == ("optimizer", 32 * 128 * FLOAT)
+    backward = recording.backward_by_module
+    # of the wide layer the gradient of its kernel and of its bias, and through relu; the last is
+    # in place of what comes in
+    assert backward["sequential/wide"] >= 32 * 128 * FLOAT + 128 * FLOAT
+    assert backward["sequential/narrow"] >= 128 * 4 * FLOAT + 4 * FLOAT + 64 * 128 * FLOAT
+    phases = {event.context.phase for event in recording.events}
+    assert {"forward", "backward", "optimizer"} <= phases
+
+
+def test_eager_layers_are_modules():
+    model = small_model()
+    value = tf.fill((64, 32), 1.0)
+    model(value)
+    with tensorlens.record(names=False) as recording:
+        kept = model(value)
+    modules = {event.module for event in recording.events if event.action == "alloc"}
+    assert {"sequential/wide", "sequential/narrow"} <= modules
+    assert kept.shape == (64, 4)
+
+
+def test_marks_and_growth():
+    kept = []
+    with tensorlens.record(names=False) as recording:
+        for number in range(3):
+            kept.append(tf.fill((100,), 1.0))  # grows
+            recording.mark(f"step {number}")
+    (growth,) = recording.growth("step 0", "step 2")
+    assert at(growth.line) == line_of("# " + "grows")
+    assert growth.nbytes == 2 * 100 * FLOAT
+
+
+def test_recordings_of_many_threads():
+    def work():
+        for _ in range(50):
+            squares(tf.fill((20, 20), 1.0))
+
+    squares(tf.fill((20, 20), 1.0))
+    with tensorlens.record(names=False) as recording:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    allocs = [event for event in recording.events if event.action == "alloc"]
+    # the operand and the product, once a call each
+    assert sum(event.nbytes == 20 * 20 * FLOAT for event in allocs) == 2 * 4 * 50
+
+
+def test_an_error_comes_through():
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        with tensorlens.record(names=False):
+            tf.matmul(tf.fill((2, 3), 1.0), tf.fill((2, 3), 1.0))
+
+
+def test_it_can_be_saved_and_read(tmp_path):
+    with tensorlens.record(names=False) as recording:
+        squares(tf.fill((30, 30), 1.0))
+    path = recording.save(tmp_path / "run.tlens")
+    again = tensorlens.load(path)
+    assert again.peak("cpu").bytes == recording.peak("cpu").bytes
+    assert bytes_by_line(again) == bytes_by_line(recording)
+
+
+def test_nothing_stays_behind():
+    from tensorflow.python.eager import backprop, context
+
+    method = context.Context.call_function
+    with tensorlens.record():
+        squares(tf.fill((30, 30), 1.0))
+    assert context.Context.call_function is method
+    with tf.GradientTape() as tape:
+        variable = tf.Variable(1.0)
+        loss = variable * variable
+    assert float(tape.gradient(loss, variable)) == 2.0
+    assert backprop._gradient_function.__module__ == "tensorflow.python.eager.backprop"
