@@ -20,6 +20,8 @@ _CALLED = {
     "Difference": "difference",
     "Recording": "recording",
     "LeakReport": "leak report",
+    "Queue": "input queue",
+    "Plan": "plan",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from tensorlens.frameworks.keras.kinds import Never, content_of, imported
 
 _MOST_ITEMS = 100_000
 _DEEPEST = 12
+_NO_BATCH = (type, types.ModuleType, types.FunctionType, types.MethodType)
 
 
 def batch_bytes(*batches: Any) -> int | None:
@@ -47,7 +49,7 @@ def _inside(item: Any) -> Iterator[Any]:
     if issubclass(kind, dict):
         yield from list(dict.values(item))
         return
-    if not issubclass(kind, type) and "__call__" not in dir(kind):
+    if not issubclass(kind, _NO_BATCH):
         yield from content_of(item).values()
 
 

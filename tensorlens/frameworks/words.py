@@ -16,9 +16,11 @@ class Words:
     concatenation: str
     tape: str | None
     """What to do with what recorded operations for gradients; None where tensors do that."""
+    unseen: str | None
+    """What may hold memory that nothing in Python holds."""
 
 
-TORCH = Words(number=None, copy="a .clone()", concatenation="torch.cat", tape=None)
+TORCH = Words(number=None, copy="a .clone()", concatenation="torch.cat", tape=None, unseen=None)
 TENSORFLOW = Words(
     number="float({})",
     # tf.identity() shares the memory
@@ -28,4 +30,5 @@ TENSORFLOW = Words(
         "keep the gradients and not the GradientTape: what it recorded lives as long as it does, "
         "with persistent=True after gradient() too"
     ),
+    unseen="TensorFlow's runtime: a graph's constants, a queue, a table, buffers of a dataset",
 )

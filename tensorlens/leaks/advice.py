@@ -14,6 +14,7 @@ from tensorlens.units import format_bytes
 _VARIABLES = ("local", "global", "closure", "frame")
 _OF_GRAPH = ("graph", "saved")
 _ITERATORS = ("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter")
+_TRACES = "FunctionCache._primary"
 _SMALL_VIEW = 0.5
 """The part of its storage below which a view is small."""
 _VARIABLE = re.compile(r"(?:.*\(\): )?(?P<name>[^\W\d][\w.]*)(?: \([^()]*\))?")
@@ -102,7 +103,7 @@ def _of_way(way: _Way, example: Example | None) -> str | None:
             return text
     text = None if example is None else _graph(way, example) or _small_view(way, example)
     if text is None and example is not None and way.facts.words.number is not None:
-        text = _number(way, example)
+        text = _number(way, example) if way.facts.role in ("other", "activation") else None
     return text or (_larger(way) if way.facts.is_replaced else _container(way))
 
 
@@ -192,6 +193,15 @@ def _optimizer(way: _Way) -> str | None:
     return None
 
 
+def _traced(way: _Way) -> str | None:
+    if not any(each.text.startswith(_TRACES) for each in way.references):
+        return None
+    return (
+        "give it to the tf.function as an argument and trace that once: each trace keeps what it "
+        "captured"
+    )
+
+
 def _tape(way: _Way) -> str | None:
     return None if way.place("saved") is None else way.facts.words.tape
 
@@ -214,6 +224,7 @@ _RULES: tuple[Callable[[_Way], str | None], ...] = (
     _future,
     _optimizer,
     _default,
+    _traced,
     _tape,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,8 @@ class Watched:
     """Before the first step, and after each one."""
     warmup: int
     host: tuple[HostSample, ...] = ()
+    host_now: Callable[[], HostSample] | None = None
+    """Takes one more sample."""
 
     @property
     def count(self) -> int:
@@ -60,7 +62,7 @@ class Found:
 
     judgement: Judgement
     birth: int
-    addresses: tuple[int, ...]
+    blocks: tuple[Block, ...]
     bytes_per_step: float
     """With what hangs below."""
     role: str
@@ -72,6 +74,8 @@ class Found:
     cycle: ReferencePath | None
     is_graphs_cycle: bool
     """Whether the cycle runs through autograd, where the collector does not look."""
+    is_garbage: bool
+    """Whether the collector has freed it."""
     is_in_array: bool
     is_unseen: bool
     is_replaced: bool
@@ -273,7 +277,7 @@ def _found(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Fo
     return Found(
         judgement=group.judgement,
         birth=birth,
-        addresses=tuple(block.address for block in group.blocks),
+        blocks=tuple(group.blocks),
         bytes_per_step=0.0,
         role=survivor.role,
         device=watched.steps.device(latest.block.birth),
@@ -282,6 +286,7 @@ def _found(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Fo
         bounds=(),
         cycle=None,
         is_graphs_cycle=False,
+        is_garbage=False,
         is_in_array=bool(survivor.arrays) and not survivor.tensors,
         is_unseen=survivor.is_held_unseen,
         is_replaced=False,

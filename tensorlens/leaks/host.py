@@ -30,6 +30,8 @@ _OF_A_TENSOR = 4096
 """Bytes of the C heap that a tensor which is left behind may take beside its storage."""
 _FEWEST_OBJECTS = 1000
 """Python objects a step below which they are noise: records of a log, and the watch's own."""
+_FREED = 0.25
+"""The part of what grew that the collector must have freed for it to be called garbage."""
 _OF_A_LINE = 5
 """Python objects that a line's figures are made of."""
 
@@ -101,13 +103,13 @@ class HostSampler:
         self._take(step, tensors)
         return tuple(self._samples)
 
-    def _take(self, step: int, tensors: int) -> None:
-        begin = self._clock()
+    def now(self, step: int, tensors: int) -> HostSample:
+        """Return a sample of now, which does not count among the others."""
         heap = self._heap()[0]
         if heap != UNKNOWN and self._counts_tensors:
             heap -= max(tensors, 0)
         children, nbytes = child_processes()
-        sample = HostSample(
+        return HostSample(
             step=step,
             heap=heap,
             objects=sys.getallocatedblocks(),
@@ -115,6 +117,10 @@ class HostSampler:
             children=children,
             children_bytes=nbytes,
         )
+
+    def _take(self, step: int, tensors: int) -> None:
+        begin = self._clock()
+        sample = self.now(step, tensors)
         if self._samples and self._samples[-1].step == step:
             self._samples.pop()
         self._samples.append(sample)
@@ -143,6 +149,7 @@ def host_growth(
     tensors_per_step: float = 0.0,
     lines: int = 0,
     arrays: Arrays | None = None,
+    collected: Callable[[], HostSample | None] | None = None,
 ) -> list[Growth]:
     """Return what of the host's memory grows steadily although no tensors are in it.
 
@@ -152,6 +159,7 @@ def host_growth(
         tensors_per_step: how many tensors stay behind, each with something of its own in the heap.
         lines: of how many lines the watch itself keeps figures of each step.
         arrays: is asked only where the heap grows.
+        collected: runs the collector and takes a sample; the same holds for it.
     """
     counted = [each for each in samples if each.step >= warmup]
     found = [_children(counted), _pinned(counted)]
@@ -162,8 +170,13 @@ def host_growth(
     objects = steady_rate(points, _FEWEST_OBJECTS + own)
     if rate is not None:
         steps = counted[-1].step - counted[0].step
-        known = None if arrays is None else arrays(Grown(rate, steps, counted[-1].step))
-        found.append(_of_heap(rate, objects, known))
+        freed = _freed(counted[-1], collected)
+        if freed >= _FREED * rate:
+            found.append(_of_garbage(min(freed, rate)))
+            rate -= min(freed, rate)
+        if rate >= floor:
+            known = None if arrays is None else arrays(Grown(rate, steps, counted[-1].step))
+            found.append(_of_heap(rate, objects, known))
     elif objects is not None:
         found.append(_of_objects(objects - own))
     return [each for each in found if each is not None]
@@ -205,6 +218,17 @@ def _of_heap(rate: float, objects: float | None, arrays: tuple[str, str] | None)
     if objects is not None:
         return Growth("host", f"{text}with about {objects:,.0f} Python objects a step", rate)
     return Growth("host", f"{text}C memory of libraries, or large Python bytes and texts", rate)
+
+
+def _freed(last: HostSample, collected: Callable[[], HostSample | None] | None) -> float:
+    """Return how many bytes of each step the collector frees."""
+    after = None if collected is None else collected()
+    return 0.0 if after is None else (last.heap - after.heap) / max(1, last.step)
+
+
+def _of_garbage(rate: float) -> Growth:
+    text = f"host memory without tensors grew {_size(rate)} a step: it waited for the collector"
+    return Growth("garbage", text, rate)
 
 
 def _of_objects(objects: float) -> Growth:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import linecache
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.bounds import end_of
 from tensorlens.leaks.found import Found, Look, Watched, look
-from tensorlens.leaks.host import host_growth
+from tensorlens.leaks.groups import left_by_step
+from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
-from tensorlens.leaks.steady import CERTAIN, LIKELY, UNCLEAR, Judgement, growing
+from tensorlens.leaks.steady import CERTAIN, LIKELY, NONE, UNCLEAR, Judgement, growing, judge
 from tensorlens.records.leaks import Growth, Leak, LeakReport, ReferencePath
 from tensorlens.records.tensors import SourceLine
 from tensorlens.units import format_bytes
@@ -38,10 +40,11 @@ def verdict(watched: Watched) -> LeakReport:
         seen = look(watched)
     found = seen.found
     alive = _alive_after_collection(watched, found)
+    found = [_as_collected(each, alive, watched) for each in found]
     leaks: list[Leak] = []
     others: list[Growth] = []
     for each in found:
-        other = _no_leak(each, alive, watched)
+        other = _no_leak(each, watched)
         if other is not None:
             others.append(other)
         elif each.judgement.certainty == UNCLEAR:
@@ -67,18 +70,33 @@ def _left_out(seen: Look) -> tuple[str, ...]:
 def _alive_after_collection(watched: Watched, found: Sequence[Found]) -> frozenset[int]:
     """Return the addresses that are still in use when the collector has run, where it matters."""
     if all(each.paths for each in found):
-        return frozenset(address for each in found for address in each.addresses)
+        return frozenset(block.address for each in found for block in each.blocks)
     gc.collect()
     left = watched.steps.left(0)
     return frozenset(() if left is None else left.address)
 
 
-def _no_leak(found: Found, alive: frozenset[int], watched: Watched) -> Growth | None:
+def _as_collected(found: Found, alive: frozenset[int], watched: Watched) -> Found:
+    """Judge what nobody holds again, by what of it the collector has left."""
+    if found.paths:
+        return found
+    left = [block for block in found.blocks if block.address in alive]
+    judgement = judge(left_by_step(left), watched.span)
+    if len(left) == len(found.blocks) or (left and found.is_replaced):
+        return found
+    if judgement.certainty == NONE:
+        return replace(found, is_garbage=True)
+    below = found.bytes_per_step - found.judgement.bytes_per_step
+    nbytes = judgement.bytes_per_step + below
+    return replace(found, judgement=judgement, bytes_per_step=nbytes)
+
+
+def _no_leak(found: Found, watched: Watched) -> Growth | None:
     """Return why a group is no leak, if it is none."""
     nbytes = found.bytes_per_step
     what = f"{_rate(found.judgement, nbytes)}, made at {watched.steps.line(found.birth)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
-    if not found.paths and not any(address in alive for address in found.addresses):
+    if found.is_garbage:
         circle = f": {found.cycle}" if found.cycle is not None else ""
         text = f"{what}: garbage that waited for the collector, a cycle{circle}"
         return Growth("garbage", text, nbytes, path)
@@ -106,6 +124,7 @@ def _certainty(found: Found, watched: Watched) -> tuple[str, str]:
         reason += "; a cycle through autograd holds it, which the collector cannot free"
     elif found.is_unseen or not found.paths:
         reason += "; what holds it cannot be seen from Python"
+        reason += f" ({found.words.unseen})" if found.words.unseen else ""
     if certainty == CERTAIN and watched.count < _MANY and _may_be_emptied(found.paths):
         text = f"; what is emptied less often than every {watched.count} steps looks the same"
         return LIKELY, f"{reason}{text}: more steps would make it sure"
@@ -172,12 +191,18 @@ def _reserved(watched: Watched, leaks: Sequence[Leak]) -> list[Growth]:
 
 def _host(watched: Watched, leaks: Sequence[Leak]) -> list[Growth]:
     """Return what of the host's memory grew without tensors."""
+
+    def collected() -> HostSample | None:
+        gc.collect()
+        return None if watched.host_now is None else watched.host_now()
+
     return host_growth(
         watched.host,
         watched.warmup,
         tensors_per_step=sum(leak.tensors_per_step for leak in leaks),
         lines=len(watched.figures[-1].lines),
         arrays=growing_arrays,
+        collected=collected,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Framework, StepFigures, Steps, missing, whole
 from tensorlens.frameworks.together import arrived
 from tensorlens.leaks.found import Watched
-from tensorlens.leaks.host import HostSampler
+from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.verdict import verdict
 from tensorlens.records.leaks import LeakReport
 
@@ -122,7 +123,11 @@ class LeakWatch:
         steps = self._on("result()")
         tensors = steps.figures().allocated.get("cpu", 0)
         host = self._host.samples(len(self._figures) - 1, tensors)
-        report = verdict(Watched(steps, tuple(self._figures), self._warmup, host))
+
+        def now() -> HostSample:
+            return self._host.now(len(self._figures) - 1, steps.figures().allocated.get("cpu", 0))
+
+        report = verdict(Watched(steps, tuple(self._figures), self._warmup, host, now))
         late = [
             f"{name} was imported after the watch began, and is not in it"
             for name in arrived(self._framework, whole())
@@ -175,6 +180,8 @@ def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> Lea
     if steps < 2:
         raise UsageError(f"steps={steps}: at least 2 are needed to tell growth from a first step")
     numbered = _takes_a_number(step)
+    # what waited for the collector before is none of these steps'
+    gc.collect()
     with LeakWatch(warmup=warmup) as watch:
         for number in range(warmup + steps):
             if numbered:

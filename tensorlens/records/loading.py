@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tensorlens.errors import FileFormatError, TensorlensError
-from tensorlens.records import differences, estimates, leaks, lines, recordings, snapshots, tlens
+from tensorlens.records import (
+    differences,
+    estimates,
+    leaks,
+    lines,
+    plans,
+    queues,
+    recordings,
+    snapshots,
+    tlens,
+)
 
 Record: TypeAlias = (
     lines.LineReport
@@ -17,11 +27,18 @@ Record: TypeAlias = (
     | recordings.Recording
     | leaks.LeakReport
     | estimates.Estimate
+    | queues.Queue
+    | plans.Plan
 )
 """Everything that can be shown and saved; of estimates what is loaded is their recording."""
 
 _InJson: TypeAlias = (
-    lines.LineReport | snapshots.Snapshot | differences.Difference | leaks.LeakReport
+    lines.LineReport
+    | snapshots.Snapshot
+    | differences.Difference
+    | leaks.LeakReport
+    | queues.Queue
+    | plans.Plan
 )
 
 _KINDS: dict[object, type[_InJson]] = {
@@ -29,6 +46,8 @@ _KINDS: dict[object, type[_InJson]] = {
     snapshots.SCHEMA: snapshots.Snapshot,
     differences.SCHEMA: differences.Difference,
     leaks.SCHEMA: leaks.LeakReport,
+    queues.SCHEMA: queues.Queue,
+    plans.SCHEMA: plans.Plan,
 }
 
 

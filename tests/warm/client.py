@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -14,7 +15,7 @@ def main():
     connection.connect(address)
     for number in FORWARDED:
         signal.signal(number, lambda number, frame: connection.send(bytes([number])))
-    message = repr((arguments, os.getcwd(), dict(os.environb))).encode()
+    message = repr((arguments, str(Path.cwd()), dict(os.environb))).encode()
     socket.send_fds(connection, [len(message).to_bytes(8, "little")], [0, 1, 2])
     connection.sendall(message)
     answer = connection.recv(16)

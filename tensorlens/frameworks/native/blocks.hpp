@@ -29,12 +29,20 @@ void count(int64_t bytes) {
   }
 }
 
+// What made a block: a source line, and where graphs are run the node and the called function. -1 is
+// not known.
+struct Origin {
+  int32_t birth = -1;
+  int32_t node = -1;
+  int32_t function = -1;
+};
+
 // The deleter is given nothing but the address, and malloc_usable_size rounds up, so the size has
 // to be kept.
 struct Block {
   uintptr_t key;
   int64_t size;
-  int32_t birth;
+  Origin origin;
   int32_t era;  // when it was handed out; in the copies of a balance negative once it is named
 };
 
@@ -65,7 +73,7 @@ void unlock_blocks() {
 }
 
 // `replaced` gets the size of a block at the same address that someone freed behind our back.
-bool count_in(const void* data, int64_t size, int32_t birth, int64_t* replaced) {
+bool count_in(const void* data, int64_t size, const Origin& origin, int64_t* replaced) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   Shard& shard = g_shards[shard_of(address)];
   int64_t stale = 0;
@@ -76,7 +84,7 @@ bool count_in(const void* data, int64_t size, int32_t birth, int64_t* replaced) 
       return false;
     }
     stale = block->size;
-    *block = Block{address, size, birth, g_era.load(std::memory_order_relaxed)};
+    *block = Block{address, size, origin, g_era.load(std::memory_order_relaxed)};
   }
   if (stale != 0) {
     count(-stale);
@@ -115,7 +123,7 @@ int32_t birth_of(uintptr_t address) {
   Shard& shard = g_shards[shard_of(address)];
   const Holding holding(shard.lock);
   const Block* block = shard.blocks.find(address);
-  return block == nullptr ? -1 : block->birth;
+  return block == nullptr ? -1 : block->origin.birth;
 }
 
 // The size of the block that begins there, -1 if none does.
@@ -130,6 +138,21 @@ struct Unnamed {
   int64_t blocks = 0;
   int64_t bytes = 0;
   std::vector<Block> largest;
+};
+
+// Blocks whose node is known, in columns.
+struct Tagged {
+  std::vector<uint64_t> address;
+  std::vector<int64_t> size;
+  std::vector<int32_t> birth, node, function;
+
+  void add(const Block& block) {
+    address.push_back(block.key);
+    size.push_back(block.size);
+    birth.push_back(block.origin.birth);
+    node.push_back(block.origin.node);
+    function.push_back(block.origin.function);
+  }
 };
 
 // All blocks at one moment. A copy, so that nobody waits for more than the copying.
@@ -169,8 +192,9 @@ class BlocksNow {
     return named;
   }
 
-  // Gives the blocks that were not named, up to `limit` of them one by one, largest first.
-  Unnamed unnamed(size_t limit) const {
+  // Gives the blocks that were not named, up to `limit` of them one by one, largest first. Those
+  // whose node is known go to `tagged` in place of that, where it is not null.
+  Unnamed unnamed(size_t limit, Tagged* tagged) const {
     const auto larger = [](const Block& left, const Block& right) {
       return left.size != right.size ? left.size > right.size : left.key < right.key;
     };
@@ -179,6 +203,10 @@ class BlocksNow {
     for (const Table<Block>& table : tables_) {
       table.each([&](const Block& block) {
         if (block.era < 0) {
+          return;
+        }
+        if (tagged != nullptr && block.origin.node >= 0) {
+          tagged->add(block);
           return;
         }
         ++found.blocks;

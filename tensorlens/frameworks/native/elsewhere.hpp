@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include "blocks.hpp"
 #include "stacks.hpp"
 
 #include <vector>
@@ -72,11 +73,22 @@ class Calls {
 
 Calls& g_calls = *new Calls;
 
-int32_t birth_here_or_there() {
-  const int32_t birth = birth_here();
+Origin origin_here() {
+  Origin origin{birth_here()};
+  if (!g_watching.load(std::memory_order_relaxed)) {
+    return origin;
+  }
   Call call;
-  return birth == kNoBirth && g_watching.load(std::memory_order_relaxed) && g_calls.only(&call)
-      ? call.at.birth : birth;
+  if (g_calls.only(&call)) {
+    origin.function = call.function;
+    if (origin.birth == kNoBirth) {
+      origin.birth = call.at.birth;
+    }
+  }
+  if (const auto node_here = g_node_here.load(std::memory_order_relaxed)) {
+    origin.node = node_here();
+  }
+  return origin;
 }
 
 }  // namespace

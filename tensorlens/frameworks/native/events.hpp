@@ -217,6 +217,7 @@ int32_t context_now(Running& now, int32_t function) {
 struct Here {
   Captured at;
   int32_t context = -1;
+  int32_t node = -1, function = -1;
 
   Here() noexcept {
     Running& now = t_running;
@@ -225,6 +226,10 @@ struct Here {
     try {
       running();
       context = context_now(now, call.function);
+      if (g_node_here.load(std::memory_order_relaxed) != nullptr) {
+        node = now.key.op;
+        function = call.function;
+      }
     } catch (const std::bad_alloc&) {
       // the event goes without
     }
@@ -251,7 +256,7 @@ bool record_in(const void* data, int64_t size) {
   const Event event = here.allocation(data, size);
   const Holding holding(g_log.lock);
   int64_t stale = 0;
-  if (!count_in(data, size, here.at.birth, &stale)) {
+  if (!count_in(data, size, Origin{here.at.birth, here.node, here.function}, &stale)) {
     return false;
   }
   if (g_log.is_on()) {

@@ -94,7 +94,7 @@ Span* begin_span(int64_t limit) {
   try {
     each_block([&](const Block& block) {
       span->past.add(kStart, block.key, block.size, 0, kNoStack, -1);
-      span->past.birth.back() = block.birth;
+      span->past.birth.back() = block.origin.birth;
     });
   } catch (...) {
     g_log.end(&span->highest);

@@ -24,7 +24,7 @@ Living* list_living(int32_t since) {
         if (block.era >= since) {
           living->address.push_back(block.key);
           living->size.push_back(block.size);
-          living->birth.push_back(block.birth);
+          living->birth.push_back(block.origin.birth);
           living->era.push_back(block.era);
         }
       });
@@ -54,7 +54,7 @@ Totals* sum_by_birth() {
   try {
     for (const Shard& shard : g_shards) {
       shard.blocks.each([&](const Block& block) {
-        const auto place = static_cast<size_t>(block.birth + 1);
+        const auto place = static_cast<size_t>(block.origin.birth + 1);
         if (place >= totals.size()) {
           totals.resize(place + 1);
         }

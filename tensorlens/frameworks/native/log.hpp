@@ -168,7 +168,7 @@ class Log {
   void remember(const Block& block) {
     Past* past = past_.put(block.key);
     if (past != nullptr) {
-      *past = Past{block.key, block.size, -1, 0, -1, -1, block.birth};
+      *past = Past{block.key, block.size, -1, 0, -1, -1, block.origin.birth};
     }
     level_ += block.size;
   }

@@ -222,7 +222,11 @@ class GraphCalls:
         for key, function, node in self.log.fresh():
             known = self._known.get(function or "")
             codes = known.codes if known is not None else self._codes
-            self.log.place(key, self._groups(codes, function, node, known))
+            try:
+                groups = self._groups(codes, function, node, known)
+            except Exception:  # of a TensorFlow with other internals: it is in no line
+                groups = []
+            self.log.place(key, groups)
 
     def _groups(
         self,

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from tensorlens.records.differences import Difference
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.leaks import LeakReport
+from tensorlens.records.plans import Plan
+from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.html.difference import difference_fragment
 from tensorlens.render.html.estimate import estimate_fragment, estimate_page
 from tensorlens.render.html.leaks import leak_fragment
 from tensorlens.render.html.lines import line_fragment
+from tensorlens.render.html.queues import plan_fragment, queue_fragment
 from tensorlens.render.html.recording import recording_fragment, recording_page
 from tensorlens.render.html.snapshot import snapshot_fragment
 from tensorlens.render.html.templates import environment
@@ -55,6 +58,10 @@ class HtmlRenderer:
             title = "what stays behind"
         elif isinstance(record, Estimate):
             title = "what it will need"
+        elif isinstance(record, Queue):
+            title = "what the input queue holds"
+        elif isinstance(record, Plan):
+            title = "what batches take"
         if isinstance(record, Recording):
             body = recording_page(record, self.view)
         elif isinstance(record, Estimate):
@@ -80,4 +87,8 @@ def fragment(record: Record, view: View | None = None) -> str:
         return leak_fragment(record)
     if isinstance(record, Estimate):
         return estimate_fragment(record, view)
+    if isinstance(record, Queue):
+        return queue_fragment(record)
+    if isinstance(record, Plan):
+        return plan_fragment(record)
     return line_fragment(record)

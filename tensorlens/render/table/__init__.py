@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tensorlens.records.differences import Difference
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.leaks import LeakReport
+from tensorlens.records.plans import Plan
+from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.render.table import estimates, leaks, lines, recording, tensors
+from tensorlens.render.table import estimates, leaks, lines, queues, recording, tensors
 
 if TYPE_CHECKING:
     import pandas
@@ -28,7 +30,8 @@ class CsvRenderer:
 
     A line report has one row per function, line and device; a snapshot one per tensor; a
     difference one per change; a recording one per event; a leak report one per leak; an estimate
-    one per figure.
+    one per figure; an input queue one for the whole, one per part and one per worker; a plan one
+    per batch size and shape.
     What could not be had is empty. Text is written as it is, so that ``csv.reader`` gives back
     the very source.
     """
@@ -84,4 +87,8 @@ def _table(record: Record) -> tuple[Sequence[str], Sequence[str], Iterable[tuple
         return leaks.COLUMNS, leaks.TEXT, leaks.rows(record)
     if isinstance(record, Estimate):
         return estimates.COLUMNS, estimates.TEXT, estimates.rows(record)
+    if isinstance(record, Queue):
+        return queues.COLUMNS, queues.TEXT, queues.rows(record)
+    if isinstance(record, Plan):
+        return queues.PLAN_COLUMNS, queues.PLAN_TEXT, queues.plan_rows(record)
     return lines.columns(record), lines.TEXT, lines.rows(record)

@@ -11,6 +11,8 @@ from tensorlens.records.differences import Difference
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.failures import OutOfMemory
 from tensorlens.records.leaks import LeakReport
+from tensorlens.records.plans import Plan
+from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.render.text.difference import difference_parts
@@ -20,6 +22,7 @@ from tensorlens.render.text.failure import failure_parts
 from tensorlens.render.text.leaks import leak_parts
 from tensorlens.render.text.lines import line_parts
 from tensorlens.render.text.page import Page, output_width
+from tensorlens.render.text.queues import plan_parts, queue_parts
 from tensorlens.render.text.recording import recording_parts
 from tensorlens.render.text.snapshot import snapshot_parts
 
@@ -64,6 +67,10 @@ class TextRenderer:
             parts = leak_parts(record, page)
         elif isinstance(record, Estimate):
             parts = estimate_parts(record, page)
+        elif isinstance(record, Queue):
+            parts = queue_parts(record, page)
+        elif isinstance(record, Plan):
+            parts = plan_parts(record, page)
         else:
             parts = line_parts(record, page)
         return self._joined(parts)

@@ -14,6 +14,7 @@ from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
 from tensorlens.frameworks.tensorflow.estimate.cpu import with_positions
+from tensorlens.frameworks.tensorflow.estimate.edges import in_order_of_building
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
@@ -39,6 +40,7 @@ def run(model: Any, asked: Asked) -> Trace:
     on_host = asked.device == "cpu"
     if on_host and not asked.eager:
         with_positions(nodes)
+        in_order_of_building(nodes)
     found = Trace(
         framework="tensorflow",
         formulas=popular(traced.layers, asked.batch),

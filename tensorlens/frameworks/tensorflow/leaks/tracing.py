@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import tensor
+from tensorflow.python.util import tf_decorator
 
 from tensorlens.frameworks.heap import living, select
+
+_FEWEST = 3
+"""Steps below which nothing is said."""
+_TENSOR = " tensor ("
+_LONGEST = 40
+"""Letters of an argument that are shown."""
 
 
 class Traces:
@@ -24,29 +33,73 @@ class Traces:
         Args:
             steps: how many there were; what is traced now and then is no growth.
         """
-        if steps < 3:
+        if steps < _FEWEST:
             return []
-        notes = []
+        notes: list[str] = []
+        made: dict[str, int] = {}
         for function, count in _counts():
             known, before = self._before.get(id(function), (None, 0))
-            traced = count - (before if known is not None and known() is function else 0)
+            is_new = known is None or known() is not function
+            if is_new:
+                made[_name(function)] = made.get(_name(function), 0) + 1
+            traced = count if is_new else count - before
             if traced >= steps - 1:
-                notes.append(
-                    f"{_name(function)} was traced {traced} times in {steps} steps, and each trace "
-                    "keeps its graph and what it captured: give it tensors in place of Python "
-                    "values, or an input_signature, or reduce_retracing=True"
-                )
-        made = [each for each, _ in _counts() if id(each) not in self._before]
-        by_name: dict[str, int] = {}
-        for function in made:
-            by_name[_name(function)] = by_name.get(_name(function), 0) + 1
+                notes.append(_traced_again(function, traced, steps))
         notes += [
-            f"{name} is made anew: {count} of it live after {steps} steps, each with its graph: "
-            "make the tf.function once, outside of the loop"
-            for name, count in by_name.items()
+            f"{name} is made anew: {count} of it are there after {steps} steps, each with its "
+            "graph: make the tf.function once, outside of the loop"
+            for name, count in made.items()
             if count >= steps - 1 and count > 1
         ]
         return notes
+
+
+def _traced_again(function: Any, traced: int, steps: int) -> str:
+    text = f"{_name(function)} was traced {traced} times in {steps} steps"
+    try:
+        changed = _changed(function)
+    except Exception:
+        # what TensorFlow does not promise to show
+        changed = None
+    if changed is None:
+        return (
+            f"{text}, and each trace keeps its graph and what it captured: give it tensors in "
+            "place of Python values, or an input_signature, or reduce_retracing=True"
+        )
+    name, before, after = changed
+    is_shape = _TENSOR in before and _TENSOR in after
+    remedy = (
+        "give an input_signature with None for that dimension, or reduce_retracing=True"
+        if is_shape
+        else f"give {name} as a tensor, or leave it out of the arguments"
+    )
+    return (
+        f"{text}, for {name} was {_short(before)} and then {_short(after)}, and each trace keeps "
+        f"its graph and what it captured: {remedy}"
+    )
+
+
+def _changed(function: Any) -> tuple[str, str, str] | None:
+    """Return the argument that told the last two traces apart, and what it was in each."""
+    traces = [each.function_type for each in function._list_all_concrete_functions()]
+    if len(traces) < 2:
+        return None
+    before, after = (dict(_arguments(each.parameters)) for each in traces[-2:])
+    apart = [name for name, text in after.items() if before.get(name, text) != text]
+    return (apart[0], before[apart[0]], after[apart[0]]) if len(apart) == 1 else None
+
+
+def _arguments(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, parameter in parameters.items():
+        kind = parameter.type_constraint
+        if issubclass(type(kind), tensor.TensorSpec):
+            yield name, f"a {kind.dtype.name} tensor {kind.shape}"
+        else:
+            yield name, str(kind)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _counts() -> list[tuple[Any, int]]:
@@ -55,7 +108,10 @@ def _counts() -> list[tuple[Any, int]]:
 
 
 def _name(function: Any) -> str:
-    code = getattr(getattr(function, "python_function", None), "__code__", None)
+    inner: Any = getattr(function, "python_function", None)
+    if inner is not None:
+        inner = tf_decorator.unwrap(inner)[1]
+    code = getattr(inner, "__code__", None)
     if code is None:
         return str(getattr(function, "_name", "a tf.function"))
     filename = code.co_filename.replace("\\", "/").rpartition("/")[2]

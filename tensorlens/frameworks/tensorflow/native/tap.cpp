@@ -255,7 +255,7 @@ TL_EXPORT int64_t tl_adopt(const uint64_t* addresses, const int64_t* sizes, int6
     const auto* const block = reinterpret_cast<const void*>(addresses[index]);
     int64_t replaced;
     if (block != nullptr && sizes[index] > 0 && size_of(addresses[index]) < 0) {
-      adopted += count_in(block, sizes[index], kNoBirth, &replaced);
+      adopted += count_in(block, sizes[index], Origin{}, &replaced);
     }
   }
   return adopted;

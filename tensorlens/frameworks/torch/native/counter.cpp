@@ -83,7 +83,7 @@ bool adopt(c10::StorageImpl& storage) {
   auto& block = const_cast<c10::DataPtr&>(storage.data_ptr());
   if (block.get() == nullptr || block.get() != block.get_context() ||
       block.get_deleter() != counted.base_deleter ||
-      !count_in(block.get(), static_cast<int64_t>(storage.nbytes()), kNoBirth, &replaced)) {
+      !count_in(block.get(), static_cast<int64_t>(storage.nbytes()), Origin{}, &replaced)) {
     return false;
   }
   (void)block.compare_exchange_deleter(counted.base_deleter, &counting_deleter<kCurrent>);

@@ -1,0 +1,186 @@
+"""Whose queue an object is, or which one is inside it."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tensorlens.frameworks.batch_bytes import batch_bytes
+from tensorlens.frameworks.keras.kinds import Never, class_name, content_of, imported
+from tensorlens.records.queues import Queue, QueuePart
+
+_WRAPPING = (
+    *("dataloader", "base_dataloader", "loader", "data_loader", "_dataloader", "_loader"),
+    *("iterable", "base_iterator", "iterator", "_iterator", "_iter", "it", "dl"),
+)
+"""Attributes under which loaders that wrap others hold them."""
+_STANDARD = (enumerate, zip, map, filter, reversed)
+_DEEPEST = 6
+_LOOKAHEAD = "accelerate.data_loader"
+
+
+def find_queue(item: Any, example: Any = None) -> Queue | None:
+    """Return what the queue of an object holds; None where it is none and none is inside."""
+    waiting, seen = [(item, 0)], set()
+    while waiting:
+        each, depth = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        found = _known(each, example)
+        if found is not None:
+            return _wrapped(found, item) if each is not item else found
+        if depth < _DEEPEST:
+            waiting += [(inner, depth + 1) for inner in _inside(each)]
+    return _generator(item) if type(item) is types.GeneratorType else None
+
+
+def _known(item: Any, example: Any) -> Queue | None:
+    if imported("torch.utils.data.dataloader", "DataLoader") is not Never:
+        from tensorlens.frameworks.torch import queues as torch
+
+        if torch.is_loader(item):
+            return torch.look_at_loader(item, example)
+        if torch.is_iterator(item):
+            return torch.look_at_iterator(item, example)
+    from tensorlens.frameworks.keras import queues as keras
+
+    found = keras.look_at(item, example)
+    if found is None and imported("tensorflow.python.data.ops.dataset_ops", "DatasetV2") is not (
+        Never
+    ):
+        from tensorlens.frameworks.tensorflow import queues as tensorflow
+
+        found = tensorflow.look_at(item, example)
+    return found or _plain(item)
+
+
+def _plain(item: Any) -> Queue | None:
+    """Return what an array is, and what Python's own queues hold."""
+    if issubclass(type(item), queue.Queue):
+        return _python_queue(item)
+    array = imported("numpy", "ndarray")
+    if array is Never or not issubclass(type(item), array):
+        return None
+    nbytes = batch_bytes(item) or 0
+    rule = "an array is in memory as a whole; its batches are made when they are asked for"
+    where = _place_of(item, array)
+    part = QueuePart("array", where, 1, "element", nbytes, 1, nbytes, rule, ahead=False)
+    name = f"{class_name(item)} of {array.dtype.__get__(item)} {array.shape.__get__(item)}"
+    return Queue(
+        name=name,
+        framework="numpy",
+        batches=0,
+        nbytes=nbytes,
+        max_batches=0,
+        max_nbytes=nbytes,
+        batch_nbytes=None,
+        parts=(part,),
+        rule=rule,
+        missing={"batch_nbytes": "an array does not say how large a batch is"},
+    )
+
+
+def _place_of(item: Any, array: Any) -> str:
+    """Return where an array's memory is: its own, a file's, or shared with other processes."""
+    base, memmap = item, imported("numpy", "memmap")
+    while base is not None and issubclass(type(base), array):
+        if issubclass(type(base), memmap):
+            return "a mapped file: resident as far as it was read"
+        base = array.base.__get__(base)
+    if type(base) is memoryview:
+        base = base.obj
+    return "shared memory" if class_name(base) in ("SharedMemory", "mmap") else "this process"
+
+
+def _python_queue(item: Any) -> Queue:
+    content = content_of(item)
+    try:
+        waiting: list[Any] | None = list(content.get("queue", ()))
+    except (RuntimeError, TypeError):
+        waiting = None
+    limit = content.get("maxsize")
+    bound = limit if type(limit) is int and limit > 0 else None
+    count = None if waiting is None else len(waiting)
+    nbytes = 0 if not waiting else batch_bytes(*waiting)
+    sizes = [size for size in map(batch_bytes, waiting or ()) if size]
+    one = max(sizes, default=None)
+    most = None if one is None or bound is None else one * bound
+    missing = {}
+    if bound is None:
+        missing["max_batches"] = missing["max_nbytes"] = "a queue without maxsize has no bound"
+    if one is None:
+        missing.setdefault("max_nbytes", "no item with arrays or tensors waits in it")
+        missing["batch_nbytes"] = "no item with arrays or tensors waits in it"
+    if nbytes is None:
+        missing["nbytes"] = "the items hold no arrays or tensors"
+    rule = "maxsize" if bound else "no maxsize"
+    part = QueuePart("queue", "this process", count, "batch", nbytes, bound, most, rule)
+    return Queue(
+        name=f"{class_name(item)}, maxsize {limit}",
+        framework="python",
+        batches=count,
+        nbytes=nbytes,
+        max_batches=bound,
+        max_nbytes=most,
+        batch_nbytes=one,
+        parts=(part,),
+        rule=f"{rule} (queue.py of CPython); whoever waits in put() holds one more",
+        missing=missing,
+    )
+
+
+def _generator(item: Any) -> Queue:
+    """Return that a generator itself makes nothing ahead."""
+    return Queue(
+        name=f"generator {item.__name__}",
+        framework="python",
+        batches=0,
+        nbytes=0,
+        max_batches=0,
+        max_nbytes=0,
+        batch_nbytes=None,
+        parts=(),
+        rule="a generator runs when it is asked for its next; nobody asks ahead of the loop",
+        missing={"batch_nbytes": "a generator does not say how large a batch is"},
+        notes=("no model is being fitted with it",),
+    )
+
+
+def _inside(item: Any) -> Iterator[Any]:
+    """Yield what an object may wrap, without running code of its own."""
+    kind = type(item)
+    if kind in _STANDARD or kind.__module__ in ("itertools", "builtins"):
+        if kind not in (str, bytes, dict, list, tuple, int, float):
+            yield from gc.get_referents(item)
+        return
+    if kind is types.GeneratorType:
+        frame = item.gi_frame
+        if frame is not None:
+            yield from _locals(frame)
+        return
+    content = content_of(item)
+    for name in _WRAPPING:
+        if content.get(name) is not None:
+            yield content[name]
+
+
+def _locals(frame: types.FrameType) -> list[Any]:
+    # what is not begun has its arguments only
+    return [each for each in frame.f_locals.values() if not isinstance(each, types.ModuleType)]
+
+
+def _wrapped(queue: Queue, item: Any) -> Queue:
+    name = class_name(item)
+    found = replace(queue, name=f"{queue.name}, inside {name}")
+    if not type(item).__module__.startswith(_LOOKAHEAD):
+        return found
+    note = "accelerate holds one batch more, to know which is the last (accelerate/data_loader.py)"
+    more = None if found.max_batches is None else found.max_batches + 1
+    one = found.batch_nbytes
+    most = None if found.max_nbytes is None or one is None else found.max_nbytes + one
+    return replace(found, max_batches=more, max_nbytes=most, notes=(*found.notes, note))

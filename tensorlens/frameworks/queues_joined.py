@@ -1,0 +1,41 @@
+"""Several queues of one input as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tensorlens.records.queues import Queue
+
+
+def joined(name: str, queues: Sequence[Queue]) -> Queue:
+    """Return one queue for several; a figure that one of them lacks is unknown."""
+    first = queues[0]
+    missing: dict[str, str] = {}
+    for queue in queues:
+        missing.update(queue.missing)
+    notes = dict.fromkeys(note for queue in queues for note in queue.notes)
+    sizes = [queue.batch_nbytes for queue in queues if queue.batch_nbytes is not None]
+    if sizes:
+        missing.pop("batch_nbytes", None)
+    return replace(
+        first,
+        name=name,
+        batches=_sum(queue.batches for queue in queues),
+        nbytes=_sum(queue.nbytes for queue in queues),
+        max_batches=_sum(queue.max_batches for queue in queues),
+        max_nbytes=_sum(queue.max_nbytes for queue in queues),
+        batch_nbytes=max(sizes, default=None),
+        parts=tuple(part for queue in queues for part in queue.parts),
+        rule="; ".join(dict.fromkeys(queue.rule for queue in queues if queue.rule)),
+        workers=tuple(worker for queue in queues for worker in queue.workers),
+        waiting=_sum(queue.waiting for queue in queues),
+        in_work=_sum(queue.in_work for queue in queues),
+        missing=missing,
+        notes=tuple(notes),
+    )
+
+
+def _sum(figures: Iterable[int | None]) -> int | None:
+    known = list(figures)
+    return None if None in known else sum(each for each in known if each is not None)

@@ -1,0 +1,387 @@
+"""What torch's DataLoader holds ahead of the step.
+
+The rule is of ``_MultiProcessingDataLoaderIter`` (torch/utils/data/dataloader.py, torch 2.13): an
+iterator asks for ``prefetch_factor x num_workers`` batches when it begins (``_reset``) and for one
+more with each that it gives (``_process_data``), so that it never has more than that many asked
+for and not given. They are made as fast as workers can, whether or not the loop takes any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.frameworks.batch_bytes import batch_bytes
+from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
+from tensorlens.frameworks.torch.in_flight import Sent, sent, shared_in_flight
+from tensorlens.frameworks.worker_memory import workers_of
+from tensorlens.records.queues import Queue, QueuePart
+
+_MODULE = "torch.utils.data.dataloader"
+_SOURCE = "torch/utils/data/dataloader.py, _MultiProcessingDataLoaderIter"
+_STATE = frozenset(("_task_info", "_workers", "_index_queues", "_worker_result_queue"))
+_ITERABLE = 1
+"""``_DatasetKind.Iterable``."""
+_TRIES = 8
+
+
+def is_loader(item: Any) -> bool:
+    """Tell whether it is a DataLoader."""
+    return issubclass(type(item), imported(_MODULE, "DataLoader"))
+
+
+def is_iterator(item: Any) -> bool:
+    """Tell whether it is an iterator over a DataLoader, of torch's or made like one of these."""
+    if issubclass(type(item), imported(_MODULE, "_BaseDataLoaderIter")):
+        return True
+    return content_of(item).keys() >= _STATE
+
+
+def iterators_of(loader: Any) -> list[Any]:
+    """Return the iterators over a loader that are alive.
+
+    A loader refers only to one with persistent workers; others are known by their dataset,
+    sampler and number of workers.
+    """
+    given = content_of(loader)
+    kept = given.get("_iterator")
+    if kept is not None and is_iterator(kept):
+        return [kept]
+    base = imported(_MODULE, "_BaseDataLoaderIter")
+    samplers = (given.get("batch_sampler"), given.get("sampler"))
+    found = []
+    for item in gc.get_objects():
+        if issubclass(type(item), base):
+            content = content_of(item)
+            if (
+                content.get("_dataset") is given.get("dataset")
+                and any(content.get("_index_sampler") is each for each in samplers)
+                and content.get("_num_workers") == given.get("num_workers")
+                and content.get("_collate_fn") is given.get("collate_fn")
+            ):
+                found.append(item)
+    return found
+
+
+def look_at_loader(loader: Any, example: Any = None) -> Queue:
+    """Return what the iterators over a DataLoader hold now, and what one can hold."""
+    given = content_of(loader)
+    workers, prefetch = _number(given, "num_workers"), _number(given, "prefetch_factor")
+    running = [item for item in iterators_of(loader) if _is_open(item)]
+    found = [look_at_iterator(item, example) for item in running]
+    if len(found) == 1:
+        return _renamed(found[0], loader)
+    queue = _nothing(class_name(loader), workers, prefetch, example)
+    if not found:
+        note = "no iterator over it is alive: nothing is held until a loop begins"
+        return _with(queue, notes=(note,))
+    from tensorlens.frameworks.queues_joined import joined
+
+    return joined(f"{queue.name}, {len(found)} iterators", found)
+
+
+def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
+    """Return what an iterator over a DataLoader holds; nothing is taken from it."""
+    given = content_of(iterator)
+    workers, prefetch = _number(given, "_num_workers"), _number(given, "_prefetch_factor")
+    if not given.keys() >= _STATE or not _is_open(iterator):
+        queue = _nothing(class_name(iterator), workers, prefetch, example)
+        if workers and not _is_open(iterator):
+            return _with(queue, max_batches=0, max_nbytes=0, notes=("it has come to its end",))
+        return queue
+    return _Look(iterator, workers, prefetch, example).queue()
+
+
+def _is_open(iterator: Any) -> bool:
+    return not content_of(iterator).get("_shutdown", False)
+
+
+def _number(content: Mapping[str, Any], name: str) -> int:
+    value = content.get(name)
+    return value if type(value) is int else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What an iterator knows of its tasks at one moment."""
+
+    ready: int
+    """Received out of order, and not given so far."""
+    asked: int
+    """Not received, of workers that go on."""
+    results: int | None
+    """In the pipe from the workers and on the way into it."""
+    pinned: int
+    """Received by the thread that pins, and not by the loop."""
+    waiting: int | None
+    """Asked for, and not taken by a worker."""
+
+
+class _Look:
+    """One look at an iterator with workers."""
+
+    def __init__(self, iterator: Any, workers: int, prefetch: int, example: Any) -> None:
+        self._content = content_of(iterator)
+        self._name = class_name(iterator)
+        self._workers, self._prefetch = workers, prefetch
+        self._example = example
+        self._notes: list[str] = []
+        self._has_pin_thread = "_pin_memory_thread" in self._content
+
+    def queue(self) -> Queue:
+        counts = self._settled()
+        processes = [process for process in _items(self._content["_workers"])]
+        pids = [pid for pid in map(_pid, processes) if pid]
+        pipe = sent(self._content["_worker_result_queue"])
+        flight = shared_in_flight(pids)
+        received, pinned = self._received(), self._pinned()
+        results = self._batches(counts, pipe)
+        one = self._one(received + pinned, pipe, results, counts, flight)
+        in_flight = self._in_flight(flight, pipe, results, one)
+        parts = self._parts(counts, results, in_flight, received, pinned, one)
+        limit = self._workers * self._prefetch
+        batches = None if results is None else results + counts.ready + counts.pinned
+        known = [part.nbytes for part in parts]
+        nbytes = None if None in known else sum(each for each in known if each is not None)
+        missing = _reasons(batches, nbytes, one, parts)
+        memory = workers_of(pids)
+        if any(worker.state == "dead" for worker in memory):
+            self._notes.append("a worker has died: the loop will fail when it next waits for one")
+        return Queue(
+            name=f"{self._name}, {_workers(self._workers)} x prefetch {self._prefetch}",
+            framework="torch",
+            batches=batches,
+            nbytes=nbytes,
+            max_batches=limit,
+            max_nbytes=None if one is None else limit * one,
+            batch_nbytes=one,
+            parts=parts,
+            rule=_rule(self._workers, self._prefetch),
+            workers=memory,
+            start_method=_start_method(processes),
+            waiting=counts.waiting,
+            in_work=self._in_work(counts),
+            missing=missing,
+            notes=tuple(self._notes),
+        )
+
+    def _settled(self) -> _Counts:
+        """Return counts that agree with each other: two looks in a row that are the same."""
+        before = self._counts()
+        for _ in range(_TRIES):
+            now = self._counts()
+            if now == before:
+                return now
+            before = now
+        self._notes.append("workers went on while it was looked at: counts may be off by one")
+        return before
+
+    def _counts(self) -> _Counts:
+        tasks = dict(self._content["_task_info"])
+        status = _items(self._content.get("_workers_status"))
+        asked = [info[0] for info in tasks.values() if len(info) == 1]
+        going = [at for at in asked if not 0 <= at < len(status) or status[at]]
+        queues = _items(self._content["_index_queues"])
+        waiting = [_length(queue) for at, queue in enumerate(queues) if at in going]
+        return _Counts(
+            ready=len(tasks) - len(asked),
+            asked=len(going),
+            results=_length(self._content["_worker_result_queue"]),
+            pinned=(_length(self._content.get("_data_queue")) or 0) if self._has_pin_thread else 0,
+            waiting=None if None in waiting else sum(each for each in waiting if each is not None),
+        )
+
+    def _received(self) -> list[Any]:
+        tasks = dict(self._content["_task_info"])
+        return [info[1] for info in tasks.values() if len(info) == 2]
+
+    def _pinned(self) -> list[Any]:
+        if not self._has_pin_thread:
+            return []
+        waiting = content_of(self._content.get("_data_queue")).get("queue", ())
+        with contextlib.suppress(RuntimeError, TypeError):
+            return [item[1] for item in tuple(waiting)]
+        return []
+
+    def _batches(self, counts: _Counts, pipe: Sent | None) -> int | None:
+        """Return how many of the results are batches."""
+        if counts.results is None:
+            return None
+        if self._content.get("_dataset_kind") != _ITERABLE:
+            return min(counts.results, counts.asked)
+        if pipe is None:
+            self._notes.append("of an iterable dataset, results may be marks of its end")
+            return counts.results
+        return max(0, counts.results - pipe.ends)
+
+    def _in_work(self, counts: _Counts) -> int | None:
+        if counts.results is None or counts.waiting is None:
+            return None
+        left = counts.asked - counts.waiting - counts.results - counts.pinned
+        return max(0, min(left, self._workers))
+
+    def _one(
+        self,
+        seen: Sequence[Any],
+        pipe: Sent | None,
+        results: int | None,
+        counts: _Counts,
+        flight: int | None,
+    ) -> int | None:
+        """Return the bytes of the largest batch that can be seen."""
+        known = [batch_bytes(batch) for batch in seen]
+        if self._example is not None:
+            known.append(batch_bytes(self._example))
+        if pipe is not None:
+            known.append(pipe.largest)
+        found = [each for each in known if each]
+        if not found and flight and results and self._in_work(counts) == 0:
+            # each of the batches that are in shared memory, on average
+            return -(-flight // results)
+        return max(found, default=None)
+
+    def _in_flight(
+        self, flight: int | None, pipe: Sent | None, results: int | None, one: int | None
+    ) -> int | None:
+        if results == 0 and not flight:
+            return 0
+        if pipe is not None and pipe.pickled and not flight:
+            return None if one is None or results is None else one * results
+        if flight == 0 and results:
+            # nothing shared: the pipe would have told
+            return None if one is None else one * results
+        return flight
+
+    def _parts(
+        self,
+        counts: _Counts,
+        results: int | None,
+        in_flight: int | None,
+        received: Sequence[Any],
+        pinned: Sequence[Any],
+        one: int | None,
+    ) -> tuple[QueuePart, ...]:
+        limit = self._workers * self._prefetch
+        most = None if one is None else limit * one
+        why = "" if in_flight is not None else _UNSEEN
+        parts = [
+            QueuePart("results", "worker processes and shared memory", results, "batch", in_flight,
+                      limit, most, "made by workers and not received: _worker_result_queue",
+                      missing=why),
+        ]  # fmt: skip
+        if self._has_pin_thread:
+            nbytes = _together(pinned)
+            rule = "copied into page-locked memory by the pin_memory thread: _data_queue"
+            parts.append(
+                QueuePart("pinned", "this process", counts.pinned, "batch", nbytes,
+                          limit, most, rule, missing="" if nbytes is not None else _UNSEEN)
+            )  # fmt: skip
+        nbytes = _together(received)
+        rule = "received before an earlier one: _task_info"
+        parts.append(
+            QueuePart("out of order", "this process", counts.ready, "batch", nbytes,
+                      max(0, limit - 1), None if one is None else max(0, limit - 1) * one, rule,
+                      missing="" if nbytes is not None else _UNSEEN)
+        )  # fmt: skip
+        return tuple(parts)
+
+
+_UNSEEN = "no batch could be looked into: give one, inputs(loader, batch=batch)"
+
+
+def _together(batches: Sequence[Any]) -> int | None:
+    return batch_bytes(*batches) if batches else 0
+
+
+def _reasons(
+    batches: int | None, nbytes: int | None, one: int | None, parts: Sequence[QueuePart]
+) -> dict[str, str]:
+    found = {}
+    if batches is None:
+        found["batches"] = "this system does not tell how much is in a queue between processes"
+    if nbytes is None:
+        reasons = [part.missing for part in parts if part.nbytes is None]
+        found["nbytes"] = next(filter(None, reasons), _UNSEEN)
+    if one is None:
+        found["max_nbytes"] = found["batch_nbytes"] = _UNSEEN
+    return found
+
+
+def _rule(workers: int, prefetch: int) -> str:
+    if not workers:
+        return "without workers, a batch is made when the loop asks for it: nothing is held ahead"
+    return (
+        f"num_workers x prefetch_factor = {workers} x {prefetch}: so many are asked for ahead"
+        f" ({_SOURCE})"
+    )
+
+
+def _nothing(name: str, workers: int, prefetch: int, example: Any) -> Queue:
+    one = None if example is None else batch_bytes(example)
+    limit = workers * prefetch
+    most = 0 if not limit else None if one is None else limit * one
+    missing = {} if most is not None else {"max_nbytes": _UNSEEN}
+    if one is None:
+        missing["batch_nbytes"] = _UNSEEN
+    given = f" x prefetch {prefetch}" if workers else ""
+    return Queue(
+        name=f"{name}, {_workers(workers)}{given}",
+        framework="torch",
+        batches=0,
+        nbytes=0,
+        max_batches=limit,
+        max_nbytes=most,
+        batch_nbytes=one,
+        parts=(),
+        rule=_rule(workers, prefetch),
+        missing=missing,
+    )
+
+
+def _with(queue: Queue, **changes: Any) -> Queue:
+    from dataclasses import replace
+
+    return replace(queue, **changes)
+
+
+def _renamed(queue: Queue, loader: Any) -> Queue:
+    _, _, settings = queue.name.partition(", ")
+    return _with(queue, name=f"{class_name(loader)}, {settings}")
+
+
+def _workers(count: int) -> str:
+    return "no workers" if not count else "1 worker" if count == 1 else f"{count} workers"
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if type(value) in (list, tuple) else []
+
+
+def _length(queue: Any) -> int | None:
+    size: Callable[[], Any] | None = getattr(type(queue), "qsize", None) and queue.qsize
+    try:
+        return None if size is None else max(0, int(size()))
+    except Exception:
+        # macOS counts no semaphores, and a closed queue nothing
+        return None
+
+
+def _pid(process: Any) -> int | None:
+    # not is_alive(), which waits for one that has died and so takes its exit from others
+    pid = getattr(content_of(process).get("_popen"), "pid", None)
+    return pid if type(pid) is int else None
+
+
+def _start_method(processes: Sequence[Any]) -> str:
+    for process in processes:
+        method = getattr(type(process), "_start_method", None)
+        if type(method) is str:
+            return method
+        if class_name(process) == "Process":
+            import multiprocessing
+
+            return multiprocessing.get_start_method(allow_none=True) or ""
+    return ""

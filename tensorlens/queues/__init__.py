@@ -1,0 +1,1 @@
+"""What loaders and queues hold ahead of the step, measured and planned."""
