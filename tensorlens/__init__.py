@@ -21,6 +21,9 @@ _HOME = {
     "LeakReport": "tensorlens.records.leaks",
     "LeakWatch": "tensorlens.leaks.watch",
     "find_leaks": "tensorlens.leaks.watch",
+    "Plan": "tensorlens.records.plans",
+    "Queue": "tensorlens.records.queues",
+    "inputs": "tensorlens.queues.asking",
     "MemReporter": "tensorlens.census.reporter",
     "Snapshot": "tensorlens.records.snapshots",
     "Difference": "tensorlens.records.differences",
@@ -49,6 +52,8 @@ __all__ = [
     "LineReport",
     "MaxBatch",
     "MemReporter",
+    "Plan",
+    "Queue",
     "Recording",
     "Scaling",
     "Snapshot",
@@ -58,6 +63,7 @@ __all__ = [
     "estimate_cards",
     "explain_oom",
     "find_leaks",
+    "inputs",
     "load",
     "max_batch",
     "profile",
@@ -83,11 +89,14 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from tensorlens.lines.profiler import LineProfiler
+    from tensorlens.queues.asking import inputs
     from tensorlens.records.differences import Difference
     from tensorlens.records.estimates import Estimate
     from tensorlens.records.leaks import LeakReport
     from tensorlens.records.lines import LineReport
     from tensorlens.records.loading import load
+    from tensorlens.records.plans import Plan
+    from tensorlens.records.queues import Queue
     from tensorlens.records.recordings import Recording
     from tensorlens.records.snapshots import Snapshot
 

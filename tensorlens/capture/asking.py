@@ -64,7 +64,8 @@ def _traced(request: Request, error: BaseException) -> Request:
     phase = Phases(stacks, ()).of(stack, -1)
     return replace(
         request,
-        line=Lines(stacks, ()).charged(stack, -1, phase),
+        # a graph's node was made by another line than the one that runs the graph
+        line=request.line or Lines(stacks, ()).charged(stack, -1, phase),
         phase=phase if phase != "other" else None,
     )
 

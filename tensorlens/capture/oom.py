@@ -19,6 +19,7 @@ from tensorlens.capture.remedies import remarks, remedies
 from tensorlens.capture.tracebacks import kept_before, plain_names
 from tensorlens.census.reporter import MemReporter
 from tensorlens.frameworks.base import frameworks
+from tensorlens.frameworks.words import TENSORFLOW, TORCH, Words
 from tensorlens.records.failures import KeptGraph, OutOfMemory, Request
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
@@ -97,7 +98,7 @@ def explain(
     snapshot = MemReporter().snapshot()
     before = kept_before(snapshot.tensors, error)
     snapshot = plain_names(snapshot)
-    found = remedies(request, snapshot, _graphs(), before)
+    found = remedies(request, snapshot, _graphs(), before, _words(error))
     return OutOfMemory(request, snapshot, found, remarks(request, snapshot), handled)
 
 
@@ -180,6 +181,12 @@ def _request(error: BaseException) -> Request | None:
         if request is not None:
             return request
     return None
+
+
+def _words(error: BaseException) -> Words:
+    """Return how those write whose framework failed."""
+    names = (each.name for each in frameworks() if each.failed_request(error) is not None)
+    return TENSORFLOW if next(names, "") == "tensorflow" else TORCH
 
 
 def _graphs() -> list[KeptGraph]:

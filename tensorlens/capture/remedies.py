@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from tensorlens.capture.limits import address_limit
+from tensorlens.frameworks.words import TORCH, Words
 from tensorlens.records.failures import KeptGraph, Remedy, Request
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.names import INDEX, KEY
@@ -26,6 +27,7 @@ def remedies(
     snapshot: Snapshot,
     graphs: Sequence[KeptGraph] = (),
     before: Collection[int] = (),
+    words: Words = TORCH,
 ) -> tuple[Remedy, ...]:
     """Return what would have freed memory on the request's device.
 
@@ -37,6 +39,7 @@ def remedies(
         snapshot: what was in memory.
         graphs: the parts of autograd's graph, oldest first.
         before: rows of tensors that tracebacks of earlier errors keep.
+        words: those of the framework that was asked.
     """
     device = request.device
     if device is None or device not in snapshot.ledger or _impossible(request, snapshot):
@@ -47,7 +50,7 @@ def remedies(
         *_kept_by_errors(resident, before),
         *_graphs(resident, graphs),
         *_containers(resident),
-        *_roles(resident, request),
+        *_roles(resident, request, words),
     ]
     least = max(1.0, _WORTH * (ledger.allocated or ledger.named))
     found = [each for each in found if each.nbytes is None or each.nbytes >= least]
@@ -158,14 +161,11 @@ def _containers(resident: _Resident) -> Iterator[Remedy]:
             yield Remedy(resident.take(rows), text)
 
 
-def _roles(resident: _Resident, request: Request) -> Iterator[Remedy]:
+def _roles(resident: _Resident, request: Request, words: Words) -> Iterator[Remedy]:
     if request.phase not in ("backward", "optimizer"):
-        text = "gradients: zero_grad(set_to_none=True) before the forward pass, unless they add up"
+        text = f"gradients: {words.gradients}"
         yield Remedy(resident.take(resident.of_role("gradient")), text)
-    text = (
-        "activations for backward: a smaller batch, torch.utils.checkpoint, autocast; "
-        "torch.no_grad() where no backward follows"
-    )
+    text = f"activations for backward: {words.activations}"
     yield Remedy(resident.take(resident.of_role("activation")), text)
 
 

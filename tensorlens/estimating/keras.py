@@ -115,9 +115,15 @@ def keras_question(
         "policy": policy,
         "eager": eager,
         "input_shape": input_shape,
-        "threads": os.cpu_count() or 1,
+        "threads": _threads(),
     }
     return KerasQuestion(model, batch_size, options, "cpu" if on_host else "cuda", found, wanted)
+
+
+def _threads() -> int:
+    """Return how many operations TensorFlow runs side by side."""
+    threading = sys.modules["tensorflow"].config.threading
+    return threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
 
 
 def _backend() -> str:

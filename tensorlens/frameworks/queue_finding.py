@@ -31,7 +31,7 @@ def find_queue(item: Any, example: Any = None) -> Queue | None:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        found = _known(each, example)
+        found = _known(each, example) or (None if depth else _plain(each))
         if found is not None:
             return _wrapped(found, item) if each is not item else found
         if depth < _DEEPEST:
@@ -56,14 +56,14 @@ def _known(item: Any, example: Any) -> Queue | None:
         from tensorlens.frameworks.tensorflow import queues as tensorflow
 
         found = tensorflow.look_at(item, example)
-    return found or _plain(item)
+    return found
 
 
 def _plain(item: Any) -> Queue | None:
     """Return what an array is, and what Python's own queues hold."""
     if issubclass(type(item), queue.Queue):
         return _python_queue(item)
-    array = imported("numpy", "ndarray")
+    array: Any = imported("numpy", "ndarray")
     if array is Never or not issubclass(type(item), array):
         return None
     nbytes = batch_bytes(item) or 0
@@ -156,22 +156,18 @@ def _inside(item: Any) -> Iterator[Any]:
     kind = type(item)
     if kind in _STANDARD or kind.__module__ in ("itertools", "builtins"):
         if kind not in (str, bytes, dict, list, tuple, int, float):
-            yield from gc.get_referents(item)
+            for each in gc.get_referents(item):
+                # zip holds its iterators in a tuple
+                yield from each if type(each) is tuple else (each,)
         return
     if kind is types.GeneratorType:
-        frame = item.gi_frame
-        if frame is not None:
-            yield from _locals(frame)
+        # its locals; not gi_frame.f_locals, which would stay and keep them alive
+        yield from gc.get_referents(item)
         return
     content = content_of(item)
     for name in _WRAPPING:
         if content.get(name) is not None:
             yield content[name]
-
-
-def _locals(frame: types.FrameType) -> list[Any]:
-    # what is not begun has its arguments only
-    return [each for each in frame.f_locals.values() if not isinstance(each, types.ModuleType)]
 
 
 def _wrapped(queue: Queue, item: Any) -> Queue:

@@ -18,9 +18,24 @@ class Words:
     """What to do with what recorded operations for gradients; None where tensors do that."""
     unseen: str | None
     """What may hold memory that nothing in Python holds."""
+    gradients: str
+    """What frees gradients."""
+    activations: str
+    """What needs less for backward."""
 
 
-TORCH = Words(number=None, copy="a .clone()", concatenation="torch.cat", tape=None, unseen=None)
+TORCH = Words(
+    number=None,
+    copy="a .clone()",
+    concatenation="torch.cat",
+    tape=None,
+    unseen=None,
+    gradients="zero_grad(set_to_none=True) before the forward pass, unless they add up",
+    activations=(
+        "a smaller batch, torch.utils.checkpoint, autocast; torch.no_grad() where no backward "
+        "follows"
+    ),
+)
 TENSORFLOW = Words(
     number="float({})",
     # tf.identity() shares the memory
@@ -31,4 +46,9 @@ TENSORFLOW = Words(
         "with persistent=True after gradient() too"
     ),
     unseen="TensorFlow's runtime: a graph's constants, a queue, a table, buffers of a dataset",
+    gradients="del the list of them before the next forward pass, unless they add up",
+    activations=(
+        "a smaller batch, keras.remat() or tf.recompute_grad(), the mixed_float16 or mixed_bfloat16 "
+        "policy; no GradientTape where no gradients follow"
+    ),
 )

@@ -173,7 +173,8 @@ def host_growth(
         freed = _freed(counted[-1], collected)
         if freed >= _FREED * rate:
             found.append(_of_garbage(min(freed, rate)))
-            rate -= min(freed, rate)
+            # what the last step left is still in use
+            floor, rate = max(floor, _FREED * rate), rate - min(freed, rate)
         if rate >= floor:
             known = None if arrays is None else arrays(Grown(rate, steps, counted[-1].step))
             found.append(_of_heap(rate, objects, known))

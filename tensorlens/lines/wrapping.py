@@ -12,6 +12,7 @@ import inspect
 import keyword
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import suppress
 from typing import Any, Protocol
 
 from line_profiler.profiler_mixin import ByCountProfilerMixin
@@ -225,7 +226,11 @@ def _among_the_names_of(function: Any, wrapper: Any) -> Any:
         wrapper = types.FunctionType(
             wrapper.__code__, inner.__globals__, wrapper.__name__, None, wrapper.__closure__
         )
-    return functools.update_wrapper(wrapper, function)
+    wrapper = functools.update_wrapper(wrapper, function)
+    # Keras asks inspect.getfullargspec for the arguments of __init__, which looks at no __wrapped__
+    with suppress(TypeError, ValueError):
+        wrapper.__signature__ = inspect.signature(function)
+    return wrapper
 
 
 _Call = Callable[[Any, list[Any], dict[str, Any]], Any]

@@ -105,14 +105,16 @@ def _batches(batch: int | Iterable[int] | None) -> tuple[tuple[int, ...], int | 
             raise UsageError("batch: give at least one batch size")
         return found, found[0] if len(found) == 1 else None
     one = _number("batch", batch, least=1)
-    return tuple(dict.fromkeys([size for size in _around(one)])), one
+    return tuple(_around(one)), one
 
 
 def _shapes(
     shape: Sequence[int | None], resolutions: Iterable[int] | None
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...] | None]:
     if isinstance(shape, str) or not isinstance(shape, Iterable):
-        raise UsageError(f"shape = {shape!r}: give the extents of one sample, such as (256, 256, 3)")
+        raise UsageError(
+            f"shape = {shape!r}: give the extents of one sample, such as (256, 256, 3)"
+        )
     extents = [None if each is None else _number("shape", each, least=0) for each in shape]
     if None in extents or resolutions is not None:
         sides = _SIDES if resolutions is None else tuple(resolutions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +93,7 @@ class Queue:
     """Batches asked for that no worker has begun."""
     in_work: int | None = None
     """Batches that workers are making."""
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     """Figure to the reason it is None."""
     notes: tuple[str, ...] = ()
     provenance: str = "measured"

@@ -119,7 +119,9 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def _amount(batches: int | None, nbytes: int | None) -> str:
-    count = UNKNOWN if batches is None else f"{batches:,}"
+    if batches is None:
+        return UNKNOWN if nbytes is None else f"{size(nbytes)}, batches {UNKNOWN}"
+    count = f"{batches:,}"
     return f"{count} batch{'' if batches == 1 else 'es'}, {size(nbytes)}"
 
 

@@ -37,7 +37,7 @@ def test_lines_are_charged_with_their_nodes():
         a = x @ x
         b = a @ x
         both = tf.concat([a, b], 0)
-        tf.exp(both) @ x  # noqa: B018
+        tf.exp(both) @ x
         return both
 
     x = square()

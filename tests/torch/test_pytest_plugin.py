@@ -1,14 +1,19 @@
 """The plugin of pytest: limits on what tests take and leave behind, and leak reports shown."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 pytest.importorskip("torch.nn")
 
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
+# pytester gives its programs a home of their own; what is compiled is not compiled for each
+CACHE = os.environ.get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache")
 
 HEAD = """
 import pytest
@@ -23,12 +28,13 @@ KEPT = []
 def results(pytester, monkeypatch):
     """Runs a file of tests in a process of its own."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run(source: str, *arguments: str, head: str = HEAD):
         pytester.makepyfile(head + source)
         given = ("-p", "tensorlens.integrations.pytest", "-p", "no:cacheprovider", *arguments)
-        return pytester.runpytest_subprocess(*given)
+        return pytester.run(*warm.python(), "-m", "pytest", *given)
 
     return run
 

@@ -11,8 +11,8 @@ from operator import is_not
 from typing import Any, NamedTuple
 
 from tensorlens.frameworks.heap import select
-from tensorlens.frameworks.heap.rows import MODULES, is_subtype
 from tensorlens.frameworks.heap.capsules import CAPSULE, memory_of
+from tensorlens.frameworks.heap.rows import MODULES, is_subtype
 
 _AT_ONCE = 20_000
 """Objects that are asked for their referents in one go."""

@@ -9,7 +9,7 @@ import sysconfig
 import threading
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import cast
 
 from tensorlens.frameworks.building import NativeUnavailable
@@ -25,6 +25,20 @@ _LEAST_FRAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Tagged:
+    """Blocks of which more is known than the line that allocated them, in columns."""
+
+    address: array[int]
+    size: array[int]
+    birth: array[int]
+    """Number of the line, -1 unknown."""
+    node: array[int]
+    """Number of the name of the graph's node, or of the operation, that allocated the block."""
+    function: array[int]
+    """Number of the name of the graph function that was called then, -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Balance:
     """The table of counted blocks against a list of addresses, at one moment; sizes in bytes."""
 
@@ -35,9 +49,11 @@ class Balance:
     sizes: array[int]
     """For each address the size of its block, -1 where none begins there."""
     unmatched_count: int
-    """How many blocks begin at none of the addresses."""
+    """How many blocks begin at none of the addresses, those of ``tagged`` aside."""
     unmatched: list[tuple[int, int, int]]
     """The largest of those, largest first: ``(address, size, birth)``."""
+    tagged: Tagged
+    """Blocks at none of the addresses that are known by their nodes, where that was asked for."""
 
     @property
     def unnamed(self) -> int:
@@ -76,10 +92,13 @@ class NativeAllocator:
         # the interpreter's exit frees what other threads' frames are read by
         atexit.register(self._end)
 
-    def balance(self, addresses: array[int], limit: int = 100) -> Balance:
+    def balance(
+        self, addresses: array[int], limit: int = 100, *, by_node: bool = False
+    ) -> Balance:
         """Compare the table of blocks with the addresses, an ``array('Q')``.
 
-        ``limit`` is how many of the blocks at none of them are listed.
+        ``limit`` is how many of the blocks at none of them are listed. ``by_node`` sets those
+        apart that a known node allocated while births were watched.
 
         Raises:
             MemoryError: there is none for a copy of the table.
@@ -90,12 +109,26 @@ class NativeAllocator:
         largest = array("q", bytes(24 * limit))
         figures = array("q", bytes(8 * 4))
         given, out = (start(addresses), len(addresses), start(sizes)), (start(largest), limit)
-        if self.library.tl_balance(*given, *out, start(figures)):
+        handle = ctypes.c_void_p()
+        apart = ctypes.addressof(handle) if by_node else None
+        if self.library.tl_balance(*given, *out, start(figures), apart):
             raise MemoryError
+        tagged = self._tagged(handle)
         allocated, named, unmatched_count, listed = figures
         fields = iter(largest[: 3 * listed])
         unmatched = list(zip(fields, fields, fields, strict=True))
-        return Balance(allocated, named, sizes, unmatched_count, unmatched)
+        return Balance(allocated, named, sizes, unmatched_count, unmatched, tagged)
+
+    def node_name(self, number: int) -> str:
+        """Return the name of a node, an operation or a function.
+
+        Raises:
+            LookupError: there is no such name.
+        """
+        text = self.library.tl_op_name(number)
+        if text is None:
+            raise LookupError(f"no node {number}")
+        return str(text.decode("utf-8", "replace"))
 
     def watch_births(self, on: bool = True) -> None:
         """Note from now on which source line allocates each block, on every thread.
@@ -147,6 +180,21 @@ class NativeAllocator:
         )
         return filename, ord(line), function
 
+    def _tagged(self, handle: ctypes.c_void_p) -> Tagged:
+        if not handle:
+            return Tagged(*map(array, "Qqiii"))
+        try:
+            columns = (ctypes.c_void_p * 5)()
+            length = self.library.tl_tagged_look(handle, columns)
+            found = Tagged(*map(array, "Qqiii"))
+            for place, column in zip(columns, fields(Tagged), strict=True):
+                items: array[int] = getattr(found, column.name)
+                if length:
+                    items.frombytes(ctypes.string_at(place or 0, length * items.itemsize))
+            return found
+        finally:
+            self.library.tl_tagged_release(handle)
+
     def _end(self) -> None:
         with self._lock:
             self._ended = True
@@ -155,7 +203,13 @@ class NativeAllocator:
     def _declare(self) -> None:
         pointer, length, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
         library = self.library
-        library.tl_balance.argtypes = (pointer, length, pointer, pointer, length, pointer)
+        library.tl_balance.argtypes = (pointer, length, pointer, pointer, length, pointer, pointer)
+        library.tl_tagged_look.argtypes = (pointer, pointer)
+        library.tl_tagged_look.restype = length
+        library.tl_tagged_release.argtypes = (pointer,)
+        library.tl_tagged_release.restype = None
+        library.tl_op_name.argtypes = (number,)
+        library.tl_op_name.restype = ctypes.c_char_p
         library.tl_births.argtypes = (pointer, length, pointer)
         library.tl_births.restype = None
         library.tl_birth_line.argtypes = (number, pointer)

@@ -8,10 +8,14 @@ from typing import Any
 
 from tensorflow.python.framework import dtypes, errors
 
+from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.tensorflow.devices import device_name
 from tensorlens.records.failures import Request
+from tensorlens.records.tensors import SourceLine
 
 _TENSOR = re.compile(r"shape\[([\d,]*)\] and type (\w+) on (\S+)")
+_NODE = re.compile(r"Detected at node (\S+) defined at")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]+)')
 _BYTES = re.compile(r"(?:allocate|allocating) (\d+) ?(?:bytes|B)\b")
 
 
@@ -29,11 +33,21 @@ def failed_request(error: BaseException) -> Request | None:
         # somebody's __str__
         return None
     line = " ".join(text.split("\n", 1)[0].split())[:300]
+    node = _NODE.search(text)
+    op = None if node is None else node[1]
+    made = None if node is None else _made_at(text)
     match = _TENSOR.search(text)
     if match is not None:
-        return Request(device_name(match[3]), _nbytes(match[1], match[2]), line)
+        nbytes = _nbytes(match[1], match[2])
+        return Request(device_name(match[3]), nbytes, line, line=made, op=op)
     size = _BYTES.search(text)
-    return Request(None, None if size is None else int(size[1]), line)
+    return Request(None, None if size is None else int(size[1]), line, line=made, op=op)
+
+
+def _made_at(text: str) -> SourceLine | None:
+    """Return the innermost line of the program's that made the node which failed."""
+    lines = [match for match in _FRAME.finditer(text) if not is_foreign(match[1])]
+    return SourceLine(lines[-1][1], int(lines[-1][2]), lines[-1][3]) if lines else None
 
 
 def _nbytes(shape: str, dtype: str) -> int | None:

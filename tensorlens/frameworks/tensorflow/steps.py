@@ -11,6 +11,7 @@ from tensorlens.frameworks.base import Left, StepFigures
 from tensorlens.frameworks.native.living import LivingBlocks
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.tensorflow import cpu
+from tensorlens.frameworks.tensorflow.autograph_lines import written
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
 from tensorlens.frameworks.tensorflow.leaks.tracing import Traces
 from tensorlens.frameworks.tensorflow.watching import watch
@@ -73,7 +74,7 @@ class TensorflowSteps:
     def line(self, birth: int) -> SourceLine | None:
         """Return the line of a number in the figures; None for what is not known."""
         if birth not in self._lines and self._allocator is not None:
-            self._lines[birth] = SourceLine(*self._allocator.birth_line(birth))
+            self._lines[birth] = written(SourceLine(*self._allocator.birth_line(birth)))
         return self._lines.get(birth)
 
     def device(self, birth: int) -> str:

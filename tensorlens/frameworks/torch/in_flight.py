@@ -42,14 +42,12 @@ def shared_in_flight(pids: Sequence[int]) -> int | None:
     own = {str(pid) for pid in pids}
     try:
         here = {inode for inode, _, _ in _descriptors("self")} | _mapped()
-        found: dict[tuple[int, int], int] = {}
-        for pid in pids:
-            for inode, size, maker in _descriptors(str(pid)):
-                if maker in own and inode not in here:
-                    found[inode] = size
-        for inode, size, maker in _files():
-            if maker in own and inode not in here:
-                found[inode] = size
+        held = [each for pid in pids for each in _descriptors(str(pid))]
+        found = {
+            inode: size
+            for inode, size, maker in (*held, *_files())
+            if maker in own and inode not in here
+        }
     except OSError:
         return None
     return sum(found.values())

@@ -9,13 +9,14 @@ for and not given. They are made as fast as workers can, whether or not the loop
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.frameworks.batch_bytes import batch_bytes
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
+from tensorlens.frameworks.living import living
+from tensorlens.frameworks.queues_joined import joined
 from tensorlens.frameworks.torch.in_flight import Sent, sent, shared_in_flight
 from tensorlens.frameworks.worker_memory import workers_of
 from tensorlens.records.queues import Queue, QueuePart
@@ -53,16 +54,15 @@ def iterators_of(loader: Any) -> list[Any]:
     base = imported(_MODULE, "_BaseDataLoaderIter")
     samplers = (given.get("batch_sampler"), given.get("sampler"))
     found = []
-    for item in gc.get_objects():
-        if issubclass(type(item), base):
-            content = content_of(item)
-            if (
-                content.get("_dataset") is given.get("dataset")
-                and any(content.get("_index_sampler") is each for each in samplers)
-                and content.get("_num_workers") == given.get("num_workers")
-                and content.get("_collate_fn") is given.get("collate_fn")
-            ):
-                found.append(item)
+    for item in living(base):
+        content = content_of(item)
+        if (
+            content.get("_dataset") is given.get("dataset")
+            and any(content.get("_index_sampler") is each for each in samplers)
+            and content.get("_num_workers") == given.get("num_workers")
+            and content.get("_collate_fn") is given.get("collate_fn")
+        ):
+            found.append(item)
     return found
 
 
@@ -78,8 +78,6 @@ def look_at_loader(loader: Any, example: Any = None) -> Queue:
     if not found:
         note = "no iterator over it is alive: nothing is held until a loop begins"
         return _with(queue, notes=(note,))
-    from tensorlens.frameworks.queues_joined import joined
-
     return joined(f"{queue.name}, {len(found)} iterators", found)
 
 
@@ -133,7 +131,7 @@ class _Look:
 
     def queue(self) -> Queue:
         counts = self._settled()
-        processes = [process for process in _items(self._content["_workers"])]
+        processes = _items(self._content["_workers"])
         pids = [pid for pid in map(_pid, processes) if pid]
         pipe = sent(self._content["_worker_result_queue"])
         flight = shared_in_flight(pids)
@@ -148,6 +146,8 @@ class _Look:
         nbytes = None if None in known else sum(each for each in known if each is not None)
         missing = _reasons(batches, nbytes, one, parts)
         memory = workers_of(pids)
+        if pipe is not None and pipe.pickled and results:
+            self._notes.append("batches without tensors travel as pickles, and are sized as these")
         if any(worker.state == "dead" for worker in memory):
             self._notes.append("a worker has died: the loop will fail when it next waits for one")
         return Queue(
@@ -342,8 +342,6 @@ def _nothing(name: str, workers: int, prefetch: int, example: Any) -> Queue:
 
 
 def _with(queue: Queue, **changes: Any) -> Queue:
-    from dataclasses import replace
-
     return replace(queue, **changes)
 
 

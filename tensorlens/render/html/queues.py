@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from tensorlens.records.plans import Plan
 from tensorlens.records.queues import Queue
 from tensorlens.render.html.templates import environment
@@ -18,10 +20,13 @@ from tensorlens.render.waiting import (
     worker_rows,
 )
 
+_Table: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...], int, str]
+"""Heading, titles, rows, how many columns are texts, and a remark."""
+
 
 def queue_fragment(queue: Queue) -> str:
     """Return what a queue holds as one ``<div>``."""
-    tables = []
+    tables: list[_Table] = []
     if queue.parts:
         tables.append(("Where it waits", PART_TITLES, part_rows(queue), 2, ""))
     if queue.workers:
@@ -35,21 +40,19 @@ def queue_fragment(queue: Queue) -> str:
 def plan_fragment(plan: Plan) -> str:
     """Return a plan as one ``<div>``."""
     titles, rows = plan_table(plan)
-    table = ("Batch by shape", titles, rows, 0, "")
+    table: _Table = ("Batch by shape", titles, rows, 0, "")
     return _fragment(plan_title(plan), plan_facts(plan), [table], (), "measured")
 
 
 def _fragment(
     headline: str,
     found: tuple[tuple[str, str], ...],
-    tables: list[tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...], int, str]],
+    tables: list[_Table],
     said: tuple[str, ...],
     provenance: str,
 ) -> str:
     return (
         environment()
         .get_template("queue.html")
-        .render(
-            headline=headline, facts=found, tables=tables, remarks=said, provenance=provenance
-        )
+        .render(headline=headline, facts=found, tables=tables, remarks=said, provenance=provenance)
     )

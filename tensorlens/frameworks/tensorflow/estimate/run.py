@@ -91,7 +91,7 @@ class _Unknown:
             return
         self._told.add(node.op)
         if node.op == "Switch":
-            text = f"{node.name} depends on values: it was taken to be true"
+            text = "a condition depends on values: it was taken to be true (gradients are finite)"
         else:
             text = f"the shape of what {node.op} makes ({node.name}) is not known: it is left out"
         self._trace.cautions.append(Caution(text))

@@ -52,12 +52,13 @@ def trace(model: Any, asked: Asked) -> Traced:
         UsageError: the shapes of the model's inputs are not known.
     """
     outer = StepGraph()
+    make, configuration = _optimizer(model, asked)
     with outer.as_default():
         made = model
         if asked.policy is not None and asked.policy != model.dtype_policy.name:
             made = with_policy(model, asked.policy)
         twin = twin_of(made)
-        _compile(twin, model, asked)
+        _compile(twin, model, asked, make(**configuration))
         inputs, names = inputs_of(made, asked)
         targets = targets_of(made, inputs, twin.loss)
         optimizer = twin.optimizer
@@ -79,23 +80,28 @@ def trace(model: Any, asked: Asked) -> Traced:
     )
 
 
-def _compile(twin: Any, model: Any, asked: Asked) -> None:
-    """Compile the twin with what was asked, else as the model is compiled."""
+def _optimizer(model: Any, asked: Asked) -> tuple[Any, Mapping[str, Any]]:
+    """Return the class and the configuration of what was asked, else of the model's own."""
     import keras
 
-    optimizer, loss, metrics = asked.optimizer, asked.loss, None
+    optimizer = asked.optimizer
+    if optimizer is None and model.compiled:
+        optimizer = model.optimizer
+    if optimizer is None:
+        optimizer = "rmsprop"
+    if isinstance(optimizer, str):
+        return keras.optimizers.get, {"identifier": optimizer}
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return type(optimizer).from_config, {"config": optimizer.get_config()}
+
+
+def _compile(twin: Any, model: Any, asked: Asked, optimizer: Any) -> None:
+    """Compile the twin with what was asked, else as the model is compiled."""
+    loss, metrics = asked.loss, None
     if model.compiled:
-        optimizer = optimizer if optimizer is not None else model.optimizer
         loss = loss if loss is not None else model.loss
         known = getattr(model, "_compile_metrics", None)
         metrics = getattr(known, "_user_metrics", None)
-    if optimizer is None:
-        optimizer = "rmsprop"
-    if not isinstance(optimizer, str):
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        optimizer = type(optimizer).from_config(optimizer.get_config())
-    elif isinstance(optimizer, str):
-        optimizer = keras.optimizers.get(optimizer)
     twin.compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
 
 

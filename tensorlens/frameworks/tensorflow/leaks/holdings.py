@@ -11,7 +11,6 @@ from tensorlens.frameworks.heap.outside import outside, shown
 from tensorlens.frameworks.heap.paths import paths
 from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.find import look
 from tensorlens.frameworks.tensorflow.census.named import NamedRows
 from tensorlens.frameworks.tensorflow.census.reading import Reader, reader
@@ -78,7 +77,7 @@ class _Look:
                     self._at.setdefault(row.fact.address, []).append(number)
             self._value_of = dict(self._rows.handles())
             self._find_holders(heap)
-            self._tapes = self._alone_on_tapes(heap, tensors) if wrappers else {}
+            self._find_unheld(heap, tensors if wrappers else None)
         finally:
             # among all objects is this one
             heap.objects.clear()
@@ -96,9 +95,9 @@ class _Look:
         self.handle_sizes = {
             id(self._holders[value]): rows[handle].fact.buffer_nbytes
             for handle, value in self._value_of.items()
-            if value in self._holders
+            if value in self._holders and rows[handle].fact.address in self._sizes
         }
-        """``id()`` of a variable to the bytes of its handle."""
+        """``id()`` of a variable to the bytes of its handle, of those that are asked for."""
 
     def survivor(self, address: int) -> Survivor:
         """Return what is known of the block at an address."""
@@ -146,7 +145,7 @@ class _Look:
 
     def _items(self, rows: Sequence[int]) -> tuple[Any, ...]:
         return tuple(
-            self._holders[row] for row in rows if row in self._holders and row not in self._tapes
+            self._holders[row] for row in rows if row in self._holders and row not in self._unheld
         )
 
     def _above(self, rows: Sequence[int]) -> tuple[Holder, ...]:
@@ -168,27 +167,40 @@ class _Look:
         argument = "output" if use.argument is None else f"input[{use.argument}]"
         return SavedBy(use.operation.type, argument, None, False)
 
-    def _alone_on_tapes(self, heap: Heap, tensors: Reader) -> dict[int, Any]:
-        """Return the rows that Python has no way to but a tape, with the ``Tape``."""
-        asked = [row for row in self._holders if self._use(row) is not None]
+    def _find_unheld(self, heap: Heap, tensors: Reader | None) -> None:
+        """Find the tensors that Python has no way to but a tape, or an array that shows them."""
+        self._unheld: set[int] = set()
+        self._tapes: dict[int, Any] = {}
+        """Row to the ``Tape``."""
+        asked = [row for row in self._holders if self._use(row) is not None or self._in_array(row)]
         if not asked:
-            return {}
+            return
         items = [self._holders[row] for row in asked]
         own = (heap.objects, heap.tensors, heap.variables, heap.keras_variables, self._holders)
         ways = paths(items, skip={*map(id, own)})
-        recorded: dict[int, Any] = {}
-        for tape in heap.tapes:
-            operations, made = tensors.tape(getattr(tape, "_tape", None))
-            for _, _, inputs in operations:
-                recorded.update(dict.fromkeys(inputs, tape))
-            recorded.update((tensor, tape) for tensor, _ in made)
-        found = {}
+        recorded = _recorded(heap.tapes, tensors) if tensors is not None else {}
         for row, several in zip(asked, ways, strict=True):
+            if any(way.references[0].kind != _UNKNOWN for way in several):
+                continue
             tape = recorded.get(self._rows.all[row].number)
-            is_seen = any(way.references[0].kind != _UNKNOWN for way in several)
-            if tape is not None and not is_seen:
-                found[row] = tape
-        return found
+            if tape is not None:
+                self._tapes[row] = tape
+            if tape is not None or self._in_array(row):
+                self._unheld.add(row)
+
+    def _in_array(self, row: int) -> bool:
+        return bool(self._arrays.get(self._rows.all[row].fact.address))
+
+
+def _recorded(tapes: Sequence[Any], tensors: Reader) -> dict[int, Any]:
+    """Return the tape that has a tensor, by the tensor's number."""
+    found: dict[int, Any] = {}
+    for tape in tapes:
+        operations, made = tensors.tape(getattr(tape, "_tape", None))
+        for _, _, inputs in operations:
+            found.update(dict.fromkeys(inputs, tape))
+        found.update((tensor, tape) for tensor, _ in made)
+    return found
 
 
 def _by_tape(tape: Any, row: Row) -> Holder:

@@ -95,7 +95,7 @@ def _arguments(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if issubclass(type(kind), tensor.TensorSpec):
             yield name, f"a {kind.dtype.name} tensor {kind.shape}"
         else:
-            yield name, str(kind)
+            yield name, repr(kind.value) if type(kind).__name__ == "Literal" else str(kind)
 
 
 def _short(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.heap import living, select
+from tensorlens.frameworks.heap.outside import bases_of, outside, shown
 from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.find import Found, Named
@@ -18,7 +19,6 @@ from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.leaks import references
-from tensorlens.frameworks.heap.outside import bases_of, outside, shown
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.frameworks.torch.leaks.storages import storages_in
 from tensorlens.records.leaks import Reference

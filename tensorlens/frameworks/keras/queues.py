@@ -1,0 +1,270 @@
+"""What Keras holds ahead of the step while it fits, evaluates or predicts.
+
+A PyDataset with several workers has an ``OrderedEnqueuer``: ``max_queue_size`` batches in its
+``future_queue`` and one that its thread waits to put there, made or being made
+(keras/src/trainers/data_adapters/py_dataset_adapter.py, Keras 3.15). With one worker there is no
+queue but tf.data's, on the backend TensorFlow, where ``prefetch(AUTOTUNE)`` follows; so it is with
+generators, of which ``max_queue_size`` was an option in Keras 2.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.pool import ApplyResult
+from typing import Any
+
+from tensorlens.frameworks.batch_bytes import batch_bytes
+from tensorlens.frameworks.keras.kinds import Never, class_name, content_of, imported, items_of
+from tensorlens.frameworks.living import living
+from tensorlens.frameworks.queues_joined import joined
+from tensorlens.frameworks.worker_memory import workers_of
+from tensorlens.records.queues import Queue, QueuePart
+
+_ADAPTERS = "keras.src.trainers.data_adapters"
+_PY_DATASET = f"{_ADAPTERS}.py_dataset_adapter"
+_SOURCE = "keras/src/trainers/data_adapters/py_dataset_adapter.py"
+_NO_BATCH = "no batch could be looked into: give one, inputs(dataset, batch=batch)"
+_AUTOTUNE = "tf.data's prefetch(AUTOTUNE) has no bound of its own: ask while the model is fitted"
+_IDLE = "no model is being fitted with it: nothing is held"
+
+
+def look_at(item: Any, example: Any = None) -> Queue | None:
+    """Return what is held for a PyDataset, generator, enqueuer or epoch; None for other things."""
+    kind = type(item)
+    if imported("keras.src.trainers.epoch_iterator", "EpochIterator") is Never:
+        return None
+    if issubclass(kind, imported(_PY_DATASET, "PyDataset")):
+        return _of_dataset(item, example)
+    if issubclass(kind, imported(_PY_DATASET, "PyDatasetEnqueuer")):
+        return look_at_enqueuer(item, example)
+    if issubclass(kind, imported("keras.src.trainers.epoch_iterator", "EpochIterator")):
+        return _of_epoch(item, example)
+    if kind is types.GeneratorType:
+        epochs = [epoch for epoch in _living("EpochIterator") if _generates(epoch, item)]
+        found = [queue for epoch in epochs if (queue := _of_epoch(epoch, example)) is not None]
+        return _one(f"generator {item.__name__}", found)
+    return None
+
+
+def look_at_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
+    """Return what an enqueuer of Keras holds; nothing is taken from it."""
+    content = content_of(enqueuer)
+    queue = content_of(content.get("future_queue"))
+    futures = [*_waiting(queue), *_being_put(content)]
+    futures = list({id(future): future for future in futures}.values())
+    made = [future for future in map(content_of, futures) if _is_made(future)]
+    values = [future["_value"] for future in made]
+    ready = _waiting(content_of(content.get("ready_queue")))
+    size = queue.get("maxsize")
+    settings = content_of(content.get("py_dataset"))
+    workers = _whole(settings, "_workers", 1)
+    limit = size + 1 if type(size) is int and size > 0 else None
+    sizes = [each for each in map(batch_bytes, [*values, *ready, *_given(example)]) if each]
+    one = max(sizes, default=None)
+    most = None if limit is None or one is None else limit * one
+    nbytes = batch_bytes(*values, *ready) if values or ready else 0
+    pids = _processes(futures)
+    missing = {}
+    if limit is None:
+        missing["max_batches"] = missing["max_nbytes"] = "a max_queue_size of 0 has no bound"
+    if one is None:
+        missing["batch_nbytes"] = _NO_BATCH
+        missing.setdefault("max_nbytes", _NO_BATCH)
+    if nbytes is None:
+        missing["nbytes"] = _NO_BATCH
+    unmade = len(futures) - len(made)
+    parts = [
+        QueuePart("future_queue", "this process", len(made), "batch",
+                  batch_bytes(*values) if values else 0, limit, most, _rule(size))
+    ]  # fmt: skip
+    if ready:
+        rule = "left over from an epoch that was cut short: ready_queue"
+        kept = batch_bytes(*ready)
+        parts.append(QueuePart("ready_queue", "this process", len(ready), "batch", kept,
+                               len(ready), kept, rule))  # fmt: skip
+    return Queue(
+        name=f"{class_name(content.get('py_dataset'))}, {_many(workers)}, max_queue_size {size}",
+        framework="keras",
+        batches=len(made) + len(ready),
+        nbytes=nbytes,
+        max_batches=limit,
+        max_nbytes=most,
+        batch_nbytes=one,
+        parts=tuple(parts),
+        rule=_rule(size),
+        workers=workers_of(pids),
+        start_method=_start_method() if pids else "",
+        waiting=max(0, unmade - workers),
+        in_work=min(unmade, workers),
+        missing=missing,
+    )
+
+
+def _of_dataset(dataset: Any, example: Any) -> Queue:
+    settings = content_of(dataset)
+    workers = _whole(settings, "_workers", 1)
+    size = _whole(settings, "_max_queue_size", 10)
+    found = [
+        queue
+        for epoch in _living("EpochIterator")
+        if content_of(content_of(epoch).get("data_adapter")).get("py_dataset") is dataset
+        and (queue := _of_epoch(epoch, example)) is not None
+    ]
+    queue = _one(f"{class_name(dataset)}, {_many(workers)}, max_queue_size {size}", found)
+    return queue or _idle(dataset, workers, size, example)
+
+
+def _idle(dataset: Any, workers: int, size: int, example: Any) -> Queue:
+    """Return what a PyDataset will hold at most, when no model is fitted with it."""
+    one = None if example is None else batch_bytes(example)
+    has_queue = workers > 1 or bool(workers and content_of(dataset).get("_use_multiprocessing"))
+    if has_queue:
+        limit, rule = (size + 1 if size > 0 else None), _rule(size)
+        reason = "a max_queue_size of 0 has no bound"
+    else:
+        limit, rule, reason = (None if _backend() == "tensorflow" else 0), _ALONE, _AUTOTUNE
+    missing = {}
+    if limit is None:
+        missing["max_batches"] = missing["max_nbytes"] = reason
+    if one is None:
+        missing["batch_nbytes"] = _NO_BATCH
+        missing.setdefault("max_nbytes", _NO_BATCH)
+    most = 0 if limit == 0 else None if limit is None or one is None else limit * one
+    if most is not None:
+        missing.pop("max_nbytes", None)
+    name = f"{class_name(dataset)}, {_many(workers)}, max_queue_size {size}"
+    return Queue(name, "keras", 0, 0, limit, most, one, (), rule, missing=missing, notes=(_IDLE,))
+
+
+_ALONE = (
+    "with one worker that is a thread there is no queue of Keras's, and max_queue_size is not used"
+    f" ({_SOURCE})"
+)
+
+
+def _of_epoch(epoch: Any, example: Any) -> Queue | None:
+    """Return what one call of ``fit()`` and the like holds; None when it has ended."""
+    content = content_of(epoch)
+    adapter = content_of(content.get("data_adapter"))
+    found = []
+    enqueuer = adapter.get("enqueuer")
+    if enqueuer is not None and content_of(enqueuer).get("running"):
+        found.append(look_at_enqueuer(enqueuer, example))
+    dataset = content.get("_distributed_dataset")
+    if dataset is not None:
+        from tensorlens.frameworks.tensorflow import queues as tensorflow
+
+        iterators = _iterators(content) or tensorflow.iterators_of(dataset)
+        behind = [tensorflow.look_at_iterator(each, example) for each in iterators]
+        # what feeds an enqueuer's batches to the step keeps none itself
+        found += [queue for queue in behind if queue.max_batches != 0 or not found]
+    elif not found and content.get("_epoch_iterator") is not None and _backend() == "torch":
+        name = class_name(content.get("data_adapter"))
+        rule = "on the backend torch a loader without workers makes each batch when it is asked for"
+        found.append(Queue(name, "keras", 0, 0, 0, 0, None, (), rule,
+                           missing={"batch_nbytes": _NO_BATCH}))  # fmt: skip
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else joined(found[0].name, found)
+
+
+def _iterators(epoch: Any) -> list[Any]:
+    """Return the iterators that an epoch goes through, as it refers to them."""
+    kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
+    # a local of the generator, where the length of an epoch is not known
+    referents = [epoch.get("_current_iterator"), *gc.get_referents(epoch.get("_epoch_iterator"))]
+    found = [each for each in referents if issubclass(type(each), kind)]
+    return list({id(each): each for each in found}.values())
+
+
+def _one(name: str, found: Sequence[Queue]) -> Queue | None:
+    if not found:
+        return None
+    return replace(found[0], name=name) if len(found) == 1 else joined(name, found)
+
+
+def _living(kind: str) -> list[Any]:
+    return living(imported("keras.src.trainers.epoch_iterator", kind))
+
+
+def _generates(epoch: Any, generator: Any) -> bool:
+    """Tell whether a model is fitted with a generator: it is in what restores its first batches."""
+    restore = content_of(content_of(epoch).get("data_adapter")).get("generator")
+    cells = getattr(restore, "__closure__", None) if type(restore) is types.FunctionType else ()
+    return any(_content(cell) is generator for cell in cells or ())
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _waiting(queue: Any) -> list[Any]:
+    try:
+        return list(queue.get("queue", ()))
+    except RuntimeError:
+        # another thread put something there in between
+        return list(queue.get("queue", ()))
+
+
+def _being_put(content: Any) -> list[Any]:
+    """Return what an enqueuer's thread waits to put into its full queue."""
+    ident = getattr(content.get("run_thread"), "ident", None)
+    frame = sys._current_frames().get(ident) if ident else None
+    while frame is not None and frame.f_code.co_name != "_run":
+        if frame.f_code.co_name == "put":
+            item = frame.f_locals.get("item")
+            return [item] if issubclass(type(item), ApplyResult) else []
+        frame = frame.f_back
+    return []
+
+
+def _is_made(future: Any) -> bool:
+    return future.get("_success") is True and "_value" in future
+
+
+def _processes(futures: Sequence[Any]) -> list[int]:
+    """Return the processes of the pool that makes the batches; none where it is of threads."""
+    for future in futures:
+        pool = content_of(content_of(future).get("_pool"))
+        popen = [content_of(each).get("_popen") for each in items_of(pool.get("_pool"))]
+        pids = [getattr(each, "pid", None) for each in popen]
+        return [pid for pid in pids if type(pid) is int]
+    return []
+
+
+def _start_method() -> str:
+    import multiprocessing
+
+    return multiprocessing.get_start_method(allow_none=True) or ""
+
+
+def _rule(size: Any) -> str:
+    return (
+        f"max_queue_size + 1 = {size} + 1: those in future_queue, and one that waits to be put"
+        f" there ({_SOURCE})"
+    )
+
+
+def _given(example: Any) -> list[Any]:
+    return [] if example is None else [example]
+
+
+def _whole(content: Any, name: str, otherwise: int) -> int:
+    value = content.get(name)
+    return value if type(value) is int else otherwise
+
+
+def _many(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def _backend() -> str:
+    content = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
+    return str(content.get("_BACKEND", ""))

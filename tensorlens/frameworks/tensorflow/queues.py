@@ -1,0 +1,315 @@
+"""What ``tf.data`` holds ahead of the step, as its own model of an iterator counts it.
+
+``IteratorGetModelProto`` gives for each node how many elements and bytes its buffer holds
+(tensorflow/core/framework/model.proto); it waits for no element and takes none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorlens.frameworks.batch_bytes import batch_bytes
+from tensorlens.frameworks.keras.kinds import content_of, imported
+from tensorlens.frameworks.living import living
+from tensorlens.frameworks.queues_joined import joined
+from tensorlens.frameworks.tensorflow.dataset_structure import (
+    AUTOTUNE,
+    Transformation,
+    transformations,
+)
+from tensorlens.records.queues import Queue, QueuePart
+
+_HERE = "TensorFlow"
+_MAP_AND_BATCH = 16
+_ASK_AGAIN = "tf.data may add and fuse transformations: ask again while it is iterated over"
+_NO_MODEL = "autotune is off for this dataset, and with it tf.data's count of what buffers hold"
+_NO_SIZE = "no batch has been made so far, and its shape is not fixed"
+
+
+def look_at(item: Any, example: Any = None) -> Queue | None:
+    """Return what a dataset's iterators, or one iterator, hold; None for what is neither."""
+    if issubclass(type(item), imported("tensorflow.python.data.ops.dataset_ops", "DatasetV2")):
+        return look_at_dataset(item, example)
+    if issubclass(type(item), imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")):
+        return look_at_iterator(item, example)
+    return None
+
+
+def iterators_of(dataset: Any) -> list[Any]:
+    """Return the iterators over a dataset that are alive."""
+    kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
+    return [item for item in living(kind) if content_of(item).get("_dataset") is dataset]
+
+
+def look_at_dataset(dataset: Any, example: Any = None) -> Queue:
+    """Return what the iterators over a dataset hold now, and what one can hold."""
+    found = [look_at_iterator(item, example) for item in iterators_of(dataset)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        return joined(f"{_title(transformations(dataset))}, {len(found)} iterators", found)
+    chain = transformations(dataset)
+    spec = dataset.element_spec if chain[0].is_known else None
+    one = _static_bytes(spec, example)
+    limit = _static_limit(chain)
+    missing = {}
+    if limit is None:
+        missing["max_batches"] = missing["max_nbytes"] = _ASK_AGAIN
+    if one is None:
+        missing["batch_nbytes"] = _NO_SIZE
+        missing.setdefault("max_nbytes", _NO_SIZE)
+    return Queue(
+        name=_title(chain),
+        framework="tensorflow",
+        batches=0,
+        nbytes=0,
+        max_batches=limit,
+        max_nbytes=None if limit is None or one is None else limit * one,
+        batch_nbytes=one,
+        parts=(),
+        rule="" if limit is None else _PREFETCH,
+        missing=missing,
+        notes=("no iterator over it is alive: nothing is held until a loop begins",),
+    )
+
+
+def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
+    """Return what one iterator holds."""
+    content = content_of(iterator)
+    chain = transformations(content.get("_dataset"))
+    model = _model(content.get("_iterator_resource"))
+    given = _static_bytes(content.get("_element_spec"), example)
+    if model is None:
+        return _without_model(chain, given)
+    nodes = _nodes(model)
+    if not nodes:
+        return _renamed(_without_model([], given), chain)
+    parts = _parts(nodes, chain, int(model.optimization_params.ram_budget))
+    ahead = [part for part in parts if part.ahead]
+    one = _largest(ahead, given)
+    batches = sum(part.elements or 0 for part in ahead)
+    most = _sum([part.max_elements for part in ahead])
+    parts = tuple(_with_bytes(part, one) for part in parts)
+    max_nbytes = _sum([part.max_nbytes for part in parts])
+    missing = {}
+    reasons = [part.missing for part in parts if part.max_nbytes is None and part.missing]
+    if most is None:
+        missing["max_batches"] = next((part.missing for part in ahead if part.missing), "")
+    if max_nbytes is None:
+        missing["max_nbytes"] = reasons[0] if reasons else _NO_SIZE
+    if one is None:
+        missing["batch_nbytes"] = _NO_SIZE
+    rules = dict.fromkeys(part.rule for part in ahead)
+    return Queue(
+        name=_title(chain),
+        framework="tensorflow",
+        batches=batches,
+        nbytes=sum(part.nbytes or 0 for part in parts),
+        max_batches=most,
+        max_nbytes=max_nbytes,
+        batch_nbytes=one,
+        parts=parts,
+        rule="; ".join(rules) or "nothing in it holds whole batches",
+        missing=missing,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node of tf.data's model, with what its elements are."""
+
+    name: str
+    elements: int
+    nbytes: int
+    parameters: Mapping[str, Any]
+    unit: str
+
+
+def _model(resource: Any) -> Any:
+    """Return the model of an iterator; None where there is none, or no way to ask for it."""
+    import tensorflow as tf
+
+    errors = tf.errors.OpError
+    try:
+        from tensorflow.core.framework import model_pb2
+
+        with tf.init_scope():
+            text = tf.raw_ops.IteratorGetModelProto(iterator=resource).numpy()
+        return model_pb2.ModelProto.FromString(text)
+    except (errors, AttributeError, ImportError, TypeError, ValueError):
+        return None
+
+
+def _nodes(model: Any) -> list[_Node]:
+    """Return the nodes from the output on; what is upstream of a batch are samples."""
+    found, waiting, seen = [], [(int(model.output), "batch")], set()
+    while waiting:
+        at, unit = waiting.pop(0)
+        if at in seen or at not in model.nodes:
+            continue
+        seen.add(at)
+        node = model.nodes[at]
+        parameters = {each.name: each for each in node.parameters}
+        found.append(
+            _Node(node.name, int(node.buffered_elements), int(node.buffered_bytes),
+                  parameters, unit)
+        )  # fmt: skip
+        waiting += [(int(each), _upstream(node, unit)) for each in node.inputs]
+    return found
+
+
+def _upstream(node: Any, unit: str) -> str:
+    """Return what the elements are that a node takes."""
+    if unit != "batch":
+        return unit
+    if node.ratio > 1:
+        return "sample"
+    # how many it takes for one is not fixed: a batch may be made of them, or they of it
+    mixes = node.name in ("Unbatch", "RebatchV2", "Rebatch", "Window") or node.name.startswith(
+        ("ParallelInterleave", "Interleave")
+    )
+    return "element" if mixes else unit
+
+
+_PREFETCH = "buffer_size of prefetch() (tensorflow/core/kernels/data/prefetch_dataset_op.cc)"
+
+
+def _parts(
+    nodes: Sequence[_Node], chain: Sequence[Transformation], budget: int
+) -> tuple[QueuePart, ...]:
+    shuffles = [each.size for each in chain if each.kind == "Shuffle"]
+    count = sum("Shuffle" in node.name for node in nodes)
+    shuffle_sizes = iter(shuffles if len(shuffles) == count else [None] * count)
+    found = []
+    for node in nodes:
+        limit, rule, reason = _limit(node, budget)
+        if "Shuffle" in node.name:
+            limit, rule = next(shuffle_sizes), "buffer_size of shuffle()"
+            reason = "" if limit is not None else "the buffer of shuffle() could not be told"
+        if not rule and not node.elements:
+            continue
+        ahead = node.unit == "batch" and "Cache" not in node.name and "Shuffle" not in node.name
+        part = QueuePart(
+            name=node.name,
+            where=_HERE,
+            elements=node.elements,
+            unit=node.unit,
+            nbytes=node.nbytes,
+            max_elements=limit,
+            max_nbytes=None,
+            rule=rule or "what it keeps",
+            ahead=ahead,
+            missing=reason or ("" if limit is not None else "tf.data does not tell its bound"),
+        )
+        found.append(part)
+    return tuple(found)
+
+
+def _limit(node: _Node, budget: int) -> tuple[int | None, str, str]:
+    """Return how many elements a node's buffer can hold, the rule, and why it is unknown."""
+    size = node.parameters.get("buffer_size")
+    if size is not None:
+        if size.tunable:
+            room = int(size.state_value)
+            reason = (
+                f"AUTOTUNE: room for {room} now, which grows while the loop waits"
+                + (f", up to the RAM budget of {budget:,} B" if budget else "")
+            )  # fmt: skip
+            return None, "buffer_size of prefetch(): AUTOTUNE", reason
+        return int(size.max), _PREFETCH, ""
+    most = node.parameters.get("max_buffered_elements")
+    if most is not None:
+        rule = "(2 x block_length + 1) x 3 x cycle_length (parallel_interleave_dataset_op.cc)"
+        return int(most.max), rule, ""
+    if node.name == "MapAndBatch":
+        return _MAP_AND_BATCH, "kMaxBatchResults (map_and_batch_dataset_op.cc)", ""
+    calls = node.parameters.get("parallelism")
+    if calls is not None:
+        value = max(calls.max, calls.state_value) if calls.tunable else calls.state_value
+        return int(max(value, 1)), "parallel calls, the results of each", ""
+    if "Cache" in node.name and node.elements:
+        return None, "cache() keeps all elements for good", "cache() keeps all elements"
+    return None, "", ""
+
+
+def _with_bytes(part: QueuePart, one: int | None) -> QueuePart:
+    if part.max_elements is None:
+        return part
+    if part.max_elements == 0:
+        return replace(part, max_nbytes=0)
+    if part.elements and part.nbytes is not None:
+        each = -(-part.nbytes // part.elements)
+        return replace(part, max_nbytes=part.max_elements * (each if not part.ahead else one or 0))
+    if part.ahead and one is not None:
+        return replace(part, max_nbytes=part.max_elements * one)
+    return replace(part, missing=part.missing or _NO_SIZE)
+
+
+def _largest(parts: Sequence[QueuePart], given: int | None) -> int | None:
+    sizes = [-(-part.nbytes // part.elements) for part in parts if part.nbytes and part.elements]
+    return max([*sizes, *([given] if given else [])], default=None)
+
+
+def _static_bytes(spec: Any, example: Any) -> int | None:
+    """Return the bytes of an example, or of an element whose shapes are all fixed."""
+    if example is not None:
+        return batch_bytes(example)
+    import tensorflow as tf
+
+    total = 0
+    try:
+        for each in tf.nest.flatten(spec):
+            extents = each.shape.as_list()
+            if None in extents or each.dtype.size < 1:
+                return None
+            total += math.prod(extents) * int(each.dtype.size)
+    except (AttributeError, ValueError, TypeError):
+        return None
+    return total or None
+
+
+def _static_limit(chain: Sequence[Transformation]) -> int | None:
+    """Return how many batches an iterator holds by the dataset alone, where that is certain."""
+    held = [each for each in chain if each.buffers]
+    last = next((each for each in chain if each.kind != "Options"), None)
+    if last is None or last.kind != "Prefetch" or [last] != held or last.size in (None, AUTOTUNE):
+        return None
+    return last.size
+
+
+def _without_model(chain: Sequence[Transformation], one: int | None) -> Queue:
+    """Return what is certain without tf.data's model: that what has no buffers holds nothing."""
+    held = [each for each in chain if each.buffers]
+    sizes = {} if one is not None else {"batch_nbytes": _NO_SIZE}
+    if not held:
+        return Queue(_title(chain), "tensorflow", 0, 0, 0, 0, one, (),
+                     "nothing in it keeps elements", missing=sizes)  # fmt: skip
+    limit = _static_limit(chain)
+    missing = {"batches": _NO_MODEL, "nbytes": _NO_MODEL, **sizes}
+    if limit is None:
+        missing |= {"max_batches": _NO_MODEL, "max_nbytes": _NO_MODEL}
+    most = None if limit is None or one is None else limit * one
+    if limit is not None and most is None:
+        missing["max_nbytes"] = _NO_SIZE
+    return Queue(_title(chain), "tensorflow", None, None, limit, most, one, (), _PREFETCH,
+                 missing=missing)  # fmt: skip
+
+
+def _renamed(queue: Queue, chain: Sequence[Transformation]) -> Queue:
+    return replace(queue, name=_title(chain), notes=("it has come to its end",))
+
+
+def _title(chain: Sequence[Transformation]) -> str:
+    names = []
+    for each in chain:
+        if each.buffers:
+            size = "AUTOTUNE" if each.size == AUTOTUNE else each.size
+            names.append(each.kind if size is None else f"{each.kind} {size}")
+    return f"tf.data ({', '.join(names)})" if names else "tf.data"
+
+
+def _sum(figures: Sequence[int | None]) -> int | None:
+    return None if None in figures else sum(each for each in figures if each is not None)

@@ -1,0 +1,145 @@
+"""Graphs of a few operations, run without data: peaks counted by hand."""
+
+from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
+from tensorlens.frameworks.tensorflow.estimate.executor import Executor
+from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Value, keep
+from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, connect
+from tensorlens.frameworks.tensorflow.estimate.orders import Meter
+
+KIB = 1024
+ROW = Output("float32", (256,))
+"""1 KiB."""
+
+
+def graph(*operations, **attrs):
+    """Number the operations: (name, type, inputs, outputs)."""
+    numbers = {name: number for number, (name, *_) in enumerate(operations)}
+    nodes = []
+    for number, (name, op, inputs, outputs) in enumerate(operations):
+        sources = []
+        for each in inputs:
+            source, _, slot = each.partition(":")
+            sources.append((numbers[source], int(slot or 0)))
+        made = [Output("float32", (256,))] * outputs
+        nodes.append(Node(number, name, op, sources, (), made, attrs.get(name, {})))
+    connect(nodes)
+    return nodes
+
+
+def peak(nodes, eager=False, threads=1, until=None, fed=("x",), variables=()):
+    meter = Meter()
+
+    def there():
+        return keep(Value(Buffer(KIB, meter.take(KIB, None)), (256,)))
+
+    machine = Machine(
+        meter,
+        {name: there() for name in variables},
+        {name: there() for name in fed},
+        lambda node, values: (),
+        lambda node: None,
+        forwards=not eager,
+    )
+    run = EagerRun(nodes, machine, until or {}) if eager else Executor(nodes, machine, threads)
+    run.run()
+    left = len(fed) + len(variables)
+    assert meter._now == left * KIB, "what was there before is there, and nothing else"
+    return meter.peak
+
+
+def test_a_chain_is_computed_in_place_but_for_what_is_fed():
+    nodes = graph(
+        ("x", "Placeholder", (), 1),
+        ("a", "Exp", ("x",), 1),
+        ("b", "Exp", ("a",), 1),
+        ("c", "Exp", ("b",), 1),
+    )
+    assert peak(nodes) == 2 * KIB
+
+
+def test_python_writes_over_nothing():
+    nodes = graph(("x", "Placeholder", (), 1), ("a", "Exp", ("x",), 1), ("b", "Exp", ("a",), 1))
+    assert peak(nodes, eager=True) == 3 * KIB
+
+
+def test_what_another_operation_reads_is_not_written_over():
+    nodes = graph(
+        ("x", "Placeholder", (), 1),
+        ("a", "Exp", ("x",), 1),
+        ("b", "Exp", ("a",), 1),
+        ("c", "Mul", ("a", "b"), 1),
+    )
+    assert peak(nodes) == 3 * KIB
+
+
+def test_what_a_tape_keeps_lives_until_backward_has_read_it():
+    nodes = graph(
+        ("x", "Placeholder", (), 1),
+        ("a", "Exp", ("x",), 1),
+        ("b", "Neg", ("a",), 1),
+        ("c", "Neg", ("b",), 1),
+    )
+    assert peak(nodes, eager=True) == 3 * KIB
+    assert peak(nodes, eager=True, until={1: 3}) == 4 * KIB
+
+
+def test_a_variable_that_is_still_read_is_copied_before_it_is_updated():
+    steps = (
+        ("v", "VarHandleOp", (), 1),
+        ("x", "Placeholder", (), 1),
+        ("read", "ReadVariableOp", ("v",), 1),
+    )
+    update = ("update", "AssignAddVariableOp", ("v", "x"), 0)
+    alone = graph(*steps[:2], update)
+    assert peak(alone, variables=("v",)) == 2 * KIB
+    read_later = graph(*steps, update, ("a", "Exp", ("read",), 1))
+    assert peak(read_later, eager=True, variables=("v",)) == 4 * KIB
+
+
+def test_a_loop_runs_as_often_as_its_condition_says():
+    frame = {"frame_name": "loop", "parallel_iterations": 1}
+    constant = {**frame, "is_constant": True}
+    nodes = graph(
+        ("x", "Placeholder", (), 1),
+        ("zero", "Const", (), 1),
+        ("one", "Const", (), 1),
+        ("three", "Const", (), 1),
+        ("list", "EmptyTensorList", (), 1),
+        ("enter i", "Enter", ("zero",), 1),
+        ("enter list", "Enter", ("list",), 1),
+        ("enter x", "Enter", ("x",), 1),
+        ("enter one", "Enter", ("one",), 1),
+        ("enter three", "Enter", ("three",), 1),
+        ("i", "Merge", ("enter i", "next i"), 2),
+        ("items", "Merge", ("enter list", "next list"), 2),
+        ("less", "Less", ("i", "enter three"), 1),
+        ("on", "LoopCond", ("less",), 1),
+        ("switch i", "Switch", ("i", "on"), 2),
+        ("switch items", "Switch", ("items", "on"), 2),
+        ("add", "AddV2", ("switch i:1", "enter one"), 1),
+        ("exp", "Exp", ("enter x",), 1),
+        ("push", "TensorListPushBack", ("switch items:1", "exp"), 1),
+        ("next i", "NextIteration", ("add",), 1),
+        ("next list", "NextIteration", ("push",), 1),
+        ("exit", "Exit", ("switch items:0",), 1),
+        ("stack", "TensorListStack", ("exit",), 1),
+        **{
+            "enter i": frame,
+            "enter list": frame,
+            "enter x": constant,
+            "enter one": constant,
+            "enter three": constant,
+        },
+    )
+    for name, value in (("zero", 0), ("one", 1), ("three", 3)):
+        node = next(each for each in nodes if each.name == name)
+        node.value = value
+        node.outputs = [Output("int32", ())]
+    for name in ("add", "less", "i"):
+        node = next(each for each in nodes if each.name == name)
+        node.outputs = [Output("int32", ())] * len(node.outputs)
+    stack = nodes[-1]
+    stack.outputs = [Output("float32", (3, 256))]
+    # what is fed, three results in the list, their copies stacked; counters have 4 B at most each
+    assert 7 * KIB <= peak(nodes) <= 7 * KIB + 16

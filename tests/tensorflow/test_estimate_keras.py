@@ -1,0 +1,230 @@
+"""Estimates of Keras models: against what a step takes, and against a published measurement."""
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorlens
+from tensorlens.errors import TensorlensError, UsageError
+from tests.tensorflow.estimate_models import (
+    batch_for,
+    cnn_3d,
+    loss,
+    lstm,
+    measured,
+    mlp,
+    transformer,
+)
+
+T4_PEAK = 7_991_122_432
+"""``get_memory_info('GPU:0')['peak']`` after a step of the network below on a Tesla T4."""
+
+
+def estimated(make, optimizer="sgd", eager=False):
+    model, batch = make()
+    return tensorlens.estimate(
+        model,
+        batch_size=batch,
+        optimizer=optimizer,
+        loss=loss(),
+        run_eagerly=eager,
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize("make", [mlp, cnn_3d, transformer])
+def test_an_eager_step_takes_what_was_estimated(make):
+    peaks = measured(make, "adam", eager=True)
+    assert estimated(make, "adam", eager=True).peak_allocated == pytest.approx(peaks[-1], rel=0.005)
+
+
+@pytest.mark.parametrize(("make", "optimizer"), [(cnn_3d, "sgd"), (transformer, "adam")])
+def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
+    peaks = measured(make, optimizer, eager=False)
+    # some of the steps run in the likeliest order
+    off = min(abs(estimated(make, optimizer).peak_allocated / each - 1) for each in peaks)
+    assert off < 0.03
+
+
+def test_a_loop_is_run_in_the_graph():
+    found = estimated(lstm)
+    steps, batch, units = 100, 32, 256
+    gates = 4 * steps * batch * units * 4
+    assert found.peak_allocated > gates, "backward needs the four gates of every step"
+    assert not [each for each in found.warnings if "shape" in each.text]
+
+
+def t4_network(relu_apart=False):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        return cnn_3d((150, 300, 150, 3), (64, 64, 128, 256), 512, relu_apart)[0]
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+@pytest.fixture(scope="module")
+def on_t4():
+    return tensorlens.estimate(t4_network(), batch_size=2, optimizer="adam", loss=loss(), card="t4")
+
+
+def test_a_published_peak_on_a_t4_is_met(on_t4):
+    assert on_t4.peak_allocated == pytest.approx(T4_PEAK, rel=0.05)
+
+
+def test_an_activation_may_be_a_layer_of_its_own(on_t4):
+    apart = tensorlens.estimate(
+        t4_network(relu_apart=True), batch_size=2, optimizer="adam", loss=loss(), card="t4"
+    )
+    assert apart.peak_allocated == on_t4.peak_allocated
+    assert apart.peak_reserved == on_t4.peak_reserved
+
+
+def test_the_popular_formula_is_told_as_it_was_published(on_t4):
+    (formula,) = on_t4.formulas
+    assert round(formula.nbytes / 2**30, 3) == 2.383
+    apart = tensorlens.estimate(
+        t4_network(relu_apart=True), batch_size=2, optimizer="adam", loss=loss(), card="t4"
+    )
+    # the author's last layer computes in float32 there, for 80 bytes more
+    assert round(apart.formulas[0].nbytes / 2**30, 3) == 4.167
+    assert "weights + layer outputs: 2.38 GiB (-68%)" in str(on_t4)
+
+
+def test_copies_that_pooling_makes_are_a_term(on_t4):
+    conv, pooled = 2 * 148 * 298 * 148 * 64 * 2, 2 * 74 * 149 * 74 * 64 * 2
+    (term,) = [each for each in on_t4.terms if each.name == "copies with channels first"]
+    assert term.nbytes.point == 2 * (conv + pooled)
+
+
+def test_roles_and_layers_add_up_to_the_peak(on_t4):
+    assert sum(on_t4.by_role.values()) == on_t4.peak_allocated
+    assert sum(on_t4.by_module.values()) == on_t4.peak_allocated
+    assert on_t4.by_role["optimizer"] > 2 * 1_356_000 * 4, "two slots of float32 a weight"
+    assert any("max_pooling3d" in str(each) for each in on_t4.by_module)
+
+
+def test_a_policy_can_be_asked_for():
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(1000), layers.Dense(1000)])
+    options = {"batch_size": 4096, "optimizer": "sgd", "loss": "mse", "device": "cpu"}
+    whole = tensorlens.estimate(model, **options)
+    half = tensorlens.estimate(model, policy="mixed_bfloat16", **options)
+    assert half.by_role["parameter"] == whole.by_role["parameter"]
+    assert half.by_role["activation"] < whole.by_role["activation"]
+
+
+def test_a_model_that_was_never_compiled_stays_so():
+    model, batch = mlp()
+    weights = [each.numpy().tobytes() for each in model.weights]
+    attributes = {name: id(value) for name, value in model.__dict__.items()}
+    tensorlens.estimate(model, batch_size=batch, optimizer="adam", loss=loss(), device="cpu")
+    assert not model.compiled
+    assert {name: id(value) for name, value in model.__dict__.items()} == attributes
+    assert [each.numpy().tobytes() for each in model.weights] == weights
+    assert model.metrics == []
+
+
+def test_a_model_in_training_goes_on_as_if_nothing_had_been_asked():
+    def trained(ask):
+        keras.utils.set_random_seed(1)
+        model, batch = cnn_3d()
+        model.compile("adam", loss(), metrics=["accuracy"])
+        data = [batch_for(model, batch)]
+        model.make_train_function()
+        model.train_function(iter(data))
+        step = model.train_function
+        slots = len(model.optimizer.variables)
+        if ask:
+            tensorlens.estimate(model, batch_size=batch, device="cpu")
+        assert model.train_function is step
+        assert len(model.optimizer.variables) == slots
+        model.train_function(iter(data))
+        kept = [*model.weights, *model.optimizer.variables]
+        return [each.numpy().tobytes() for each in kept]
+
+    assert trained(ask=True) == trained(ask=False)
+
+
+def test_no_memory_is_left_behind():
+    import gc
+
+    from tensorlens.frameworks.tensorflow.cpu import cpu_counter
+
+    read = cpu_counter().reader()
+    model, batch = mlp()
+    for _ in range(2):
+        gc.collect()
+        before = read()[0]
+        tensorlens.estimate(model, batch_size=batch, optimizer="adam", loss=loss(), device="cpu")
+        peak = read()[1]
+        gc.collect()
+    weights = sum(each.numpy().nbytes for each in model.weights)
+    assert peak - before < weights / 10, "no slot of the optimizer is allocated"
+    assert read()[0] - before < 1024, "TensorFlow keeps a few scalars of its own"
+
+
+def test_a_train_step_of_ones_own_is_traced():
+    class Doubled(keras.Model):
+        def train_step(self, data):
+            inputs, targets = data
+            with tf.GradientTape() as tape:
+                lost = self.compute_loss(y=targets, y_pred=self(inputs, training=True)) * 2.0
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(lost, weights), weights)
+            return {"loss": lost}
+
+    given = keras.Input((100,))
+    model = Doubled(given, layers.Dense(200)(given))
+    found = tensorlens.estimate(model, batch_size=8, optimizer="sgd", loss="mse", device="cpu")
+    assert found.by_role["parameter"] == (100 * 200 + 200) * 4
+    lines = [each.function for each in found.by_line if each is not None]
+    assert not lines or all("train_step" in each for each in lines)
+
+
+def test_the_largest_batch_is_found():
+    model, _ = cnn_3d()
+    model.compile("sgd", loss())
+    best = tensorlens.max_batch(model, "1 GiB", card="t4")
+    assert best.estimates[best].needed.point <= 2**30 < best.estimates[best + 1].needed.point
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"device": "tpu"}, "cuda and cpu"),
+        ({"loss": None}, "not compiled"),
+        ({"card": "h1000"}, "no card is known"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(options, said):
+    model, _ = mlp()
+    with pytest.raises(UsageError, match=said):
+        tensorlens.estimate(model, **{"loss": "mse", "optimizer": "sgd", **options})
+
+
+def test_a_model_without_shapes_is_asked_for_them():
+    model = keras.Sequential([layers.Dense(10)])
+    with pytest.raises(UsageError, match="input_shape"):
+        tensorlens.estimate(model, optimizer="sgd", loss="mse", device="cpu")
+
+
+def test_a_step_that_cannot_be_traced_says_why():
+    given = keras.Input((4,))
+    model = keras.Model(given, layers.Dense(3)(given))
+
+    def refuse(targets, predictions):
+        raise ValueError("no loss today")
+
+    with pytest.raises(TensorlensError, match="no loss today"):
+        tensorlens.estimate(model, optimizer="sgd", loss=refuse, device="cpu")
+
+
+def test_it_prints_and_is_saved(on_t4, tmp_path):
+    text = str(on_t4)
+    assert "outside of tensorflow" in text
+    assert "Rules of thumb, for comparison" in text
+    assert "XLA" in text
+    for ending in ("html", "json", "txt", "tlens"):
+        assert on_t4.save(tmp_path / f"estimate.{ending}").stat().st_size > 1000

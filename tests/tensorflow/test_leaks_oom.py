@@ -1,0 +1,102 @@
+"""TensorFlow's failed allocations: what was asked for, by which line, and what was resident."""
+
+import gc
+
+import keras
+import numpy
+import pytest
+import tensorflow as tf
+
+import tensorlens
+from tensorlens.capture import oom
+from tensorlens.capture.oom import explain
+from tensorlens.capture.remedies import remedies
+from tensorlens.frameworks.words import TENSORFLOW
+from tensorlens.records.failures import Request
+
+HUGE = 1 << 45
+"""Floats that no machine has: 2**47 bytes."""
+ASKED = "tensorlens: out of memory: 128.00 TiB (140,737,488,355,328 B) were asked for on cpu"
+
+
+@pytest.fixture(autouse=True)
+def fresh_budget(monkeypatch):
+    monkeypatch.setattr(oom, "_budget", oom._Budget())
+    gc.collect()
+
+
+def caught(function, *given):
+    try:
+        function(*given)
+    except tf.errors.ResourceExhaustedError as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def note(error):
+    (text,) = getattr(error, "__notes__", [])
+    return text.splitlines()[1:]
+
+
+def ask():
+    return tf.fill((HUGE,), 2.5)  # asked here
+
+
+@tf.function
+def ask_in_a_graph(count):
+    return tf.fill((count,), 2.5) * 2.0  # asked in the graph
+
+
+class Wide(keras.layers.Layer):
+    def call(self, x):
+        count = tf.cast(tf.shape(x)[0], tf.int64) * (HUGE // 4)
+        return x + tf.fill((count,), 1.0)[0]  # asked in fit
+
+
+def line_of(function, offset):
+    code = function.__code__
+    return f"{__file__}:{code.co_firstlineno + offset}"
+
+
+def test_eager_operations_in_a_recording():
+    def region():
+        with tensorlens.record():
+            ask()
+
+    lines = note(caught(region))
+    assert lines[0] == ASKED
+    assert lines[1] == f"  by     {line_of(ask, 1)} in ask"
+    assert lines[2] == "           return tf.fill((HUGE,), 2.5)  # asked here"
+
+
+def test_a_graph_names_its_node_and_the_line_that_made_it():
+    found = explain(caught(ask_in_a_graph, tf.constant(HUGE, tf.int64)))
+    assert (found.request.device, found.request.nbytes) == ("cpu", HUGE * 4)
+    assert str(found.request.line).startswith(line_of(ask_in_a_graph.python_function, 2))
+    assert found.request.source == "return tf.fill((count,), 2.5) * 2.0  # asked in the graph"
+    assert found.request.op == "Fill"
+
+
+def test_fit_names_the_layers_node_and_line_and_what_was_resident():
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(7), Wide()])
+    model.compile("sgd", "mse")
+    x, y = numpy.ones((4, 5), "float32"), numpy.ones((4, 7), "float32")
+    found = explain(caught(lambda: model.fit(x, y, verbose=0)))
+    assert found.request.nbytes == HUGE * 4
+    assert str(found.request.line).startswith(line_of(Wide.call, 2))
+    assert found.request.op.endswith("/Fill")
+    kernel = model.layers[0].kernel
+    (row,) = (each for each in found.snapshot.tensors if each.name == kernel.path)
+    assert (row.role, row.nbytes) == ("parameter", 5 * 7 * 4)
+
+
+def test_remedies_are_in_words_of_tensorflow():
+    weight = tf.Variable(tf.fill((100,), 2.5))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.exp(weight))
+    snapshot = tensorlens.MemReporter().snapshot()
+    request = Request("cpu", 400, "no memory")
+    texts = [each.text for each in remedies(request, snapshot, words=TENSORFLOW)]
+    del tape, loss
+    assert any("keras.remat()" in text for text in texts), texts
+    assert not any("torch" in text for text in texts)
