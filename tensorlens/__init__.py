@@ -31,6 +31,8 @@ _HOME = {
     "record": "tensorlens.capture.record",
     "explain_oom": "tensorlens.capture.hooks",
     "Estimate": "tensorlens.records.estimates",
+    "Comparison": "tensorlens.records.comparisons",
+    "compare": "tensorlens.comparing.asking",
     "MaxBatch": "tensorlens.estimating.batches",
     "Scaling": "tensorlens.estimating.scaling",
     "estimate": "tensorlens.estimating.asking",
@@ -44,6 +46,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Comparison",
     "Difference",
     "Estimate",
     "LeakReport",
@@ -59,6 +62,7 @@ __all__ = [
     "Snapshot",
     "TensorlensError",
     "clear_global_line_profiler",
+    "compare",
     "estimate",
     "estimate_cards",
     "explain_oom",
@@ -77,6 +81,7 @@ if TYPE_CHECKING:
     from tensorlens.capture.hooks import explain_oom
     from tensorlens.capture.record import record
     from tensorlens.census.reporter import MemReporter
+    from tensorlens.comparing.asking import compare
     from tensorlens.errors import TensorlensError
     from tensorlens.estimating.asking import estimate, estimate_cards
     from tensorlens.estimating.batches import MaxBatch, max_batch
@@ -90,6 +95,7 @@ if TYPE_CHECKING:
     )
     from tensorlens.lines.profiler import LineProfiler
     from tensorlens.queues.asking import inputs
+    from tensorlens.records.comparisons import Comparison
     from tensorlens.records.differences import Difference
     from tensorlens.records.estimates import Estimate
     from tensorlens.records.leaks import LeakReport

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def examine() -> Iterator[Finding]:
     """Yield what is found, first what everything rests on."""
     yield _python()
     yield from _torch()
-    yield _tensorflow()
+    yield from _tensorflow()
     for module, package, extra, feature in _EXTRAS:
         if find_spec(module) is None:
             remedy = f"for {feature}: pip install 'tensorlens[{extra}]'"
@@ -154,13 +155,40 @@ def _process(why: str) -> Finding:
     return Finding("cpu", True, detail, measures=True)
 
 
-def _tensorflow() -> Finding:
+def _tensorflow() -> Iterator[Finding]:
     if find_spec("tensorflow") is None:
-        return Finding("tensorflow", False, "not installed; pip install 'tensorlens[tensorflow]'")
-    name = _with_version("tensorflow", "tensorflow", "tensorflow-cpu")
-    if find_spec("tensorlens.frameworks.tensorflow") is None:
-        return Finding(name, True, "installed; measured by the process's memory only")
-    return Finding(name, True, "installed; its allocators count the bytes")
+        remedy = "pip install 'tensorlens[tensorflow]'"
+        yield Finding("tensorflow", False, f"not installed; {remedy}")
+        return
+    # what it says of itself when it is imported is no finding
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        inventory = importlib.import_module("tensorlens.frameworks.tensorflow.inventory").take()
+    except Exception as error:  # as for torch
+        reason = (str(error).strip().splitlines() or [""])[0]
+        detail = f"installed but unusable: {type(error).__name__}: {reason}; reinstall tensorflow"
+        yield Finding("tensorflow", False, detail)
+        return
+    counter, part = inventory.cpu, "tensorflow"
+    yield Finding(f"tensorflow {inventory.version}", True, "its allocators count the bytes")
+    figures = [each for each in ("allocated", "peak", "reserved") if each not in counter.missing]
+    detail = f"{', '.join(figures)} from: {counter.source}; {counter.precision}"
+    yield Finding("cpu", True, detail, measures=True, part_of=part)
+    if inventory.native:
+        detail = f"built, and kept in {inventory.cache}"
+    else:
+        detail = inventory.fallback or "TENSORLENS_COUNTER asks for another"
+    yield Finding("native counter", inventory.native, detail, part_of=part)
+    detail = inventory.unread or "tensors, variables and tapes are read natively"
+    yield Finding("snapshots", inventory.unread is None, detail, part_of=part)
+    detail = inventory.not_followed or "nodes go to the lines that made them"
+    yield Finding("graph functions", inventory.not_followed is None, detail, part_of=part)
+    if inventory.gpu is None:
+        detail = "not in this tensorflow; needs a build for GPUs: tensorflow[and-cuda]"
+        yield Finding("gpu", False, detail, part_of=part)
+    else:
+        detail = f"a {inventory.gpu} build: allocated and peak from get_memory_info"
+        yield Finding("gpu", True, detail, part_of=part)
 
 
 def _with_version(name: str, *packages: str) -> str:

@@ -48,7 +48,7 @@ TENSORFLOW = Words(
     unseen="TensorFlow's runtime: a graph's constants, a queue, a table, buffers of a dataset",
     gradients="del the list of them before the next forward pass, unless they add up",
     activations=(
-        "a smaller batch, keras.remat() or tf.recompute_grad(), the mixed_float16 or mixed_bfloat16 "
-        "policy; no GradientTape where no gradients follow"
+        "a smaller batch, keras.remat() or tf.recompute_grad(), the mixed_float16 or "
+        "mixed_bfloat16 policy; no GradientTape where no gradients follow"
     ),
 )

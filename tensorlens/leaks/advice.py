@@ -83,13 +83,13 @@ class _Way:
         places = [
             at
             for at, each in enumerate(self.references[:end])
-            if at >= begin and self._may_grow(each)
+            if at >= begin and self.may_grow(each)
         ]
         if len(places) > 1:
             places = [at for at in places if _is_last(self.references[at])]
         return places[0] if len(places) == 1 else None
 
-    def _may_grow(self, each: Reference) -> bool:
+    def may_grow(self, each: Reference) -> bool:
         long = each.limit is None and (each.length or 0) >= self.facts.steps
         return long and each.kind in ("item", "key") and not each.text.startswith("tuple")
 
@@ -188,7 +188,8 @@ def _optimizer(way: _Way) -> str | None:
             return "call add_param_group() once, not in each step"
         if not is_groups:
             return "make the parameters once: the optimizer keeps the state of replaced ones"
-    if way.facts.role == "optimizer" and way.facts.words is not TORCH and way.grows() is not None:
+    is_kerass = way.facts.role == "optimizer" and way.facts.words is not TORCH
+    if is_kerass and any(map(way.may_grow, way.references)):
         return "make the optimizer once, before the loop: each one that was made is kept"
     return None
 

@@ -453,7 +453,6 @@ def metric_that_is_never_reset():
 def optimizers_made_in_each_step():
     optimizers = []
     weight = keras.Variable(filled(5, 3))
-    gradient = filled(5, 3)
 
     def step():
         # the number of iterations, and the rate, whose value all of them share

@@ -89,7 +89,7 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
         return _renamed(_without_model([], given), chain)
     parts = _parts(nodes, chain, int(model.optimization_params.ram_budget))
     ahead = [part for part in parts if part.ahead]
-    one = _largest(ahead, given)
+    one = _largest([part for part in parts if part.unit == "batch"], given)
     batches = sum(part.elements or 0 for part in ahead)
     most = _sum([part.max_elements for part in ahead])
     parts = tuple(_with_bytes(part, one) for part in parts)
@@ -99,7 +99,7 @@ def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
     if most is None:
         missing["max_batches"] = next((part.missing for part in ahead if part.missing), "")
     if max_nbytes is None:
-        missing["max_nbytes"] = reasons[0] if reasons else _NO_SIZE
+        missing["max_nbytes"] = "; ".join(dict.fromkeys(reasons)) or _NO_SIZE
     if one is None:
         missing["batch_nbytes"] = _NO_SIZE
     rules = dict.fromkeys(part.rule for part in ahead)

@@ -9,14 +9,16 @@ from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census_table import Births
 from tensorlens.frameworks.foreign_memory import note_foreign
 from tensorlens.frameworks.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.tensorflow.census.runtime import RuntimeBlocks
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
 from tensorlens.records.ledger import Block, Ledger
 from tensorlens.records.tensors import TensorTable
 
 _UNNAMED = (
-    "blocks that no tensor known to Python or to a tape accounts for: constants that the kernels "
-    "of graphs keep, what datasets hold ahead, tables, kernels' scratch"
+    "blocks that neither a tensor known to Python or to a tape nor a node of a graph accounts for: "
+    "what datasets hold ahead, what kernels made before anybody watched, their scratch"
 )
+_LISTED = 100
 ONE = 16
 """Bytes of the largest number."""
 _SCALAR = "a number kept in the tensor's own object, not of TensorFlow's allocator"
@@ -29,22 +31,27 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
         named = sum(table.storage_nbytes[row] for row in rows if table.alias[row] < 0)
         reason = f"{counter.source} does not count tensors alone"
         return host_ledger(Handed(counter.source, counter.precision, named, reason=reason))
-    balance = counter.allocator.balance(array("Q", map(table.storage.__getitem__, rows)))
+    allocator = counter.allocator
+    addresses = array("Q", map(table.storage.__getitem__, rows))
+    balance = allocator.balance(addresses, _LISTED, by_node=True)
     foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
     _note_scalars(table, foreign)
     note_foreign(table, foreign, "TensorFlow")
-    blocks = tuple(
+    runtime = RuntimeBlocks(balance.tagged, allocator, births)
+    runtime.add_to(table)
+    unmatched = [
         Block(address, size, births.line(birth) if birth >= 0 else None)
         for address, size, birth in balance.unmatched
-    )
+    ]
+    blocks = sorted((*unmatched, *runtime.others), key=lambda block: -block.nbytes)
     ledger = host_ledger(
         Handed(
             source=counter.source,
             precision=counter.precision,
-            named=balance.named,
+            named=balance.named + runtime.named,
             allocated=balance.allocated,
-            blocks=blocks,
-            block_count=balance.unmatched_count,
+            blocks=tuple(blocks[:_LISTED]),
+            block_count=balance.unmatched_count + len(runtime.others),
             kernels_reason="oneDNN does not count what it keeps for its next call",
         )
     )

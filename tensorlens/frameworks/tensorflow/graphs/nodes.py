@@ -75,6 +75,14 @@ class Nodes:
             self._found[key] = self._find(node_name, function_name)
         return self._found[key]
 
+    def homes(self, node_name: str, function_name: str | None = None) -> list[tuple[str, str]]:
+        """Return the functions that have a node, and the type of its operation there.
+
+        The arguments are those of :meth:`find`, which takes longer as it reads lines as well.
+        """
+        places = self._places(node_name, function_name) if node_name else []
+        return [(body.name, node.op) for body, node in places]
+
     def of(self, op: Any) -> NodeOrigin:
         """Return where an operation of a live graph comes from."""
         graph = op.graph
@@ -90,17 +98,21 @@ class Nodes:
             return self._around(name)
         if is_compiled(name):
             return NodeOrigin(op="XLA")
+        return agreed([self._origin(*place) for place in self._places(name, function)])
+
+    def _places(self, name: str, function: str | None) -> list[_Place]:
+        """Return the nodes that a name may be of."""
         body = self.functions.body(function) if function else None
         if body is not None:
             place = self._place(body, name)
             if place is not None:
-                return self._origin(*place)
+                return [place]
         others = self._besides(function)
         places = [place for other in others if (place := self._place(other, name)) is not None]
         if body is not None and not places:
             near = _near(body, name)
             places = [near] if near is not None else []
-        return agreed([self._origin(*place) for place in places])
+        return places
 
     def _besides(self, function: str | None) -> list[Body]:
         """Return the bodies of all functions but those that one calls."""

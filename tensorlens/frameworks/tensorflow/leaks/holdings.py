@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -70,7 +71,8 @@ class _Look:
             self._uses = Tapes(wrappers, tensors)
             self._names = NamedRows(heap, self._rows, self._uses, ()).names
             self._sizes = _sizes(addresses)
-            self._arrays = outside([*self._sizes.items()], heap.objects).arrays
+            arrays = outside([*self._sizes.items()], heap.objects).arrays
+            self._arrays = {address: _outermost(each) for address, each in arrays.items()}
             self._at: dict[int, list[int]] = {}
             for number, row in enumerate(self._rows.all):
                 if row.fact.address in self._sizes:
@@ -102,7 +104,7 @@ class _Look:
     def survivor(self, address: int) -> Survivor:
         """Return what is known of the block at an address."""
         rows, size = self._at.get(address, []), self._sizes[address]
-        arrays = tuple(self._arrays.get(address, ()))
+        arrays = self._arrays.get(address, ())
         if not rows:
             bytes_shown = shown(arrays) if arrays else 0
             return Survivor(address, size, arrays=arrays, shown=bytes_shown, words=TENSORFLOW)
@@ -201,6 +203,14 @@ def _recorded(tapes: Sequence[Any], tensors: Reader) -> dict[int, Any]:
             found.update(dict.fromkeys(inputs, tape))
         found.update((tensor, tape) for tensor, _ in made)
     return found
+
+
+def _outermost(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Return arrays without those that TensorFlow makes for a ``memoryview`` of a tensor."""
+    base = sys.modules["numpy"].ndarray.base.__get__
+    views = (each for each in map(base, arrays) if type(each) is memoryview)
+    inner = {id(view.obj) for view in views}
+    return tuple(array for array in arrays if id(array) not in inner)
 
 
 def _by_tape(tape: Any, row: Row) -> Holder:

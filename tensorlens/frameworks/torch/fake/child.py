@@ -9,20 +9,14 @@ import os
 import pickle
 import sys
 import tempfile
-import traceback
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
-from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.torch.fake.device.setup import Readiness, prepare
-from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
+from tensorlens.frameworks.torch.fake.failing import failure
+from tensorlens.frameworks.torch.fake.jobs import Answer, Job, Progress
 from tensorlens.records.cards import H100
 
-_PACKAGE = str(Path(__file__).parents[3]) + os.sep
 _PASSING = (tempfile.gettempdir() + os.sep, os.devnull, "/dev/", "/proc/")
-_LAST = 2000
-"""Characters of the program's own output that a failure shows."""
 
 
 def serve() -> None:
@@ -48,7 +42,7 @@ def serve() -> None:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 answer = _answer(job, readiness, target)
         except BaseException as error:
-            answer = _failure(error, output.getvalue())
+            answer = failure(error, output.getvalue())
         _send(target, answer)
         gc.collect()
 
@@ -93,23 +87,3 @@ def _answer(job: Job, readiness: Readiness, target: BinaryIO) -> Answer:
 def _send(target: BinaryIO, answer: Answer) -> None:
     pickle.dump(answer, target, protocol=5)
     target.flush()
-
-
-def _failure(error: BaseException, output: str) -> Failure:
-    if isinstance(error, TensorlensError):
-        return Failure(str(error), is_usage=isinstance(error, UsageError))
-    kind = type(error).__name__
-    text = " ".join(str(error).split())[:300]
-    lines = [*_own_frames(error), f"{kind}: {error}"]
-    last = output[-_LAST:].strip()
-    if last:
-        lines += ["it wrote last:", last]
-    return Failure(f"the program failed: {kind}: {text}", "\n".join(lines))
-
-
-def _own_frames(error: BaseException) -> Iterator[str]:
-    """Give the traceback from where the program begins, without our own frames."""
-    entries: list[Any] = traceback.extract_tb(error.__traceback__)
-    begins = next((at + 1 for at, each in enumerate(entries) if each.name == "call_program"), 0)
-    own = [each for each in entries[begins:] if not each.filename.startswith(_PACKAGE)]
-    yield from (line.rstrip() for line in traceback.format_list(own))

@@ -18,8 +18,12 @@ import cloudpickle
 from tensorlens.errors import UsageError
 
 
-def pack(function: Callable[..., Any]) -> bytes:
+def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
     """Return a function as :func:`unpack` takes it; torch is not imported for it.
+
+    Args:
+        function: what is packed.
+        with_data: whether tensors that it refers to go with their values.
 
     Raises:
         UsageError: something that it refers to cannot go to another process.
@@ -30,7 +34,7 @@ def pack(function: Callable[..., Any]) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     stream = io.BytesIO()
     try:
-        _Pickler(stream).dump(function)
+        (cloudpickle.Pickler if with_data else _Pickler)(stream).dump(function)
     except Exception as error:
         reason = " ".join(str(error).split())
         name = getattr(function, "__qualname__", repr(function))

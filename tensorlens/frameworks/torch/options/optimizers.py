@@ -36,24 +36,18 @@ class Optimizers(Option):
     def building(self) -> Iterator[None]:
         """Make the optimizers that are asked for in the place of others."""
         kind = torch.optim.Optimizer
-        had = "__new__" in vars(kind)
-        before = vars(kind).get("__new__")
-        first, exchanged = self, self._exchanged
+        exchanged = self._exchanged
 
         def new(cls: type, *args: Any, **kwargs: Any) -> Any:
-            if first._inside:
-                return object.__new__(cls)
-            return exchanged(cls, args, kwargs)
+            is_copy = not args and not kwargs
+            return object.__new__(cls) if self._inside or is_copy else exchanged(cls, args, kwargs)
 
         kind.__new__ = new
         try:
             yield
         finally:
-            if had:
-                kind.__new__ = before
-            else:
-                del kind.__new__
-                # without it, object's own takes arguments again only where __init__ is defined
+            # taken away, the class would refuse arguments ever after (object_new of CPython)
+            kind.__new__ = _plain
         if not self._made:
             raise CannotApply("make_step() makes no optimizer of torch: there is none to change")
 
@@ -71,6 +65,10 @@ class Optimizers(Option):
         if isinstance(made, cls):
             _initialised_once(made)
         return made
+
+
+def _plain(cls: type, *args: Any, **kwargs: Any) -> Any:
+    return object.__new__(cls)
 
 
 def _kind(name: str | None, stage: Stage) -> type | None:

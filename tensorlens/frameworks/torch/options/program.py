@@ -11,7 +11,7 @@ import torch
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.fake.jobs import Program
 from tensorlens.frameworks.torch.fake.parcels import unpack
-from tensorlens.frameworks.torch.fake.steps import beginning
+from tensorlens.frameworks.torch.fake.steps import Enough, beginning
 from tensorlens.frameworks.torch.options.activations import (
     Autocast,
     ChannelsLast,
@@ -25,9 +25,6 @@ from tensorlens.frameworks.torch.options.sharding import Shards
 from tensorlens.frameworks.torch.options.stage import Option, Stage
 from tensorlens.frameworks.trials import CannotApply, Choice
 
-BEGIN = f"{__name__}:begin"
-"""What an estimate is asked for: :func:`begin`, as ``module:function``."""
-
 _KINDS: dict[str, type[Option]] = {
     "set_to_none": SetToNone,
     "shards": Shards,
@@ -39,12 +36,27 @@ _KINDS: dict[str, type[Option]] = {
     "accumulate": Accumulate,
 }
 """In the order in which they act on a model: what is checkpointed is compiled, not the reverse."""
+_NEEDS_STEP = "built-in settings need a make_step() that returns step(): this is a whole program"
 _OF_OPTIMIZERS = ("optimizer", "fused", "foreach")
 
 
 def begin(program: Program, choice: Choice, batch: int | None = None) -> Any:
     """Begin a program on tensors without data, with an option; return its step."""
-    return Optioned(program, choice, batch, estimated=True).begin()
+    optioned = Optioned(program, choice, batch, estimated=True)
+    step = optioned.begin()
+    if step is None:
+        return None
+
+    def checked() -> None:
+        step()
+        optioned.finished()
+
+    return checked
+
+
+def begin_batch(batch: int, program: Program, choice: Choice, times: int = 1) -> Any:
+    """Begin it with a batch, the first argument, of so many ``times`` the number."""
+    return begin(program, choice, batch * times)
 
 
 class Optioned:
@@ -78,12 +90,15 @@ class Optioned:
         with contextlib.ExitStack() as stack:
             for option in self._options:
                 stack.enter_context(option.building())
-            step = self._made()
+            try:
+                step = self._made()
+            except Enough:
+                if self._options:
+                    raise CannotApply(_NEEDS_STEP) from None
+                raise
         if step is None:
             if self._options:
-                raise CannotApply(
-                    "built-in settings need a step: a make_step() that returns step()"
-                )
+                raise CannotApply(_NEEDS_STEP)
             return None
         for option in self._options:
             option.built()

@@ -1,0 +1,122 @@
+"""Options as a person gives them, checked."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.torch.fake.parcels import pack
+from tensorlens.frameworks.trials import OPTIONS, Catalogue, Choice, catalogue
+from tensorlens.records.comparisons import texts
+
+Given = Mapping[str, Any] | Callable[..., Any] | None
+
+_FUNCTION, _ARGUMENTS = "function", "arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option, checked and ready to travel."""
+
+    name: str
+    choice: Choice
+    settings: tuple[str, ...]
+    """As the record shows them."""
+
+
+def checked(
+    given: Mapping[str, Given],
+    *,
+    framework: str,
+    arguments: Mapping[str, Any],
+    with_data: bool,
+) -> tuple[Option, ...]:
+    """Return options, checked.
+
+    Args:
+        given: name to option.
+        framework: whose built-in settings they are of.
+        arguments: keyword arguments of ``make_step`` that all options share.
+        with_data: whether functions take the values of tensors along.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+    """
+    if framework not in OPTIONS:
+        raise UsageError(f"framework={framework!r}: there is {', '.join(OPTIONS)}")
+    if not isinstance(given, Mapping) or not given:
+        raise UsageError(
+            'options: give a mapping of names to options: {"baseline": {}, "adam": {"optimizer":'
+            ' "adam"}}'
+        )
+    known = catalogue(framework)
+    return tuple(_option(name, each, known, arguments, with_data) for name, each in given.items())
+
+
+def parsed(texts_given: Sequence[str], known: Catalogue) -> dict[str, Any]:
+    """Return the settings that ``optimizer=adam``, ``fused=True`` and so on stand for.
+
+    Raises:
+        UsageError: one is not ``NAME=VALUE``.
+    """
+    found: dict[str, Any] = {}
+    for each in texts_given:
+        name, separator, value = each.partition("=")
+        name = name.strip()
+        if not separator or not name.isidentifier():
+            raise UsageError(f"{each!r}: give NAME=VALUE, as in optimizer=adam")
+        target = found if name in known else found.setdefault(_ARGUMENTS, {})
+        target[name] = _value(value.strip())
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def _option(
+    name: Any, given: Given, known: Catalogue, arguments: Mapping[str, Any], with_data: bool
+) -> Option:
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f"the name of an option is a text, not {name!r}")
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        if not callable(given):
+            raise UsageError(
+                f"option {name!r} is a {type(given).__name__}: give a dict of settings, or a"
+                " function that is called with make_step and returns the step"
+            )
+        given = {_FUNCTION: given}
+    settings = {key: value for key, value in given.items() if key in known}
+    own = {**arguments, **_arguments(name, given.get(_ARGUMENTS, {}))}
+    for key in given:
+        if key not in known and key not in (_FUNCTION, _ARGUMENTS):
+            names = ", ".join([*known, _FUNCTION, _ARGUMENTS])
+            raise UsageError(f"option {name!r}: there is no setting {key!r}; there are {names}")
+    for key, value in settings.items():
+        if not known[key].check(value):
+            raise UsageError(f"option {name!r}: {key}={value!r}: it takes {known[key].takes}")
+    function = given.get(_FUNCTION)
+    if function is not None and not callable(function):
+        raise UsageError(f"option {name!r}: function= takes a function, not {function!r}")
+    parcel = None if function is None else pack(function, with_data=with_data)
+    shown = texts(settings)
+    shown += texts(given.get(_ARGUMENTS, {}))
+    if function is not None:
+        shown += (f"{getattr(function, '__name__', type(function).__name__)}()",)
+    # in the order of the catalogue, in which they are applied
+    ordered = {key: settings[key] for key in known if key in settings}
+    return Option(name, Choice(ordered, own, parcel), shown)
+
+
+def _arguments(name: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise UsageError(f"option {name!r}: arguments= takes a dict of make_step's arguments")
+    return given

@@ -1,0 +1,341 @@
+"""The same step under several memory options: what each takes, and what it costs. Bytes; None is
+unknown, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.records.checking import check_schema
+from tensorlens.records.restoring import restored
+from tensorlens.records.spread import Ratio, ratio
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = "tensorlens.comparison"
+VERSION = 1
+
+RAN, CANNOT, FAILED, OUT_OF_MEMORY = "ran", "cannot", "failed", "out of memory"
+"""What became of an option: figures, cannot work here, the program failed, no room."""
+
+WITHIN = 1.10
+"""The question "within 10 % of the speed" takes so many times the baseline's time."""
+
+SAME_LOSS = 1e-5
+"""Losses that are nearer than this part of the baseline's are the same."""
+
+LEAST, BATCH, QUICK = "least memory", "largest batch", "least memory within 10 % of the speed"
+QUESTIONS = (LEAST, BATCH, QUICK)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One option."""
+
+    name: str
+    settings: tuple[str, ...] = ()
+    """What it is: ``optimizer=adam``."""
+    status: str = RAN
+    why: str = ""
+    """Why there are no figures; empty where it ran."""
+    details: str = ""
+    """The program's traceback, and what it wrote last."""
+    peak_allocated: int | None = None
+    """The highest over set-up and all steps, and over repeats."""
+    peak_reserved: int | None = None
+    """What the allocator held for it; on a measured CPU the peak of the resident set."""
+    setup_allocated: int | None = None
+    """When the first step begins."""
+    least_capacity: int | None = None
+    """The least memory that it can do with."""
+    largest_batch: int | None = None
+    """That fits into the capacity; 0 where not even the smallest does."""
+    beyond: str = ""
+    """Why no larger batch: what became of the next one."""
+    peaks: tuple[int, ...] = ()
+    """Peak allocated of each repeat."""
+    seconds: tuple[float, ...] = ()
+    """Of one step, the median in each repeat."""
+    losses: tuple[float | None, ...] = ()
+    """Of each step in the first repeat; None is no finite number."""
+    notes: tuple[str, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+    """Figure to why it is None or empty."""
+
+    @property
+    def ran(self) -> bool:
+        """Whether it has figures."""
+        return self.status == RAN
+
+
+@dataclass(frozen=True, slots=True)
+class LossCheck:
+    """An option's losses against the baseline's, as parts of those."""
+
+    first: float
+    """At the first step, before any optimizer could make a difference; infinite where one loss
+    is no finite number."""
+    largest: float
+    """Over all steps."""
+
+    @property
+    def verdict(self) -> str:
+        """``same``, ``same at first`` or ``differs``."""
+        if self.largest <= SAME_LOSS:
+            return "same"
+        return "same at first" if self.first <= SAME_LOSS else "differs"
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The answer to one question."""
+
+    question: str
+    names: tuple[str, ...]
+    """Several where nothing tells them apart; none where it is not known."""
+    why: str
+    """The figure that decides, or why it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same step under named options; prints itself, in a notebook as HTML."""
+
+    outcomes: tuple[Outcome, ...]
+    baseline: str
+    device: str
+    provenance: str
+    """``measured`` or ``estimated``."""
+    program: str = ""
+    framework: str = "torch"
+    card: str = ""
+    """Of an estimate, or of the device that was measured."""
+    capacity: int | None = None
+    """What the largest batch has to fit into."""
+    batch: int | None = None
+    """What ``make_step`` was called with; None: nothing."""
+    steps: int = 0
+    repeats: int = 1
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Outcome:
+        for outcome in self.outcomes:
+            if outcome.name == name:
+                return outcome
+        known = ", ".join(repr(each.name) for each in self.outcomes)
+        raise UsageError(f"there is no option {name!r}: there are {known}")
+
+    def saved(self, name: str) -> int | None:
+        """Return the bytes by which an option's peak is below the baseline's."""
+        here, before = self[name].peak_allocated, self[self.baseline].peak_allocated
+        return None if here is None or before is None else before - here
+
+    def time_ratio(self, name: str, to: str | None = None) -> Ratio | None:
+        """Return the time per step as a ratio to the baseline's, or to another option's.
+
+        None where one of them has no times.
+        """
+        base = self[self.baseline if to is None else to]
+        return ratio(self[name].seconds, base.seconds)
+
+    def loss_check(self, name: str) -> LossCheck | None:
+        """Return how far an option's losses are from the baseline's; None where one has none."""
+        here, before = self[name].losses, self[self.baseline].losses
+        if not here or not before:
+            return None
+        apart = [_apart(one, other) for one, other in zip(here, before, strict=False)]
+        return LossCheck(apart[0], max(apart))
+
+    @property
+    def winners(self) -> tuple[Winner, ...]:
+        """The answer to each question."""
+        return (self._least(LEAST, self._running()), self._largest(), self._quick())
+
+    @property
+    def pareto(self) -> tuple[str, ...]:
+        """The options of which none other takes less memory and no more time.
+
+        Empty where no times are known.
+        """
+        timed = [each for each in self._running() if each.seconds]
+        return tuple(
+            each.name
+            for each in timed
+            if not any(self._beats(other, each) for other in timed if other is not each)
+        )
+
+    def _beats(self, one: Outcome, other: Outcome) -> bool:
+        assert one.peak_allocated is not None and other.peak_allocated is not None
+        if _tied(one, other):
+            found = self.time_ratio(one.name, other.name)
+            return found is not None and found.verdict == "faster"
+        if one.peak_allocated > other.peak_allocated:
+            return False
+        found = self.time_ratio(other.name, one.name)
+        return found is not None and found.verdict != "faster"
+
+    def _running(self) -> list[Outcome]:
+        return [each for each in self.outcomes if each.ran and each.peak_allocated is not None]
+
+    def _least(self, question: str, among: list[Outcome]) -> Winner:
+        if not among:
+            return Winner(question, (), "no option has figures")
+        best = min(among, key=lambda each: each.peak_allocated or 0)
+        names = tuple(each.name for each in among if _tied(each, best))
+        return Winner(question, names, self._memory_words(best, names))
+
+    def _memory_words(self, best: Outcome, names: Iterable[str]) -> str:
+        from tensorlens.units import format_bytes
+
+        assert best.peak_allocated is not None
+        peak = format_bytes(best.peak_allocated)
+        if self.baseline in names:
+            return f"no difference to the baseline: {peak}"
+        before = self[self.baseline].peak_allocated
+        if not before:
+            return peak
+        return f"{peak}, {100 * (1 - best.peak_allocated / before):.1f} % less than the baseline"
+
+    def _largest(self) -> Winner:
+        known = [each for each in self._running() if each.largest_batch is not None]
+        if not known:
+            why = "give capacity= and a make_step(batch)" if self.capacity is None else "not known"
+            return Winner(BATCH, (), why)
+        most = max(each.largest_batch or 0 for each in known)
+        names = tuple(each.name for each in known if each.largest_batch == most)
+        if not most:
+            return Winner(BATCH, (), "not even the smallest batch fits under any option")
+        before = self[self.baseline].largest_batch
+        if before == most:
+            return Winner(BATCH, names, f"no difference to the baseline: {most:,}")
+        ratio_text = f", {most / before:.2f} times the baseline's" if before else ""
+        return Winner(BATCH, names, f"{most:,}{ratio_text}")
+
+    def _quick(self) -> Winner:
+        ratios = {each.name: self.time_ratio(each.name) for each in self._running()}
+        if not any(ratios.values()):
+            why = (
+                "an estimate has no times" if self.provenance == "estimated" else "no times known"
+            )
+            return Winner(QUICK, (), why)
+        quick = [
+            each
+            for each in self._running()
+            if (found := ratios[each.name]) is not None
+            and (found.point <= WITHIN or each.name == self.baseline)
+        ]
+        return self._least(QUICK, quick)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it: ``.html``, ``.json``, ``.csv`` or ``.txt``.
+
+        Raises:
+            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+            TensorlensError: the file could not be written; nothing is left behind.
+        """
+        from tensorlens.render import save
+
+        return save(self, path, overwrite=overwrite)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.outcomes)} options, {self.provenance} on {self.device}>"
+
+    def __str__(self) -> str:
+        from tensorlens.render import text
+
+        return text.TextRenderer().render(self)
+
+    def _repr_html_(self) -> str:
+        from tensorlens.render import html
+
+        return html.fragment(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
+        return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
+
+    def to_json(self) -> str:
+        """Return the comparison as JSON text; :meth:`from_json` reads it back equal."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_csv(self) -> str:
+        """Return CSV text: one row per option."""
+        from tensorlens.render import table
+
+        return table.CsvRenderer().render(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame: one row per option.
+
+        Raises:
+            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
+        """
+        from tensorlens.render import table
+
+        return table.to_pandas(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Comparison:
+        """Return the comparison that :meth:`to_dict` gave.
+
+        Raises:
+            FileFormatError: it is something else, newer than this tensorlens, or damaged.
+        """
+        check_schema(data, SCHEMA, VERSION, "comparison")
+        given = {key: value for key, value in data.items() if key not in ("schema", "version")}
+        try:
+            found = restored(cls, given)
+            found[found.baseline]
+        except UsageError:
+            raise FileFormatError("damaged comparison: its baseline is none of its rows") from None
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise FileFormatError(f"damaged comparison: {error}") from None
+        return found
+
+    @classmethod
+    def from_json(cls, content: str) -> Comparison:
+        """Return the comparison that :meth:`to_json` wrote.
+
+        Raises:
+            FileFormatError: the text is not such a record.
+        """
+        try:
+            data = json.loads(content)
+        except (ValueError, RecursionError):
+            raise FileFormatError("not a tensorlens comparison: it is not JSON") from None
+        return cls.from_dict(data)
+
+
+def finite(losses: Iterable[float]) -> tuple[float | None, ...]:
+    """Return losses as a record has them: None for what is no finite number."""
+    return tuple(loss if math.isfinite(loss) else None for loss in losses)
+
+
+def texts(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return settings as a record has them: ``optimizer=adam``."""
+    return tuple(f"{name}={value}" for name, value in settings.items())
+
+
+def _apart(one: float | None, other: float | None) -> float:
+    if one is None or other is None:
+        return 0.0 if one is other else math.inf
+    whole = abs(other)
+    return abs(one - other) / whole if whole else (0.0 if one == other else math.inf)
+
+
+def _tied(one: Outcome, other: Outcome) -> bool:
+    """Tell whether repeats of two options reach the same peaks, or peaks that overlap."""
+    mine, theirs = one.peaks or (one.peak_allocated,), other.peaks or (other.peak_allocated,)
+    low, high = min(x or 0 for x in mine), max(x or 0 for x in mine)
+    return low <= max(x or 0 for x in theirs) and min(x or 0 for x in theirs) <= high

@@ -1,0 +1,111 @@
+"""How the steps of a loop are found that nobody marks, and what happens around them."""
+
+import threading
+
+import keras
+import numpy
+import pytest
+import tensorflow as tf
+
+import tensorlens
+from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
+
+X, Y = numpy.ones((8, 5), "float32"), numpy.ones((8, 3), "float32")
+
+
+@pytest.fixture
+def counted():
+    steps = []
+    following = OptimizerSteps(lambda: steps.append(1))
+    yield steps
+    following.close()
+
+
+def dense(**options):
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_each_batch_of_fit_is_a_step(counted, eagerly):
+    dense(run_eagerly=eagerly).fit(X, Y, batch_size=2, epochs=3, verbose=0)
+    assert len(counted) == 12
+
+
+def test_each_step_of_an_eager_optimizer_is_a_step(counted):
+    model, optimizer = dense(), keras.optimizers.Adam()
+    for _ in range(5):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(X) - Y) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    assert len(counted) == 5
+
+
+def test_when_it_is_closed_nothing_is_counted_and_all_is_as_before():
+    base = keras.src.optimizers.base_optimizer.BaseOptimizer
+    before = base.__dict__["apply"]
+    steps = []
+    following = OptimizerSteps(lambda: steps.append(1))
+    following.close()
+    assert base.__dict__["apply"] is before
+    dense().fit(X, Y, verbose=0)
+    assert steps == []
+
+
+def test_an_error_in_a_step_is_the_programs_and_the_watch_ends():
+    kept = []
+
+    def step(number):
+        kept.append(tf.fill((8,), 2.5))
+        if number == 4:
+            raise ValueError("the program's own")
+
+    with pytest.raises(ValueError, match="the program's own"):
+        tensorlens.find_leaks(step)
+    assert (
+        tensorlens.find_leaks(lambda: kept.append(tf.fill((8,), 2.5))).leaks[0].bytes_per_step == 32
+    )
+
+
+def test_steps_in_another_thread_and_inside_of_py_function():
+    kept = []
+
+    def keep(x):
+        kept.append(x + 1.0)  # LEAK
+        return x
+
+    @tf.function
+    def forward(x):
+        return tf.py_function(keep, [x], tf.float32)
+
+    x, reports = tf.fill((6,), 2.5), []
+    work = threading.Thread(
+        target=lambda: reports.append(tensorlens.find_leaks(lambda: forward(x)))
+    )
+    work.start()
+    work.join()
+    (leak,) = reports[0].leaks
+    assert (leak.tensors_per_step, leak.bytes_per_step) == (1, 24)
+    assert "kept (closure) -> list[" in leak.path
+    assert leak.source.endswith("# LEAK")
+
+
+def test_growth_of_recorded_steps_and_the_difference_of_snapshots():
+    kept, model = [], dense()
+    model.fit(X, Y, verbose=0)
+    reporter = tensorlens.MemReporter(model)
+    before = reporter.snapshot()
+    with tensorlens.record(model) as recording:
+        for number in range(3):
+            recording.mark(f"step {number}")
+            kept.append(tf.fill((100,), 2.5))
+    assert sum(each.nbytes for each in kept_of(reporter.snapshot())) == 3 * 400
+    assert not kept_of(before)
+    assert "kept" in str(reporter.diff(before))
+    assert recording.peak("cpu").bytes >= 3 * 400
+
+
+def kept_of(snapshot):
+    return [each for each in snapshot.tensors if "kept" in each.name]
