@@ -61,7 +61,7 @@ def retracing():
 
 
 def predict():
-    """What predict() makes waits for the collector, and is no leak."""
+    """Each call makes a pipeline that waits for the collector, which is no leak."""
     model, x = make_model(), np.ones((32, 64), "float32")
     return lambda: model.predict(x, verbose=0)
 

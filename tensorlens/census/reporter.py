@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Framework, Root, left_out, whole
+from tensorlens.frameworks.queued_input import with_queued_input
 from tensorlens.records.differences import Difference
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.records.tensors import ROLES, TensorTable
@@ -215,7 +216,8 @@ def _snapshot(roots: list[Root]) -> Snapshot:
         notes = ("no framework has been imported", *left_out())
         return Snapshot(TensorTable(), {}, notes=notes)
     findings = framework.census(roots)
-    return Snapshot(findings.tensors, findings.ledger, notes=findings.notes)
+    ledger = with_queued_input(findings.ledger)
+    return Snapshot(findings.tensors, ledger, notes=findings.notes)
 
 
 def _check(item: Any, taker: str) -> None:

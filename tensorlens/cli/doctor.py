@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -30,6 +30,8 @@ _BUILDS = {
     "mtia": "a build of Meta's",
 }
 _NAME_WIDTH, _DETAIL_WIDTH = 20, 53
+_PATIENCE = 300.0
+"""Seconds that an import and two compilations may take."""
 
 
 @dataclass(frozen=True)
@@ -160,35 +162,44 @@ def _tensorflow() -> Iterator[Finding]:
         remedy = "pip install 'tensorlens[tensorflow]'"
         yield Finding("tensorflow", False, f"not installed; {remedy}")
         return
-    # what it says of itself when it is imported is no finding
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        inventory = importlib.import_module("tensorlens.frameworks.tensorflow.inventory").take()
-    except Exception as error:  # as for torch
-        reason = (str(error).strip().splitlines() or [""])[0]
-        detail = f"installed but unusable: {type(error).__name__}: {reason}; reinstall tensorflow"
+    found = _of_tensorflow()
+    if isinstance(found, str):
+        detail = f"installed but unusable: {found}; reinstall tensorflow"
         yield Finding("tensorflow", False, detail)
         return
-    counter, part = inventory.cpu, "tensorflow"
-    yield Finding(f"tensorflow {inventory.version}", True, "its allocators count the bytes")
-    figures = [each for each in ("allocated", "peak", "reserved") if each not in counter.missing]
-    detail = f"{', '.join(figures)} from: {counter.source}; {counter.precision}"
+    part = "tensorflow"
+    yield Finding(f"tensorflow {found['version']}", True, "its allocators count the bytes")
+    detail = f"{', '.join(found['figures'])} from: {found['source']}; {found['precision']}"
     yield Finding("cpu", True, detail, measures=True, part_of=part)
-    if inventory.native:
-        detail = f"built, and kept in {inventory.cache}"
+    if found["native"]:
+        detail = f"built, and kept in {found['cache']}"
     else:
-        detail = inventory.fallback or "TENSORLENS_COUNTER asks for another"
-    yield Finding("native counter", inventory.native, detail, part_of=part)
-    detail = inventory.unread or "tensors, variables and tapes are read natively"
-    yield Finding("snapshots", inventory.unread is None, detail, part_of=part)
-    detail = inventory.not_followed or "nodes go to the lines that made them"
-    yield Finding("graph functions", inventory.not_followed is None, detail, part_of=part)
-    if inventory.gpu is None:
+        detail = found["fallback"] or "TENSORLENS_COUNTER asks for another"
+    yield Finding("native counter", found["native"], detail, part_of=part)
+    detail = found["unread"] or "tensors, variables and tapes are read natively"
+    yield Finding("snapshots", found["unread"] is None, detail, part_of=part)
+    detail = found["not_followed"] or "nodes go to the lines that made them"
+    yield Finding("graph functions", found["not_followed"] is None, detail, part_of=part)
+    if found["gpu"] is None:
         detail = "not in this tensorflow; needs a build for GPUs: tensorflow[and-cuda]"
         yield Finding("gpu", False, detail, part_of=part)
     else:
-        detail = f"a {inventory.gpu} build: allocated and peak from get_memory_info"
+        detail = f"a {found['gpu']} build: allocated and peak from get_memory_info"
         yield Finding("gpu", True, detail, part_of=part)
+
+
+def _of_tensorflow() -> dict[str, Any] | str:
+    """Return what a process of its own found, or one line on why it failed."""
+    program = [sys.executable, "-m", "tensorlens.frameworks.tensorflow.inventory"]
+    try:
+        done = subprocess.run(program, capture_output=True, text=True, timeout=_PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__} on import"
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def _with_version(name: str, *packages: str) -> str:

@@ -2,6 +2,7 @@
 
 ``history[0]`` to ``history[9999]``, equal in everything that a reader sees, are one family:
 ``history[0..9999]``. So are ``buffer[0].state`` to ``buffer[2999].state``: ``buffer[*].state``.
+Some small things that come with every variable are told together whatever they are called.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from tensorlens.records.names import BLANK, INDEX, KEY
 from tensorlens.records.tensors import TensorTable
 
+HANDLE = "what operations know the variable by"
+"""The note of what refers to a variable, and takes a few bytes besides its value."""
+
+_TOGETHER = {HANDLE: "handles of variables"}
+"""Notes whose tensors are one family whatever their names and births, and what that is called."""
 _MOST_RANGES = 3
 _FEW = 8
 """So many keys of a dict are rather fields with a meaning each than items of one kind."""
@@ -26,7 +32,7 @@ def families(
     """Return the rows in families, in the order of each one's first row.
 
     A family's names are equal, or differ in their last index, or, where it has more than eight
-    members, in any indices and keys.
+    members, in any indices and keys. Handles of variables are one family.
 
     Args:
         table: what the rows are of.
@@ -35,11 +41,17 @@ def families(
     """
     names = table.names
     columns = [getattr(table, column) for column in _ALIKE]
+    together = _notes_together(table)
     memo: dict[int, str] = {}
     order: dict[int, int] = {}
     known: dict[tuple[object, ...], list[int]] = {}
     for row in rows:
         order[row] = len(order)
+        if table.note[row] in together:
+            sizes = table.nbytes[row], table.storage_nbytes[row]
+            like = table.note[row], table.role[row], table.device[row], sizes
+            known.setdefault((*like, apart[row] if apart else None), []).append(row)
+            continue
         key = (
             # one of several names says all of them: it is no part of a family
             row if row in table.more_names else names.pattern(table.name[row], memo),
@@ -51,7 +63,11 @@ def families(
             known[key] = [row]
         else:
             group.append(row)
-    found = [family for group in known.values() for family in _parted(table, group)]
+    found = [
+        family
+        for group in known.values()
+        for family in ([group] if table.note[group[0]] in together else _parted(table, group))
+    ]
     return sorted(found, key=lambda family: order[family[0]])
 
 
@@ -63,6 +79,8 @@ def family_name(table: TensorTable, family: Sequence[int]) -> str:
     names = table.names
     if len(family) == 1:
         return names[table.name[family[0]]]
+    if table.note[family[0]] in _notes_together(table):
+        return _TOGETHER[table.notes[table.note[family[0]]]]
     nodes = [table.name[row] for row in family]
     kinds, first = names.steps(nodes[0])
     ways = [names.steps(node)[1] for node in nodes]
@@ -79,6 +97,10 @@ def family_name(table: TensorTable, family: Sequence[int]) -> str:
         if len(indices) == len(nodes):
             parts[-1] = f"[{_ranges(sorted(set(indices)))}]"
     return "".join(parts).removeprefix(".")
+
+
+def _notes_together(table: TensorTable) -> set[int]:
+    return {number for number, note in enumerate(table.notes) if note in _TOGETHER}
 
 
 def _parted(table: TensorTable, group: list[int]) -> list[list[int]]:

@@ -6,7 +6,7 @@ Rows are families of tensors, largest first; what the view leaves out is summed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorlens.records.differences import Changes, Difference
 from tensorlens.records.families import families, family_name
@@ -172,7 +172,7 @@ def _inventory(device: str, rows: _Rows, snapshot: Snapshot, view: View) -> Devi
             TensorRow(
                 name=family_name(table, family),
                 count=len(family),
-                first=table.record(family[0]),
+                first=_first(table, family),
                 nbytes=sum(table.nbytes[row] for row in family),
                 before=0,
                 after=sum(sizes[row] for row in family),
@@ -202,7 +202,7 @@ def _section(kind: str, changes: Changes, device: str, view: View) -> ChangeSect
             TensorRow(
                 name=family_name(table, family),
                 count=len(family),
-                first=table.record(family[0]),
+                first=_first(table, family),
                 nbytes=sum(table.nbytes[row] for row in family),
                 before=sum(sizes[row][0] for row in family),
                 after=sum(sizes[row][1] for row in family),
@@ -211,6 +211,13 @@ def _section(kind: str, changes: Changes, device: str, view: View) -> ChangeSect
         ),
         hidden=choice.hidden(),
     )
+
+
+def _first(table: TensorTable, family: list[int]) -> TensorRecord:
+    """Return the first record of a family, without the birth if that is not the birth of all."""
+    record = table.record(family[0])
+    same = len({table.born[row] for row in family}) == 1
+    return record if same else replace(record, born=None)
 
 
 class _Choice:

@@ -65,9 +65,11 @@ def test_json_holds_the_same_findings():
     done = call("--json")
     report = json.loads(done.stdout)
     assert report["measurable"] is True
-    found = {item["name"]: item for item in report["findings"]}
-    assert found["cpu"]["measures"] and found["cpu"]["part_of"] == "torch"
-    assert found["cuda"]["ok"] in (True, False)
+    found = {(item["part_of"], item["name"]): item for item in report["findings"]}
+    assert found["torch", "cpu"]["measures"]
+    assert found["torch", "cuda"]["ok"] in (True, False)
+    if importlib.util.find_spec("tensorflow") is not None:
+        assert found["tensorflow", "cpu"]["measures"]
 
 
 def test_without_torch_it_says_how_to_get_it_and_falls_back(monkeypatch, capsys):

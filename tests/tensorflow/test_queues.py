@@ -321,6 +321,52 @@ def test_prediction_over_a_py_dataset(model):
     assert [(found.batches, counted) for found, counted in looking.seen] == [(4, 4), (4, 4)]
 
 
+def queued(ledger):
+    return [(term.of, term.nbytes) for term in ledger.parts if term.key == "queued"]
+
+
+def test_the_ledger_has_a_term_for_it():
+    gc.collect()
+    reporter = tensorlens.MemReporter()
+    source = Source()
+    iterator = iter(source.dataset().prefetch(5))
+    next(iterator)
+    at_rest(lambda: source.made - 1, lambda: tensorlens.inputs(iterator))
+    ledger = reporter.snapshot().ledger["cpu"]
+    if ledger.unnamed is None:
+        pytest.skip("nothing counts TensorFlow's CPU allocator here")
+    assert queued(ledger) == [("unnamed", 5 * BYTES)]
+    assert ledger.unnamed >= 5 * BYTES
+    assert ledger.allocated == ledger.named + ledger.unnamed
+
+
+class Reporting(keras.callbacks.Callback):
+    """Takes a snapshot after a step, once the queue is at rest."""
+
+    def __init__(self, dataset):
+        super().__init__()
+        self.dataset = dataset
+        self.reporter = tensorlens.MemReporter()
+
+    def on_train_batch_end(self, step, logs=None):
+        if step == 3:
+            made = lambda: self.dataset.made - self.dataset.looked_at - 4  # noqa: E731
+            at_rest(made, lambda: tensorlens.inputs(self.dataset))
+            self.ledger = self.reporter.snapshot().ledger["cpu"]
+
+
+def test_arrays_in_a_queue_are_a_term_of_the_heap(model):
+    dataset = Batches(workers=2, max_queue_size=4)
+    reporting = Reporting(dataset)
+    model.fit(dataset, epochs=1, verbose=0, callbacks=[reporting])
+    ledger = reporting.ledger
+    if ledger.cached is None:
+        pytest.skip("nothing counts TensorFlow's CPU allocator here")
+    assert ("cached", 5 * BYTES) in queued(ledger)
+    parts = [term.nbytes or 0 for term in ledger.parts if term.of == "cached"]
+    assert sum(parts) == ledger.cached
+
+
 class Failing(Batches):
     """Cannot be asked for anything but batches by those who train."""
 

@@ -432,6 +432,30 @@ def test_the_pin_thread_has_a_part():
     assert waiting.qsize() == 2
 
 
+def queued(ledger):
+    return [(term.of, term.nbytes) for term in ledger.parts if term.key == "queued"]
+
+
+def test_the_ledger_has_a_term_for_it():
+    reporter = tensorlens.MemReporter()
+    before = reporter.snapshot().ledger["cpu"]
+    loader = loader_of(Counting(), num_workers=2, prefetch_factor=2)
+    iterator = iter(loader)
+    next(iterator)
+    settled(lambda: tensorlens.inputs(loader), 4)
+    snapshot = reporter.snapshot()
+    ledger = snapshot.ledger["cpu"]
+    assert queued(before) == []
+    # shared memory that this process has not mapped
+    assert queued(ledger) == [("other", 4 * BYTES)]
+    assert ledger.driver_used == ledger.reserved + ledger.other
+    assert ledger.reserved == ledger.allocated + ledger.cached
+    assert tensorlens.Snapshot.from_json(snapshot.to_json()).ledger["cpu"] == ledger
+    assert "queued input" in str(snapshot)
+    assert len(list(iterator)) == LONG - 1
+    assert queued(reporter.snapshot().ledger["cpu"]) == []
+
+
 def test_a_python_queue_is_looked_into():
     waiting = queue.Queue(maxsize=3)
     waiting.put(torch.zeros(10))

@@ -58,9 +58,16 @@ def content_of(item: Any) -> dict[str, Any]:
 
 
 def items_of(value: Any) -> list[Any]:
-    """Return the items of a list or tuple, of Keras's tracked lists too."""
+    """Return the items of a list or tuple, of lists that Keras or TensorFlow tracks too."""
+    kind = type(value)
+    wrapped = imported("tensorflow.python.trackable.data_structures", "ListWrapper")
+    if issubclass(kind, wrapped):
+        # it keeps its items in another list
+        inner: Any = content_of(value).get("_storage")
+        if issubclass(type(inner), list):
+            return list(list.__iter__(inner))
     for plain in (list, tuple):
-        if issubclass(type(value), plain):
+        if issubclass(kind, plain):
             return list(plain.__iter__(value))
     return []
 

@@ -92,9 +92,7 @@ class NativeAllocator:
         # the interpreter's exit frees what other threads' frames are read by
         atexit.register(self._end)
 
-    def balance(
-        self, addresses: array[int], limit: int = 100, *, by_node: bool = False
-    ) -> Balance:
+    def balance(self, addresses: array[int], limit: int = 100, *, by_node: bool = False) -> Balance:
         """Compare the table of blocks with the addresses, an ``array('Q')``.
 
         ``limit`` is how many of the blocks at none of them are listed. ``by_node`` sets those

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorlens.frameworks.heap.fallback import dict_of
+from tensorlens.frameworks.keras.layers import walk
 from tensorlens.frameworks.tensorflow.census import kinds
-from tensorlens.frameworks.tensorflow.census.models import trainable
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
 
 NOTE = "taken for a gradient: it stands in a list of tensors with the shapes of the weights"
@@ -46,7 +46,7 @@ class Weights:
         for optimizer in heap.optimizers:
             self._add(kinds.items_of(kinds.content_of(optimizer).get("_trainable_variables")))
         for layer in heap.layers:
-            self._add(trainable(layer))
+            self._add(_trainable(layer))
         self._of_variables = {
             type(each) for each in (*heap.variables, *heap.keras_variables, *heap.distributed)
         }
@@ -129,3 +129,13 @@ class Weights:
             row = self._rows.of.get(id(content.get(f"_{part}")))
             if row is not None:
                 yield row, weight, f"grad.{part}"
+
+
+def _trainable(model: Any) -> list[Any]:
+    """Return the variables that ``model.trainable_variables`` gives, each once, in that order."""
+    found = {id(owned.variable): owned.variable for owned in walk(model)}
+    return [
+        variable
+        for variable in found.values()
+        if kinds.content_of(variable).get("_trainable") is True
+    ]

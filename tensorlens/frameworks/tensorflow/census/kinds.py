@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from tensorlens.frameworks.keras.kinds import (
+    class_name,
+    content_of,
+    imported,
+    items_of,
+    layer,
+    metric,
+    optimizer,
+    seed_generator,
+)
 
-from tensorlens.frameworks.heap.fallback import dict_of
-
-
-class Never:
-    """What no object is an instance of: stands for a class that was never imported."""
-
-
-def imported(module: str, name: str) -> type:
-    """Return a class by its place, or :class:`Never` where its module has not been imported."""
-    content = getattr(sys.modules.get(module), "__dict__", {})
-    kind = content.get(name)
-    return kind if isinstance(kind, type) else Never
+__all__ = [
+    "class_name",
+    "content_of",
+    "dataset",
+    "distributed_variable",
+    "eager_tensor",
+    "func_graph",
+    "indexed_slices",
+    "items_of",
+    "iterator",
+    "keras_variable",
+    "layer",
+    "legacy_optimizer",
+    "metric",
+    "module",
+    "optimizer",
+    "seed_generator",
+    "tape",
+    "variable",
+]
 
 
 def eager_tensor() -> type:
@@ -39,29 +55,9 @@ def keras_variable() -> type:
     return imported("keras.src.backend.tensorflow.core", "Variable")
 
 
-def layer() -> type:
-    """Return the class of Keras's layers and models."""
-    return imported("keras.src.layers.layer", "Layer")
-
-
-def optimizer() -> type:
-    """Return the class of Keras's optimizers."""
-    return imported("keras.src.optimizers.base_optimizer", "BaseOptimizer")
-
-
 def legacy_optimizer() -> type:
     """Return the class of TensorFlow's own optimizers, of ``tf.compat.v1.train``."""
     return imported("tensorflow.python.training.optimizer", "Optimizer")
-
-
-def seed_generator() -> type:
-    """Return the class of what holds the state of Keras's random numbers."""
-    return imported("keras.src.random.seed_generator", "SeedGenerator")
-
-
-def metric() -> type:
-    """Return the class of Keras's metrics."""
-    return imported("keras.src.metrics.metric", "Metric")
 
 
 def tape() -> type:
@@ -92,34 +88,3 @@ def func_graph() -> type:
 def indexed_slices() -> type:
     """Return the class of sparse gradients."""
     return imported("tensorflow.python.framework.indexed_slices", "IndexedSlices")
-
-
-def content_of(item: Any) -> dict[str, Any]:
-    """Return an object's own attributes, without asking the object."""
-    content = dict_of(item)
-    if not issubclass(type(content), dict):
-        return {}
-    return {key: value for key, value in dict.items(content) if type(key) is str}
-
-
-def items_of(value: Any) -> list[Any]:
-    """Return the items of a list or tuple, of Keras's and TensorFlow's tracked ones too."""
-    kind = type(value)
-    wrapped = imported("tensorflow.python.trackable.data_structures", "ListWrapper")
-    if issubclass(kind, wrapped):
-        # a list that TensorFlow tracks keeps its items in another list
-        inner: Any = content_of(value).get("_storage")
-        if issubclass(type(inner), list):
-            return list(list.__iter__(inner))
-    for plain in (list, tuple):
-        if issubclass(kind, plain):
-            return list(plain.__iter__(value))
-    return []
-
-
-def class_name(item: Any) -> str:
-    """Return the name of an object's class, without running code of its metaclass."""
-    try:
-        return str(type.__dict__["__name__"].__get__(type(item)))
-    except Exception:
-        return "object"

@@ -12,19 +12,20 @@ from typing import Any
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap import anchors, hold
+from tensorlens.frameworks.keras.layers import LayerNames
+from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients, kinds
 from tensorlens.frameworks.tensorflow.census.find import contents
 from tensorlens.frameworks.tensorflow.census.given import Given
-from tensorlens.frameworks.tensorflow.census.models import KerasNames
-from tensorlens.frameworks.tensorflow.census.optimizers import OptimizerNames
+from tensorlens.frameworks.tensorflow.census.optimizers import LegacyOptimizerNames
 from tensorlens.frameworks.tensorflow.census.reading import VARIANT
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
+from tensorlens.records.families import HANDLE
 from tensorlens.records.names import ATTRIBUTE, Names
 
 _INTERNAL = ("tensorflow", "keras")
 _STORAGE = "_storage"
-_HANDLE = "what operations know the variable by"
 
 
 class NamedRows:
@@ -37,12 +38,8 @@ class NamedRows:
         self._given = Given(rows)
         self._handles = rows.handles()
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
-        self._keras = KerasNames(heap, self.names, self._given.give)
-        self._optimizers = OptimizerNames(self.names, self._given)
-        self._keras.add_roots(roots)
-        self._keras.add_found()
-        self._optimizers.add_all(heap, roots)
-        self._keras.add_rest()
+        self._layers = LayerNames(self.names, self._given.give)
+        self._optimizers = self._name_owned(roots)
         self._name_replicas()
         weights = gradients.Weights(heap, rows)
         self._gradients = list(weights.pairs(heap))
@@ -56,6 +53,22 @@ class NamedRows:
         self._note_captures()
         self._ask_tapes()
         self._name_parts()
+
+    def _name_owned(self, roots: Sequence[Root]) -> dict[int, int]:
+        """Name what layers, metrics and optimizers hold; return the nodes of the optimizers."""
+        heap, give = self._heap, self._given.give
+        optimizers = OptimizerNames(self.names, give, self._given.node_of)
+        legacy = LegacyOptimizerNames(self.names, give)
+        self._layers.add_roots(roots)
+        self._layers.add_layers(heap.layers)
+        self._layers.add_metrics(heap.metrics)
+        self._layers.add_seed_generators(heap.seed_generators)
+        optimizers.add_all(heap.optimizers, roots)
+        legacy.add_all(heap.legacy_optimizers, roots)
+        self._layers.add_variables(
+            each for each in heap.keras_variables if id(each) not in optimizers.given
+        )
+        return {**optimizers.anchors, **legacy.anchors}
 
     def _name_replicas(self) -> None:
         """Name each device's own copy of a distributed variable."""
@@ -95,7 +108,8 @@ class NamedRows:
         targets = array("Q", (rows[row].owner for row in wanted))
         if not targets:
             return
-        named = {**self._layers(), **self._optimizers.anchors, **self._places(roots)}
+        layers = {each: self.names.text(path) for each, path in self._layers.paths.items()}
+        named = {**layers, **self._optimizers, **self._places(roots)}
         first = len(self.names)
         held = hold(
             self._heap.objects,
@@ -107,7 +121,7 @@ class NamedRows:
             shells=(kinds.eager_tensor(),),
         )
         self._pass_over_wrappers(first)
-        of_optimizers = self._optimizers.texts
+        of_optimizers = {self.names.values[node] for node in self._optimizers.values()}
         for row, node in zip(wanted, held, strict=True):
             if node >= 0:
                 self._rows.all[row].name = node
@@ -122,17 +136,13 @@ class NamedRows:
                 if names.texts[names.values[parent]] == _STORAGE:
                     names.parents[node] = names.parents[parent]
 
-    def _layers(self) -> dict[int, int]:
-        paths = self._keras.paths
-        return {address: self.names.text(path) for address, path in paths.items()}
-
     def _places(self, roots: Sequence[Root]) -> dict[int, int]:
         """Return the nodes that names below other roots begin with."""
         alone = sum(root.name is None for root in roots) == 1
         found: dict[int, int] = {}
         for root in roots:
             kind = type(root.item)
-            if id(root.item) in self._optimizers.anchors or issubclass(kind, kinds.layer()):
+            if id(root.item) in self._optimizers or issubclass(kind, kinds.layer()):
                 continue
             is_home = alone and issubclass(kind, kinds.module())
             text = "" if root.name is None and is_home else root.name
@@ -181,7 +191,7 @@ class NamedRows:
         layers = {}
         for variable in self._heap.keras_variables:
             handle = kinds.content_of(kinds.content_of(variable).get("_value")).get("_handle")
-            path = self._keras.layer_of.get(id(variable))
+            path = self._layers.layer_of.get(id(variable))
             if handle is not None and path:
                 layers[handle._id] = path
         self._tapes.find_uses(layers)
@@ -207,7 +217,7 @@ class NamedRows:
                 rows[value].name = self.names.attribute(rows[handle].name, "value")
             elif rows[handle].name < 0 and rows[value].name >= 0:
                 rows[handle].name = self.names.attribute(rows[value].name, "handle")
-                rows[handle].note = rows[handle].note or _HANDLE
+                rows[handle].note = rows[handle].note or HANDLE
         for whole, part in self._rows.elements():
             if rows[part].name < 0 and rows[whole].name >= 0:
                 rows[part].name = self.names.index(rows[whole].name, rows[part].fact.index)

@@ -1,0 +1,120 @@
+"""The input queue as a term of the host's ledger: what loaders hold of the memory it tells."""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tensorlens.frameworks.keras.kinds import Never, content_of, imported
+from tensorlens.frameworks.living import living
+from tensorlens.records.ledger import Ledger, Term
+from tensorlens.records.queues import Queue
+from tensorlens.units import format_bytes
+
+KEY = "queued"
+LABEL = "queued input"
+_ENQUEUERS = "Worker_"
+"""How Keras calls the threads of its enqueuers."""
+_WORKERS = (
+    "batches that a DataLoader's workers have made and the loop has not received: shared memory"
+)
+_BUFFERS = "what the buffers of tf.data's iterators hold, as tf.data counts it"
+_ARRAYS = "batches in the future_queue of a Keras PyDataset: NumPy's arrays in the C heap"
+
+
+def with_queued_input(ledgers: Mapping[str, Ledger]) -> Mapping[str, Ledger]:
+    """Return the ledgers, the host's with a term for what loaders that are alive hold.
+
+    It is a part of the figure that counts that memory: shared memory of workers is of ``other``,
+    TensorFlow's of ``unnamed``, NumPy's of ``cached``. Without loaders there is no term.
+    """
+    host = ledgers.get("cpu")
+    if host is None:
+        return ledgers
+    found = host
+    for add in (_workers, _buffers, _arrays):
+        try:
+            found = add(found)
+        except Exception:
+            # a queue that cannot be looked at is not told; the ledger is as it was
+            continue
+    return ledgers if found is host else {**ledgers, "cpu": found}
+
+
+def _workers(ledger: Ledger) -> Ledger:
+    kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
+    if kind is Never or not content_of(multiprocessing.process).get("_children"):
+        return ledger
+    from tensorlens.frameworks.torch.queues import look_at_iterator
+
+    queues = [look_at_iterator(item) for item in living(kind)]
+    parts = [part for queue in queues for part in queue.parts if part.name == "results"]
+    if not parts:
+        return ledger
+    reason = next((part.missing for part in parts if part.nbytes is None), "")
+    return _with(ledger, "other", _sum(part.nbytes for part in parts), _WORKERS, reason)
+
+
+def _buffers(ledger: Ledger) -> Ledger:
+    kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
+    if kind is Never or ledger.unnamed is None:
+        return ledger
+    iterators = living(kind)
+    if not iterators:
+        return ledger
+    from tensorlens.frameworks.tensorflow.queues import look_at_iterator
+
+    queues: list[Queue] = [look_at_iterator(item) for item in iterators]
+    if not any(queue.nbytes != 0 for queue in queues):
+        return ledger
+    nbytes = _sum(queue.nbytes for queue in queues)
+    reason = next((queue.missing.get("nbytes", "") for queue in queues if queue.nbytes is None), "")
+    if nbytes is not None and nbytes > ledger.unnamed:
+        reason = f"tf.data counts {format_bytes(nbytes)}: some of its elements share their memory"
+        nbytes = None
+    return _with(ledger, "unnamed", nbytes, _BUFFERS, reason)
+
+
+def _arrays(ledger: Ledger) -> Ledger:
+    kind = imported("keras.src.trainers.data_adapters.py_dataset_adapter", "PyDatasetEnqueuer")
+    names = [thread.name for thread in threading.enumerate()]
+    if kind is Never or not any(name.startswith(_ENQUEUERS) for name in names):
+        return ledger
+    from tensorlens.frameworks.keras.queues import look_at_enqueuer
+
+    running = [item for item in living(kind) if content_of(item).get("running")]
+    queues = [look_at_enqueuer(item) for item in running]
+    if not queues or ledger.cached is None:
+        return ledger
+    nbytes = _sum(queue.nbytes for queue in queues)
+    reason = next((queue.missing.get("nbytes", "") for queue in queues if queue.nbytes is None), "")
+    return _less_heap(_with(ledger, "cached", nbytes, _ARRAYS, reason), nbytes)
+
+
+def _less_heap(ledger: Ledger, nbytes: int | None) -> Ledger:
+    """Take from the rest of the C heap what is now a term of its own: they add up to cached."""
+    keys = [term.key for term in ledger.parts if term.of == "cached"]
+    rest = next((key for key in ("heap", "rest") if key in keys), None)
+    parts = []
+    for term in ledger.parts:
+        if term.of == "cached" and term.key == rest and term.nbytes is not None:
+            parts.append(replace(term, nbytes=term.nbytes - (nbytes or 0)))
+        else:
+            parts.append(term)
+    return replace(ledger, parts=tuple(parts))
+
+
+def _with(ledger: Ledger, figure: str, nbytes: int | None, text: str, reason: str) -> Ledger:
+    if getattr(ledger, figure) is None:
+        return ledger
+    term = Term(figure, KEY, LABEL, nbytes, text)
+    missing = ledger.missing if nbytes is not None else {**ledger.missing, KEY: reason}
+    return replace(ledger, parts=(*ledger.parts, term), missing=missing)
+
+
+def _sum(figures: Iterable[Any]) -> int | None:
+    known = list(figures)
+    return None if None in known else sum(known)
