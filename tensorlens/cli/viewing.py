@@ -22,6 +22,7 @@ _CALLED = {
     "LeakReport": "leak report",
     "Queue": "input queue",
     "Plan": "plan",
+    "Comparison": "comparison",
 }
 
 

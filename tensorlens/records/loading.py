@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from tensorlens.errors import FileFormatError, TensorlensError
 from tensorlens.records import (
+    comparisons,
     differences,
     estimates,
     leaks,
@@ -29,6 +30,7 @@ Record: TypeAlias = (
     | estimates.Estimate
     | queues.Queue
     | plans.Plan
+    | comparisons.Comparison
 )
 """Everything that can be shown and saved; of estimates what is loaded is their recording."""
 
@@ -39,6 +41,7 @@ _InJson: TypeAlias = (
     | leaks.LeakReport
     | queues.Queue
     | plans.Plan
+    | comparisons.Comparison
 )
 
 _KINDS: dict[object, type[_InJson]] = {
@@ -48,6 +51,7 @@ _KINDS: dict[object, type[_InJson]] = {
     leaks.SCHEMA: leaks.LeakReport,
     queues.SCHEMA: queues.Queue,
     plans.SCHEMA: plans.Plan,
+    comparisons.SCHEMA: comparisons.Comparison,
 }
 
 

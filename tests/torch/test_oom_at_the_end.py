@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 ROOT = Path(__file__).parents[2]
 resource = pytest.importorskip("resource")
 
@@ -59,7 +61,7 @@ def run(tmp_path, source, *arguments, **options):
     path.write_text(source)
     given = arguments or (str(path),)
     return subprocess.run(
-        [sys.executable, *given],
+        [*warm.python(), *given],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -166,7 +168,7 @@ def test_a_ctrl_c_ends_the_program_as_ever(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(source)
     program = subprocess.Popen(
-        [sys.executable, str(path)],
+        [*warm.python(), str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tensorlens.records.comparisons import Comparison
 from tensorlens.records.differences import Difference
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.leaks import LeakReport
@@ -11,6 +12,7 @@ from tensorlens.records.plans import Plan
 from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.render.html.comparison import comparison_fragment
 from tensorlens.render.html.difference import difference_fragment
 from tensorlens.render.html.estimate import estimate_fragment, estimate_page
 from tensorlens.render.html.leaks import leak_fragment
@@ -62,6 +64,8 @@ class HtmlRenderer:
             title = "what the input queue holds"
         elif isinstance(record, Plan):
             title = "what batches take"
+        elif isinstance(record, Comparison):
+            title = "memory options compared"
         if isinstance(record, Recording):
             body = recording_page(record, self.view)
         elif isinstance(record, Estimate):
@@ -91,4 +95,6 @@ def fragment(record: Record, view: View | None = None) -> str:
         return queue_fragment(record)
     if isinstance(record, Plan):
         return plan_fragment(record)
+    if isinstance(record, Comparison):
+        return comparison_fragment(record)
     return line_fragment(record)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tensorlens.records.comparisons import Comparison
 from tensorlens.records.differences import Difference
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.failures import OutOfMemory
@@ -15,6 +16,7 @@ from tensorlens.records.plans import Plan
 from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.render.text.comparison import comparison_parts
 from tensorlens.render.text.difference import difference_parts
 from tensorlens.render.text.estimate import card_parts, estimate_parts
 from tensorlens.render.text.explanation import explanation_parts
@@ -71,6 +73,8 @@ class TextRenderer:
             parts = queue_parts(record, page)
         elif isinstance(record, Plan):
             parts = plan_parts(record, page)
+        elif isinstance(record, Comparison):
+            parts = comparison_parts(record, page)
         else:
             parts = line_parts(record, page)
         return self._joined(parts)
