@@ -19,7 +19,11 @@ NEWER := $(foreach version,3.12 3.13,$(if $(call python,$(version)),$(version)))
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
 
-test: lint $(NEWER:%=test-%) pytest
+# what runs in one process each goes side by side, then what fills all cores by itself
+test: $(VENV)/.ready
+	$(MAKE) -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+	    lint $(NEWER:%=test-%)
+	$(MAKE) pytest
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any
 
 from tensorlens.capture import reserve
-from tensorlens.capture.arrival import when_imported
 from tensorlens.capture.oom import annotate_unhandled
 from tensorlens.census.reporter import MemReporter
+from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.base import supported
 
 _lock = threading.Lock()
 _installed: _Hooks | None = None
@@ -22,8 +23,8 @@ def explain_oom() -> Callable[[], None]:
 
     An error that nobody handles is printed as ever; below its traceback it says what was asked
     for, by which line, what was resident, largest first, and what one could free. That is so in
-    the main thread, in others and in IPython. Calls nest, torch may be imported later, and
-    other people's hooks go on as they did.
+    the main thread, in others and in IPython. Calls nest, a framework may be imported later,
+    and other people's hooks go on as they did.
 
     From then on the line that allocates a tensor is noted, and 64 MiB of addresses (no memory)
     are kept back to explain with.
@@ -72,7 +73,7 @@ class _Hooks:
         if shell is not None:
             self._shell = shell.showtraceback
             self._undo.append(_put(shell, "showtraceback", self._in_shell))
-        self._undo.append(when_imported("torch", self._watch))
+        self._undo += [when_imported(name, self._watch) for name in supported()]
         reserve.hold()
         self._undo.append(reserve.release)
 

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any
 
 from tensorlens.capture import regions, reserve
-from tensorlens.capture.arrival import when_imported
 from tensorlens.census.reporter import MemReporter
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Framework, Recorder, RecordOptions, awaited, missing, whole
 from tensorlens.frameworks.together import arrived, parts_of
 from tensorlens.frameworks.together.recorder import JoinedRecorder

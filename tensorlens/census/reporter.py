@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Framework, Root, left_out, whole
+from tensorlens.frameworks.base import Framework, Root, unserved, whole
 from tensorlens.frameworks.queued_input import with_queued_input
 from tensorlens.records.differences import Difference
 from tensorlens.records.snapshots import Snapshot, View
@@ -213,7 +213,7 @@ def _unpinned() -> Iterator[None]:
 def _snapshot(roots: list[Root]) -> Snapshot:
     framework = whole()
     if framework is None:
-        notes = ("no framework has been imported", *left_out())
+        notes = ("no framework has been imported", *unserved())
         return Snapshot(TensorTable(), {}, notes=notes)
     findings = framework.census(roots)
     ledger = with_queued_input(findings.ledger)
@@ -222,7 +222,8 @@ def _snapshot(roots: list[Root]) -> Snapshot:
 
 def _check(item: Any, taker: str) -> None:
     if issubclass(type(item), type):
-        name = item.__name__
+        # of a class whose metaclass answers for it, too
+        name = type.__getattribute__(item, "__name__")
         raise UsageError(f"{taker} takes {name}() in place of the class {name}")
     if item is None or type(item) in _PLAIN:
         raise UsageError(

@@ -13,7 +13,10 @@ from typing import NoReturn
 from tensorlens.cli.messages import complain
 from tensorlens.errors import TensorlensError
 
-VERBS = ("run", "leaks", "estimate", "compare", "show", "diff", "merge", "convert", "doctor")
+VERBS = (
+    *("run", "leaks", "estimate", "compare", "plan"),
+    *("show", "diff", "merge", "convert", "doctor"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

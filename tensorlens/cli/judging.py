@@ -46,9 +46,10 @@ class LoopJudge:
         self._busy = threading.Lock()
 
     def begin(self) -> None:
-        """Begin to watch; what comes before is none of the first step."""
-        if self._watch is not None:
-            self._safely(self._watch.start)
+        """Begin to watch, or anew; what comes before is none of the first step."""
+        watch = self._watch
+        if watch is not None:
+            self.safely(watch.restart)
 
     def step_ended(self) -> None:
         """A step of the loop has ended."""
@@ -58,7 +59,7 @@ class LoopJudge:
         try:
             self.made += 1
             if self._watch is not None:
-                self._safely(self._watch.step)
+                self.safely(self._watch.step)
                 self._judge_now_and_then()
         finally:
             self._busy.release()
@@ -96,9 +97,9 @@ class LoopJudge:
             self._report = watch.stop() if is_last else watch.result()
             self._judged_after = self.made
 
-        self._safely(judge)
+        self.safely(judge)
 
-    def _safely(self, act: Callable[[], object]) -> None:
+    def safely(self, act: Callable[[], object]) -> None:
         """Do something in the middle of the program, which is to go on whatever happens here."""
         try:
             act()

@@ -9,11 +9,11 @@ import inspect
 import shlex
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tensorlens.capture.arrival import when_imported
 from tensorlens.cli.choosing import add_program, program_of, words_of
 from tensorlens.cli.instrument import Instrument
 from tensorlens.cli.judging import LoopJudge
@@ -22,12 +22,12 @@ from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program import Program, plain
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.base import compiler, whole
+from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.base import compiler, supported, whole
 from tensorlens.lines.exits import ExitReport
 from tensorlens.records.leaks import LeakReport
 from tensorlens.render import renderer_for
 
-_FRAMEWORK = "torch"
 _FORMATS = ("json", "html", "csv", "txt")
 _LEAK_FOUND = 3
 
@@ -182,6 +182,7 @@ class Session:
         self._words = words
         self._instrument = Instrument([target] if target else [], self._decorate)
         self._arrived = False
+        self._follow_no_more: Callable[[], None] | None = None
         self._seen = False
         """Whether the function that makes a step was defined."""
 
@@ -190,7 +191,8 @@ class Session:
         ExitReport(self._at_exit).install()
         if self._target is not None:
             self._instrument.install()
-        when_imported(_FRAMEWORK, self._begin)
+        for name in supported():
+            when_imported(name, self._begin)
 
     def run(self, *, fails: bool) -> int:
         """Run the program; return 0, or with ``fails`` 3 where there is a leak.
@@ -207,11 +209,21 @@ class Session:
 
     def _begin(self) -> None:
         self._arrived = True
+        if self._judge.made:
+            # the loop is one of the framework that was there before
+            return
         self._judge.begin()
-        if self._target is None:
-            framework = whole()
-            if framework is not None:
-                framework.when_stepped(self._judge.step_ended)
+        self._judge.safely(self._follow)
+
+    def _follow(self) -> None:
+        """Find the ends of the steps, of all frameworks that have been imported."""
+        if self._follow_no_more is not None:
+            self._follow_no_more()
+        framework = whole()
+        if self._target is not None:
+            self._follow_no_more = compiler.follow_runs()
+        elif framework is not None:
+            self._follow_no_more = framework.when_stepped(self._judge.step_ended)
 
     def _decorate(self, function: Any, named: bool) -> Any:
         if not named:
@@ -248,7 +260,7 @@ class Session:
         start = "nothing was judged: "
         end = "" if self._output is None else f", so {self._output.typed} was not written"
         if not self._arrived:
-            return f"{start}the program never imported {_FRAMEWORK}{end}"
+            return f"{start}the program never imported {' or '.join(supported())}{end}"
         if self._judge.made:
             return f"{start}the loop made too few steps: {self._judge.made}{end}"
         if self._target is None:
@@ -280,7 +292,7 @@ def _ending(function: Any, judge: LoopJudge) -> Any:
     """Return the function, whose outermost call ends a step when it has returned."""
     if inspect.isasyncgenfunction(function):
         return function
-    depth = _Depth()
+    depth, step_ended = _Depth(), judge.step_ended
     if inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)
@@ -304,13 +316,18 @@ def _ending(function: Any, judge: LoopJudge) -> Any:
     def called(*arguments: Any, **options: Any) -> Any:
         if compiler.is_tracing():
             return function(*arguments, **options)
+        if compiler.is_building():
+            compiler.when_run(step_ended)
+            return compiler.as_called(function)(*arguments, **options)
         depth.calls += 1
         try:
             result = function(*arguments, **options)
         finally:
             depth.calls -= 1
         if not depth.calls:
-            judge.step_ended()
+            step_ended()
         return result
 
+    # autograph is to convert what is inside and not this; see Compiler.as_called
+    vars(called)["autograph_info__"] = {}
     return called

@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tensorlens.capture.arrival import when_imported
 from tensorlens.capture.hooks import explain_oom
 from tensorlens.capture.oom import annotate_unhandled
 from tensorlens.capture.record import record
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
 from tensorlens.errors import TensorlensError
+from tensorlens.frameworks.arrival import when_imported
 
 _FRAMEWORKS = ("torch", "tensorflow")
 _CAN_BE_SHOWN = (".tlens", ".tlens.gz", ".pickle", ".pkl")

@@ -12,7 +12,7 @@ from tensorlens.comparing.assembling import estimated_outcome, measured_outcome
 from tensorlens.comparing.batches import Search, run_search
 from tensorlens.comparing.estimates import Estimated, Estimation, run_estimate
 from tensorlens.comparing.executing import Work, results
-from tensorlens.comparing.launching import run_trial
+from tensorlens.comparing.launching import Launcher, run_trial
 from tensorlens.comparing.options import Given, Option, checked
 from tensorlens.comparing.progress import Bar
 from tensorlens.errors import UsageError
@@ -178,8 +178,8 @@ class _Asked:
 
     def _done(self, work: Sequence[Work], executor: Executor | None) -> list[Any]:
         found: list[Any] = [None] * len(work)
-        skipped = _Skipped()
-        with Bar(len(work)) as bar:
+        with Bar(len(work)) as bar, Launcher() as launcher:
+            skipped = _Skipped(launcher)
             if executor is None:
                 for place, (function, argument) in enumerate(work):
                     found[place] = skipped.result(function, argument)
@@ -226,9 +226,7 @@ class _Asked:
             highest=self.highest,
         )
 
-    def _comparison(
-        self, outcomes: Any, device: str, provenance: str, card: str
-    ) -> Comparison:
+    def _comparison(self, outcomes: Any, device: str, provenance: str, card: str) -> Comparison:
         return Comparison(
             outcomes=outcomes,
             baseline=self.baseline,
@@ -248,14 +246,18 @@ class _Asked:
 class _Skipped:
     """Runs work here, but for further repeats of an option that has failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
         self._failed: dict[str, Trouble] = {}
 
     def result(self, function: Any, argument: Any) -> Any:
         name = _name(argument)
         if name in self._failed:
             return self._failed[name]
-        ((_, result),) = results([(function, argument)], None)
+        if function is run_trial:
+            result = self._launcher.run(argument)
+        else:
+            result = function(argument)
         if isinstance(result, Trouble):
             self._failed[name] = result
         return result

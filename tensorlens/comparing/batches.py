@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-from tensorlens.comparing.launching import run_trial
+from tensorlens.comparing.launching import Launcher
 from tensorlens.frameworks.trials import CANNOT, OUT_OF_MEMORY, Measured, Result, Trial, Trouble
 
 MOST = 1 << 24
@@ -37,12 +38,14 @@ class Found:
 
 def run_search(search: Search) -> Found:
     """Find the largest batch that runs under the capacity, when the next one does not."""
-    return _Search(search).largest()
+    with Launcher() as launcher:
+        return _Search(search, launcher).largest()
 
 
 class _Search:
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Search, launcher: Launcher) -> None:
         self._search = search
+        self._launcher = launcher
         self._peaks: dict[int, int] = {}
         self._refused: dict[int, Trouble] = {}
 
@@ -54,10 +57,9 @@ class _Search:
             trouble = self._refused[low]
             is_no_answer = trouble.kind != OUT_OF_MEMORY and not _may_be_memory(trouble)
             return self._found(None if is_no_answer else 0, self._said(low))
-        fitting, too_large, step = low, high + 1, low
+        fitting, too_large = low, high + 1
         while too_large - fitting > 1:
-            guess = self._guess(fitting, too_large, step)
-            step *= 2
+            guess = self._guess(fitting, too_large)
             if self._fits(guess):
                 fitting = guess
             else:
@@ -82,43 +84,40 @@ class _Search:
             search.trial,
             batch=number * search.multiple,
             limit=search.capacity,
+            rehearsal=-(-search.lowest // search.multiple) * search.multiple,
             warmup=0,
             steps=_STEPS,
         )
-        result: Result = run_trial(trial)
+        result: Result = self._launcher.run(trial)
         if isinstance(result, Measured):
             self._peaks[number] = result.peak_allocated
             return True
         self._refused[number] = result
         return False
 
-    def _guess(self, fitting: int, too_large: int, step: int) -> int:
-        """Return the next to try: where a line through the peaks known meets the capacity.
+    def _guess(self, fitting: int, too_large: int) -> int:
+        """Return the next to try.
 
-        The line is aimed at in turns a little below and above, and given up for the middle after a
-        few tries: peaks need not lie on one.
+        Until one is too large, where a line through the peaks known meets the capacity, at least
+        twice and at most 16 times the largest that fits. Then the middle, of the logarithms while
+        the two are far apart; in turns with that line, as peaks need not lie on one.
         """
-        known = sorted(self._peaks)
-        halfway = (fitting + too_large) // 2
-        if len(known) < 2 and too_large > self._end():
-            return min(fitting + step, too_large - 1)
-        tries = len(self._peaks) + len(self._refused)
-        slope = self._slope(known)
-        if slope <= 0 or tries > 8:
-            return halfway if self._refused else min(2 * fitting, too_large - 1)
-        reach = fitting + int((self._search.capacity - self._peaks[fitting]) / slope)
-        if reach >= too_large:
-            reach = too_large - 1
-        return max(fitting + 1, reach)
+        slope = self._slope(sorted(self._peaks))
+        room = self._search.capacity - self._peaks[fitting]
+        reach = fitting + int(room / slope) if slope > 0 else 16 * fitting
+        if not self._refused:
+            return min(max(reach, 2 * fitting), 16 * fitting, too_large - 1)
+        if too_large > 4 * fitting:
+            return math.isqrt(fitting * too_large)
+        if len(self._refused) % 2 and fitting < reach < too_large:
+            return reach
+        return (fitting + too_large) // 2
 
     def _slope(self, known: list[int]) -> float:
         if len(known) < 2:
             return 0.0
         one, other = known[-2], known[-1]
         return (self._peaks[other] - self._peaks[one]) / (other - one)
-
-    def _end(self) -> int:
-        return (self._search.highest or MOST) // self._search.multiple
 
 
 def _may_be_memory(trouble: Trouble) -> bool:

@@ -1,36 +1,19 @@
-"""Work handed to an executor: one at a time here, or wherever somebody else's runs it."""
+"""Work handed to an executor, wherever it runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from typing import Any, TypeVar
+from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.trials import FAILED, Trouble
-
-_T = TypeVar("_T")
 
 Work = tuple[Callable[[Any], Any], Any]
 """A function that can be imported anywhere, and its argument."""
 
 
-class OneAtATime(Executor):
-    """Runs what is submitted at once, in this thread; it has a process for each by itself."""
-
-    def submit(
-        self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any
-    ) -> Future[_T]:
-        """Run it and return the finished future; what interrupts the thread passes through."""
-        future: Future[_T] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def results(work: Sequence[Work], executor: Executor | None) -> Iterator[tuple[int, Any]]:
+def results(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
     """Give the results as they come, each with its place in ``work``.
 
     What fails on the way to another machine, or breaks the executor, is a :class:`Trouble`.
@@ -38,10 +21,6 @@ def results(work: Sequence[Work], executor: Executor | None) -> Iterator[tuple[i
     Raises:
         UsageError: an executor that is none, or an argument that makes no sense.
     """
-    if executor is None:
-        for place, (function, argument) in enumerate(work):
-            yield place, _result(OneAtATime().submit(function, argument))
-        return
     if not hasattr(executor, "submit"):
         raise UsageError(
             f"executor is a {type(executor).__name__}: give a concurrent.futures.Executor"

@@ -1,4 +1,4 @@
-"""One trial in a process of its own, seen from the one that asks."""
+"""Trials in processes of their own, seen from the one that asks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import IO, Any
+from types import TracebackType
+from typing import Any
 
+from tensorlens.comparing.child import FORKS, Began, Ended
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.fake.jobs import Progress
-from tensorlens.frameworks.trials import FAILED, Message, Result, Trial, Trouble
+from tensorlens.frameworks.trials import FAILED, Result, Trial, Trouble
 
 _COMMAND = """
 import sys
@@ -28,60 +30,145 @@ _LAST = 2000
 
 
 def run_trial(trial: Trial) -> Result:
-    """Run a trial in a child process and return what it came to; nothing of it is left behind.
-
-    Whatever becomes of the process, an answer says it. It can be called in any process or thread,
-    so that an executor may.
+    """Run one trial, in any process or thread: what an executor is given.
 
     Raises:
         UsageError: the trial cannot be pickled.
     """
-    try:
-        request = pickle.dumps(trial, protocol=5)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(
-            f"option {trial.name!r} cannot go to another process: {reason}"
-        ) from None
-    folder = str(Path(__file__).parents[2])
-    with tempfile.TemporaryFile() as written:
-        process = subprocess.Popen(
+    with Launcher() as launcher:
+        return launcher.run(trial)
+
+
+class Launcher:
+    """Runs trials one after the other, each in a new process; from ``with`` to its end."""
+
+    def __init__(self) -> None:
+        self._nurseries: dict[tuple[tuple[str, str], ...], _Nursery] = {}
+
+    def run(self, trial: Trial) -> Result:
+        """Run a trial and return what it came to; whatever becomes of its process, an answer says.
+
+        Raises:
+            UsageError: the trial cannot be pickled.
+        """
+        try:
+            request = pickle.dumps(trial, protocol=5)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(
+                f"option {trial.name!r} cannot go to another process: {reason}"
+            ) from None
+        key = tuple(sorted(trial.environment.items()))
+        nursery = self._nurseries.pop(key, None) or _Nursery(trial)
+        try:
+            result = nursery.run(trial, request)
+        except BaseException:
+            nursery.kill()
+            raise
+        if nursery.is_over or not FORKS:
+            nursery.kill()
+        else:
+            self._nurseries[key] = nursery
+        return result
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        while self._nurseries:
+            self._nurseries.popitem()[1].kill()
+
+
+class _Nursery:
+    """The process that trials of one environment are forked from."""
+
+    def __init__(self, trial: Trial) -> None:
+        folder = str(Path(__file__).parents[2])
+        self.is_over = False
+        self._pid: int | None = None
+        self._late = False
+        # not a pipe, which would stop a program that writes much and that nobody reads
+        self._written = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=written,
+            stderr=self._written,
             env={**os.environ, **trial.environment},
-            # a group of its own: processes that the program starts have to go with it
+            # Ctrl-C in a terminal is for whoever asks, who ends the others
             start_new_session=True,
         )
-        watch = _Watch(process, trial.timeout)
+
+    def run(self, trial: Trial, request: bytes) -> Result:
+        process, begin = self._process, self._written.seek(0, os.SEEK_END)
+        assert process.stdin is not None and process.stdout is not None
+        self._pid, self._late = None, False
+        result: Result | None = None
+        timer = threading.Timer(trial.timeout or 0, self._out_of_time)
+        timer.daemon = True
+        if trial.timeout is not None:
+            timer.start()
         try:
-            return _answer(process, request, watch, written, trial)
+            process.stdin.write(request)
+            process.stdin.flush()
+            while True:
+                message: Any = pickle.load(process.stdout)
+                if isinstance(message, Began):
+                    self._pid = message.pid
+                elif isinstance(message, Ended):
+                    self._pid = None
+                    return result or self._ended(trial, message.code, begin)
+                elif not isinstance(message, Progress):
+                    result = message
+                    if not FORKS:
+                        return message
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            self.is_over = True
+            return result or self._ended(trial, process.wait(), begin)
         finally:
-            watch.close()
-            _end(process)
+            timer.cancel()
+
+    def _ended(self, trial: Trial, code: int, begin: int) -> Trouble:
+        size = self._written.seek(0, os.SEEK_END)
+        self._written.seek(max(size - _LAST, begin))
+        last = self._written.read().decode("utf-8", "replace").strip()
+        if self._late:
+            return Trouble(FAILED, f"not done after {trial.timeout:g} s", last)
+        return Trouble(FAILED, f"the process {ending(code)}", last)
+
+    def _out_of_time(self) -> None:
+        self._late = self.is_over = True
+        self._kill()
+
+    def _kill(self) -> None:
+        for pid in (self._pid, self._process.pid):
+            if pid is not None:
+                with contextlib.suppress(OSError):
+                    _kill_group(pid)
+
+    def kill(self) -> None:
+        """End it, and all that it has started."""
+        self._kill()
+        process = self._process
+        with contextlib.suppress(OSError):
+            if process.stdin is not None:
+                process.stdin.close()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        self._written.close()
 
 
-def _answer(
-    process: subprocess.Popen[bytes],
-    request: bytes,
-    watch: _Watch,
-    written: IO[bytes],
-    trial: Trial,
-) -> Result:
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        process.stdin.write(request)
-        process.stdin.flush()
-        while True:
-            message: Message = pickle.load(process.stdout)
-            if not isinstance(message, Progress):
-                return message
-    except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-        code = process.wait()
-        if watch.is_over:
-            return Trouble(FAILED, f"not done after {trial.timeout:g} s", _last(written))
-        return Trouble(FAILED, f"the process {ending(code)}", _last(written))
+def _kill_group(pid: int) -> None:
+    if hasattr(os, "killpg"):
+        os.killpg(pid, signal.SIGKILL)
+    else:
+        os.kill(pid, signal.SIGTERM)
 
 
 def ending(code: int) -> str:
@@ -94,48 +181,3 @@ def ending(code: int) -> str:
         name = f"signal {-code}"
     why = {"SIGKILL": ": the system may have run out of memory", "SIGSEGV": ": a crash"}
     return f"was ended by {name}{why.get(name, '')}"
-
-
-class _Watch:
-    """Ends a process that takes too long."""
-
-    def __init__(self, process: subprocess.Popen[bytes], seconds: float | None) -> None:
-        self.is_over = False
-        self._process = process
-        self._timer: threading.Timer | None = None
-        if seconds is not None:
-            self._timer = threading.Timer(seconds, self._end)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _end(self) -> None:
-        self.is_over = True
-        _kill(self._process)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-def _end(process: subprocess.Popen[Any]) -> None:
-    _kill(process)
-    with contextlib.suppress(OSError):
-        if process.stdin is not None:
-            process.stdin.close()
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
-
-
-def _kill(process: subprocess.Popen[Any]) -> None:
-    with contextlib.suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-
-
-def _last(written: IO[bytes]) -> str:
-    size = written.seek(0, os.SEEK_END)
-    written.seek(max(size - _LAST, 0))
-    return written.read().decode("utf-8", "replace").strip()

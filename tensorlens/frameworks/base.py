@@ -262,6 +262,14 @@ def _same(function: Any) -> Any:
     return function
 
 
+def _ignore(act: Callable[[], None]) -> None:
+    return None
+
+
+def _follow_nothing() -> Callable[[], None]:
+    return lambda: None
+
+
 class Compiler:
     """Tells profiled code that a compiler is reading it rather than running it."""
 
@@ -274,6 +282,11 @@ class Compiler:
         self.as_called: Callable[[Any], Any] = _same
         """Asked by a wrapper while a graph is built, for the function to call in place of the one
         inside it: what compiles the caller may have meant to convert it."""
+        self.when_run: Callable[[Callable[[], None]], None] = _ignore
+        """Asked while a graph is built: calls what it is given whenever the graph has run, where
+        :attr:`follow_runs` was called before."""
+        self.follow_runs: Callable[[], Callable[[], None]] = _follow_nothing
+        """Follows the runs of graphs until what it returns is called."""
 
 
 compiler = Compiler()
@@ -332,6 +345,11 @@ def whole() -> Framework | None:
     return known[2]
 
 
+def supported() -> tuple[str, ...]:
+    """Return the names of the modules whose import brings a framework, imported or not."""
+    return tuple(_FRAMEWORKS)
+
+
 def awaited() -> tuple[str, ...]:
     """Return the names of the modules whose import would bring one more framework."""
     return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _left_out)
@@ -345,7 +363,16 @@ def missing(trouble: str, when: str) -> str:
         when: until when the import must come.
     """
     names = " or ".join(_FRAMEWORKS)
-    return "; ".join([f"{trouble}: import {names} {when}", *left_out()])
+    return "; ".join([f"{trouble}: import {names} {when}", *unserved()])
+
+
+def unserved() -> tuple[str, ...]:
+    """Return why nothing the program has imported can be used, as far as that is known."""
+    keras = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
+    backend = keras.get("_BACKEND", "")
+    if not backend or backend in _FRAMEWORKS:
+        return left_out()
+    return (*left_out(), f"Keras runs on {backend}, whose memory cannot be read")
 
 
 def _is_imported(name: str) -> bool:

@@ -66,7 +66,8 @@ def _duplicate(descriptor: int) -> bytes | None:
 
 
 def _parsed(content: bytes) -> list[Message] | None:
-    found, at = [], 0
+    found: list[Message] = []
+    at = 0
     while at + _HEADER.size <= len(content):
         (length,) = _HEADER.unpack_from(content, at)
         at += _HEADER.size

@@ -173,7 +173,7 @@ def _inside(item: Any) -> Iterator[Any]:
 def _wrapped(queue: Queue, item: Any) -> Queue:
     name = class_name(item)
     found = replace(queue, name=f"{queue.name}, inside {name}")
-    if not type(item).__module__.startswith(_LOOKAHEAD):
+    if not str(type(item).__module__).startswith(_LOOKAHEAD):
         return found
     note = "accelerate holds one batch more, to know which is the last (accelerate/data_loader.py)"
     more = None if found.max_batches is None else found.max_batches + 1

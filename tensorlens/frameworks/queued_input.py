@@ -21,7 +21,10 @@ _ENQUEUERS = "Worker_"
 _WORKERS = (
     "batches that a DataLoader's workers have made and the loop has not received: shared memory"
 )
-_BUFFERS = "what the buffers of tf.data's iterators hold, as tf.data counts it"
+_BUFFERS = (
+    "what the buffers of tf.data's iterators hold, as tf.data counts it: elements that share their"
+    " memory count each"
+)
 _ARRAYS = "batches in the future_queue of a Keras PyDataset: NumPy's arrays in the C heap"
 
 
@@ -29,7 +32,7 @@ def with_queued_input(ledgers: Mapping[str, Ledger]) -> Mapping[str, Ledger]:
     """Return the ledgers, the host's with a term for what loaders that are alive hold.
 
     It is a part of the figure that counts that memory: shared memory of workers is of ``other``,
-    TensorFlow's of ``unnamed``, NumPy's of ``cached``. Without loaders there is no term.
+    TensorFlow's of ``allocated``, NumPy's of ``cached``. Without loaders there is no term.
     """
     host = ledgers.get("cpu")
     if host is None:
@@ -60,7 +63,7 @@ def _workers(ledger: Ledger) -> Ledger:
 
 def _buffers(ledger: Ledger) -> Ledger:
     kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
-    if kind is Never or ledger.unnamed is None:
+    if kind is Never or ledger.allocated is None:
         return ledger
     iterators = living(kind)
     if not iterators:
@@ -72,10 +75,13 @@ def _buffers(ledger: Ledger) -> Ledger:
         return ledger
     nbytes = _sum(queue.nbytes for queue in queues)
     reason = next((queue.missing.get("nbytes", "") for queue in queues if queue.nbytes is None), "")
-    if nbytes is not None and nbytes > ledger.unnamed:
-        reason = f"tf.data counts {format_bytes(nbytes)}: some of its elements share their memory"
+    if nbytes is not None and nbytes > ledger.allocated:
+        reason = (
+            f"tf.data counts {format_bytes(nbytes)}, of which TensorFlow did not allocate all:"
+            " elements share memory with each other or with NumPy"
+        )
         nbytes = None
-    return _with(ledger, "unnamed", nbytes, _BUFFERS, reason)
+    return _with(ledger, "allocated", nbytes, _BUFFERS, reason)
 
 
 def _arrays(ledger: Ledger) -> Ledger:

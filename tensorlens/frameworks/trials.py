@@ -70,6 +70,8 @@ class Trial:
     steps: int = 3
     limit: int | None = None
     """Bytes of memory that there are to be; None: as many as there are."""
+    rehearsal: int | None = None
+    """The batch of one step before there is a limit, for what libraries load when first used."""
     timeout: float | None = None
     """Seconds after which the process is ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -114,6 +116,11 @@ def catalogue(framework: str) -> Catalogue:
     """Return the built-in settings of a framework, without importing it."""
     found: Catalogue = importlib.import_module(OPTIONS[framework]).catalogue()
     return found
+
+
+def prepare(framework: str) -> None:
+    """Import what trials of a framework need; nothing of it runs."""
+    importlib.import_module(OPTIONS[framework]).prepare()
 
 
 def run(trial: Trial, tell: Callable[[int], None]) -> Result:

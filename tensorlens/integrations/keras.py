@@ -265,10 +265,13 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
         def undo() -> None:
             reserve.release()
-            if getattr(model, name, None) is ours:
-                setattr(model, name, function)
+            with suppress(Exception):  # attributes of a model may be properties of the program's
+                if getattr(model, name, None) is ours:
+                    setattr(model, name, function)
 
-        self._undo[kind] = undo
+        # a loop that an interrupt ended is never said to have ended
+        self._undo[kind] = ending = weakref.finalize(self, undo)
+        ending.atexit = False
 
     def _unwatch(self, kind: str) -> None:
         undo = self._undo.pop(kind, None)
@@ -312,14 +315,17 @@ class _Explained:
 
     def __init__(self, function: Callable[..., Any], failed: Callable[[Any], None]) -> None:
         self._function = function
-        self._failed = failed
+        # the model outlives the loop, and must not keep the callback
+        self._failed = weakref.WeakMethod(failed)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         try:
             return self._function(*arguments, **options)
         except BaseException as error:
             try:
-                self._failed(error)
+                failed = self._failed()
+                if failed is not None:
+                    failed(error)
             except Exception as failure:
                 if is_from_a_handler(failure):
                     raise

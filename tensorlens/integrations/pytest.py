@@ -18,6 +18,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from tensorlens.frameworks.base import Framework
     from tensorlens.integrations.limits import Peaks
     from tensorlens.leaks.remains import Remains, Stretch
 
@@ -169,12 +170,21 @@ def _leak_reports(failure: pytest.ExceptionInfo[BaseException]) -> list[str]:
 
 def _begin(limits: _Limits) -> Callable[[], None]:
     """Watch from now on, or from when the test imports the framework; return what ends that."""
-    from tensorlens.capture.arrival import when_imported
+    from tensorlens.frameworks.arrival import when_imported
+    from tensorlens.frameworks.base import supported, whole
+
+    watched: list[Framework | None] = []
 
     def watch() -> None:
+        from tensorlens.frameworks.together import arrived
         from tensorlens.integrations.limits import Peaks
         from tensorlens.leaks.remains import Stretch
 
+        if watched:
+            late = arrived(watched[0], whole())
+            limits.refused.extend(f"{name} was imported after another framework" for name in late)
+            return
+        watched.append(whole())
         if limits.memory is not None:
             limits.peaks = Peaks(limits.device)
         if limits.leaks is not None:
@@ -193,10 +203,11 @@ def _begin(limits: _Limits) -> Callable[[], None]:
         except Exception as error:
             limits.refused.append(str(error) or type(error).__name__)
 
-    wait_no_longer = when_imported("torch", lambda: safely(watch))
+    waiting = [when_imported(name, lambda: safely(watch)) for name in supported()]
 
     def stop() -> None:
-        wait_no_longer()
+        for wait_no_longer in waiting:
+            wait_no_longer()
         safely(end)
 
     return stop

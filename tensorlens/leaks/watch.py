@@ -112,6 +112,11 @@ class LeakWatch:
             steps.close()
         return self._report
 
+    def restart(self) -> LeakWatch:
+        """Begin anew, or at first: what was seen so far does not count."""
+        self._drop()
+        return self.start()
+
     def result(self) -> LeakReport:
         """Return the verdict on the steps so far; while the watch is on, it goes on.
 
@@ -139,6 +144,11 @@ class LeakWatch:
         """The verdict, when the watch has ended; else that on the steps so far."""
         return self.result()
 
+    def _drop(self) -> None:
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            steps.close()
+
     def _on(self, what: str) -> Steps:
         if self._steps is None:
             raise UsageError(f"{what} is for a watch that is on: use it in a with block")
@@ -159,8 +169,7 @@ class LeakWatch:
             self.stop()
         else:
             # a loop that failed is not judged: what its frames hold is held by the error
-            steps, self._steps = self._steps, None
-            steps.close()
+            self._drop()
 
 
 def find_leaks(step: Callable[..., Any], steps: int = 6, warmup: int = 2) -> LeakReport:

@@ -1,5 +1,6 @@
-"""The same step under several memory options: what each takes, and what it costs. Bytes; None is
-unknown, never 0.
+"""The same step under several memory options: what each takes, and what it costs.
+
+Sizes are bytes; None is unknown, never 0.
 """
 
 from __future__ import annotations
@@ -222,9 +223,7 @@ class Comparison:
     def _quick(self) -> Winner:
         ratios = {each.name: self.time_ratio(each.name) for each in self._running()}
         if not any(ratios.values()):
-            why = (
-                "an estimate has no times" if self.provenance == "estimated" else "no times known"
-            )
+            why = "an estimate has no times" if self.provenance == "estimated" else "no times known"
             return Winner(QUICK, (), why)
         quick = [
             each

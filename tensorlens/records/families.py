@@ -15,8 +15,12 @@ from tensorlens.records.tensors import TensorTable
 HANDLE = "what operations know the variable by"
 """The note of what refers to a variable, and takes a few bytes besides its value."""
 
-_TOGETHER = {HANDLE: "handles of variables"}
-"""Notes whose tensors are one family whatever their names and births, and what that is called."""
+KEPT = "what the graph of a function keeps from call to call"
+"""The note of constants, of which a graph has many that are small."""
+
+_HANDLES = "handles of variables"
+_SMALL = 1024
+"""Bytes of the largest constant that is not told by itself."""
 _MOST_RANGES = 3
 _FEW = 8
 """So many keys of a dict are rather fields with a meaning each than items of one kind."""
@@ -32,7 +36,8 @@ def families(
     """Return the rows in families, in the order of each one's first row.
 
     A family's names are equal, or differ in their last index, or, where it has more than eight
-    members, in any indices and keys. Handles of variables are one family.
+    members, in any indices and keys. Handles of variables are one family, and so are the small
+    constants of one graph.
 
     Args:
         table: what the rows are of.
@@ -41,16 +46,16 @@ def families(
     """
     names = table.names
     columns = [getattr(table, column) for column in _ALIKE]
-    together = _notes_together(table)
+    together = _Together(table)
     memo: dict[int, str] = {}
     order: dict[int, int] = {}
     known: dict[tuple[object, ...], list[int]] = {}
     for row in rows:
         order[row] = len(order)
-        if table.note[row] in together:
-            sizes = table.nbytes[row], table.storage_nbytes[row]
-            like = table.note[row], table.role[row], table.device[row], sizes
-            known.setdefault((*like, apart[row] if apart else None), []).append(row)
+        title = together.title(row)
+        if title is not None:
+            like = title, table.role[row], table.device[row], apart[row] if apart else None
+            known.setdefault(like, []).append(row)
             continue
         key = (
             # one of several names says all of them: it is no part of a family
@@ -66,7 +71,7 @@ def families(
     found = [
         family
         for group in known.values()
-        for family in ([group] if table.note[group[0]] in together else _parted(table, group))
+        for family in ([group] if together.title(group[0]) else _parted(table, group))
     ]
     return sorted(found, key=lambda family: order[family[0]])
 
@@ -79,8 +84,9 @@ def family_name(table: TensorTable, family: Sequence[int]) -> str:
     names = table.names
     if len(family) == 1:
         return names[table.name[family[0]]]
-    if table.note[family[0]] in _notes_together(table):
-        return _TOGETHER[table.notes[table.note[family[0]]]]
+    title = _Together(table).title(family[0])
+    if title is not None:
+        return title
     nodes = [table.name[row] for row in family]
     kinds, first = names.steps(nodes[0])
     ways = [names.steps(node)[1] for node in nodes]
@@ -99,8 +105,23 @@ def family_name(table: TensorTable, family: Sequence[int]) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def _notes_together(table: TensorTable) -> set[int]:
-    return {number for number, note in enumerate(table.notes) if note in _TOGETHER}
+class _Together:
+    """Tells which tensors are told together whatever their births, by their notes."""
+
+    def __init__(self, table: TensorTable) -> None:
+        self._table = table
+        notes = {note: number for number, note in enumerate(table.notes)}
+        self._handle, self._kept = notes.get(HANDLE), notes.get(KEPT)
+
+    def title(self, row: int) -> str | None:
+        """Return what the family of a row is called; None where it has no family by its note."""
+        note = self._table.note[row]
+        if note == self._handle:
+            return _HANDLES
+        if note == self._kept and self._table.storage_nbytes[row] <= _SMALL:
+            names = self._table.names
+            return names[names.root(self._table.name[row])]
+        return None
 
 
 def _parted(table: TensorTable, group: list[int]) -> list[list[int]]:

@@ -86,7 +86,8 @@ def time_text(ratio: Ratio | None, *, is_baseline: bool = False) -> str:
     if ratio.low is None or ratio.high is None:
         return f"x{ratio.point:.2f} +-?"
     half = (ratio.high - ratio.low) / 2
-    text = f"x{ratio.point:.2f} +-{half:.2f}"
+    noise = f"+-{half:.2f}" if half < ratio.point else "unsure"
+    text = f"x{ratio.point:.2f} {noise}"
     return f"{text} =" if ratio.verdict == "no difference" else text
 
 

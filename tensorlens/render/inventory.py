@@ -31,6 +31,8 @@ class TensorRow:
     """Bytes of their storages before; in a snapshot, 0."""
     after: int
     """Bytes of their storages now."""
+    shape: str = ""
+    """Empty where those of a family differ."""
     aliases: tuple[TensorRecord, ...] = ()
     """Tensors that share the storage; only where there is one and the view is verbose."""
 
@@ -176,6 +178,7 @@ def _inventory(device: str, rows: _Rows, snapshot: Snapshot, view: View) -> Devi
                 nbytes=sum(table.nbytes[row] for row in family),
                 before=0,
                 after=sum(sizes[row] for row in family),
+                shape=_shape(table, family),
                 aliases=tuple(sharing.get(family[0], ())) if len(family) == 1 else (),
             )
             for family in choice.shown
@@ -206,11 +209,17 @@ def _section(kind: str, changes: Changes, device: str, view: View) -> ChangeSect
                 nbytes=sum(table.nbytes[row] for row in family),
                 before=sum(sizes[row][0] for row in family),
                 after=sum(sizes[row][1] for row in family),
+                shape=_shape(table, family),
             )
             for family in choice.shown
         ),
         hidden=choice.hidden(),
     )
+
+
+def _shape(table: TensorTable, family: list[int]) -> str:
+    shapes = {table.shape[row] for row in family}
+    return str(table.shapes[shapes.pop()]) if len(shapes) == 1 else ""
 
 
 def _first(table: TensorTable, family: list[int]) -> TensorRecord:

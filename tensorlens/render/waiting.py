@@ -104,7 +104,9 @@ def plan_table(plan: Plan) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]
 
 def plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Return what is told of a plan below its table."""
-    full = f"{plan.ahead} ahead and the one in use: {plan.factor} times the bytes of the table"
+    full = "nothing ahead of the batch in use"
+    if plan.ahead:
+        full = f"{plan.ahead} ahead and the one in use: {plan.factor} times the bytes of the table"
     found = [("queue", full), ("why", plan.rule)]
     if plan.nbytes is not None and plan.held is not None and plan.shape is not None:
         asked = f"{plan.batch:,} of {shape_text(plan.shape)}: {exact_size(plan.nbytes)}"

@@ -27,6 +27,12 @@ def mlp() -> tuple[Any, int]:
     return model, 64
 
 
+def wide_mlp() -> tuple[Any, int]:
+    """A network whose activations are as large as its weights."""
+    hidden = [layers.Dense(1024, activation="relu") for _ in range(4)]
+    return keras.Sequential([keras.Input((1024,)), *hidden, layers.Dense(CLASSES)]), 1024
+
+
 def cnn_2d() -> tuple[Any, int]:
     model = keras.Sequential(
         [
@@ -91,6 +97,7 @@ def transformer() -> tuple[Any, int]:
 
 MODELS: dict[str, Callable[[], tuple[Any, int]]] = {
     "MLP": mlp,
+    "wide MLP": wide_mlp,
     "2-D CNN": cnn_2d,
     "3-D CNN": cnn_3d,
     "LSTM": lstm,
@@ -111,7 +118,9 @@ def batch_for(model: Any, size: int) -> tuple[Any, Any]:
     return inputs, tf.zeros((size,), tf.int32)
 
 
-def measured(make: Callable[[], tuple[Any, int]], optimizer: str, eager: bool) -> list[int]:
+def measured(
+    make: Callable[[], tuple[Any, int]], optimizer: str, eager: bool, steps: int = STEPS
+) -> list[int]:
     """Return the peak of each step but the first: model, batch and optimizer included, bytes."""
     read = cpu_counter().reader()
     gc.collect()
@@ -121,7 +130,7 @@ def measured(make: Callable[[], tuple[Any, int]], optimizer: str, eager: bool) -
     data = [batch_for(model, size)]
     model.make_train_function()
     peaks = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         read()
         model.train_function(iter(data))
         peaks.append(read()[1] - before)

@@ -1,12 +1,22 @@
 """Estimates of Keras models: against what a step takes, and against a published measurement."""
 
+import gc
+import weakref
+from statistics import median
+
 import keras
 import pytest
 import tensorflow as tf
 from keras import layers
+from tensorflow.python.framework import ops
+from tensorflow.python.framework.func_graph import FuncGraph
 
 import tensorlens
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.frameworks.tensorflow.cpu import cpu_counter
+from tensorlens.frameworks.tensorflow.estimate import tracing
+from tensorlens.frameworks.tensorflow.estimate.twins import StepGraph
+from tensorlens.units import format_bytes
 from tests.tensorflow.estimate_models import (
     batch_for,
     cnn_3d,
@@ -15,6 +25,7 @@ from tests.tensorflow.estimate_models import (
     measured,
     mlp,
     transformer,
+    wide_mlp,
 )
 
 T4_PEAK = 7_991_122_432
@@ -39,12 +50,22 @@ def test_an_eager_step_takes_what_was_estimated(make):
     assert estimated(make, "adam", eager=True).peak_allocated == pytest.approx(peaks[-1], rel=0.005)
 
 
-@pytest.mark.parametrize(("make", "optimizer"), [(cnn_3d, "sgd"), (transformer, "adam")])
+@pytest.mark.parametrize(
+    ("make", "optimizer"), [(cnn_3d, "sgd"), (transformer, "adam"), (wide_mlp, "sgd")]
+)
 def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
-    peaks = measured(make, optimizer, eager=False)
-    # some of the steps run in the likeliest order
-    off = min(abs(estimated(make, optimizer).peak_allocated / each - 1) for each in peaks)
-    assert off < 0.03
+    peaks = measured(make, optimizer, eager=False, steps=16)
+    found = estimated(make, optimizer)
+    assert found.peak_allocated == pytest.approx(median(peaks), rel=0.03)
+    assert found.allocated.low <= min(peaks)
+    assert max(peaks) <= found.allocated.high
+
+
+def test_where_the_order_decides_the_peaks_are_told():
+    found = estimated(mlp, "sgd")
+    assert found.allocated.low < found.peak_allocated <= found.allocated.high
+    (told,) = [each.text for each in found.warnings if "likely orders" in each.text]
+    assert f"{format_bytes(found.allocated.low)} to" in told
 
 
 def test_a_loop_is_run_in_the_graph():
@@ -146,22 +167,83 @@ def test_a_model_in_training_goes_on_as_if_nothing_had_been_asked():
     assert trained(ask=True) == trained(ask=False)
 
 
-def test_no_memory_is_left_behind():
-    import gc
-
-    from tensorlens.frameworks.tensorflow.cpu import cpu_counter
-
+@pytest.mark.parametrize("eager", [False, True])
+def test_nothing_is_left_behind(eager, monkeypatch):
     read = cpu_counter().reader()
-    model, batch = mlp()
-    for _ in range(2):
+    made = []
+    original = tracing.twin_of
+
+    def noted(model):
+        twin = original(model)
+        made.append(weakref.ref(twin))
+        return twin
+
+    monkeypatch.setattr(tracing, "twin_of", noted)
+
+    def ask():
+        model, batch = mlp()
+        made.append(weakref.ref(model))
+        tensorlens.estimate(
+            model,
+            batch_size=batch,
+            optimizer="adam",
+            loss=loss(),
+            device="cpu",
+            run_eagerly=eager,
+        )
         gc.collect()
-        before = read()[0]
-        tensorlens.estimate(model, batch_size=batch, optimizer="adam", loss=loss(), device="cpu")
-        peak = read()[1]
-        gc.collect()
+        return model
+
+    def optimizers_and_graphs():
+        kinds = (keras.optimizers.Adam, FuncGraph, StepGraph)
+        # by type: isinstance() would ask lazy modules for what they hold
+        return sum(issubclass(type(each), kinds) for each in gc.get_objects())
+
+    ask()  # TensorFlow keeps scalars that it converts for the first time
+    gc.collect()
+    before, others = read()[0], optimizers_and_graphs()
+    made.clear()
+    model = ask()
     weights = sum(each.numpy().nbytes for each in model.weights)
-    assert peak - before < weights / 10, "no slot of the optimizer is allocated"
-    assert read()[0] - before < 1024, "TensorFlow keeps a few scalars of its own"
+    peak = read()[1]
+    assert peak - before < weights * 1.3, "no slot of the optimizer is allocated"
+    assert made[1]() is None, "the twin goes while the model lives"
+    assert optimizers_and_graphs() == others
+    del model
+    gc.collect()
+    assert [each() for each in made] == [None, None]
+    assert read()[0] == before
+
+
+def test_graphs_with_gradients_of_their_own_are_let_go_of():
+    registered = ops.gradient_registry._registry
+    before = set(registered)
+    model, batch = cnn_3d()
+    tensorlens.estimate(model, batch_size=batch, optimizer="sgd", loss=loss(), device="cpu")
+    # tf.custom_gradient, in which losses are averaged, registers one for each trace
+    assert set(registered) == before
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(50)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_model_of_ones_own_class_needs_shapes(called):
+    model = Subclassed()
+    if called:
+        model(tf.zeros((1, 20)))
+    options = {"optimizer": "sgd", "loss": "mse", "device": "cpu", "batch_size": 4}
+    if not called:
+        options["input_shape"] = (20,)
+    found = tensorlens.estimate(model, **options)
+    assert found.by_role["parameter"] == (20 * 50 + 50) * 4
+    assert found.by_role["input"] == 4 * (20 + 50) * 4
 
 
 def test_a_train_step_of_ones_own_is_traced():
@@ -179,7 +261,8 @@ def test_a_train_step_of_ones_own_is_traced():
     found = tensorlens.estimate(model, batch_size=8, optimizer="sgd", loss="mse", device="cpu")
     assert found.by_role["parameter"] == (100 * 200 + 200) * 4
     lines = [each.function for each in found.by_line if each is not None]
-    assert not lines or all("train_step" in each for each in lines)
+    assert lines
+    assert all("train_step" in each for each in lines)
 
 
 def test_the_largest_batch_is_found():

@@ -1,5 +1,6 @@
 """explain_oom() in whole programs, also where next to nothing is left to explain with."""
 
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,9 @@ from tests import warm
 ROOT = Path(__file__).parents[2]
 resource = pytest.importorskip("resource")
 
+# without what a user may have set for us
+SURROUNDINGS = {name: os.environ[name] for name in os.environ if "TENSORLENS" not in name}
+SURROUNDINGS["PYTHONPATH"] = str(ROOT)
 BEGINNING = "tensorlens: out of memory: "
 
 LIMITED = """\
@@ -65,7 +69,7 @@ def run(tmp_path, source, *arguments, **options):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(Path.home())},
+        env={**SURROUNDINGS, "PATH": "/usr/bin:/bin"},
         timeout=120,
         **options,
     )
@@ -172,7 +176,7 @@ def test_a_ctrl_c_ends_the_program_as_ever(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": str(ROOT)},
+        env=SURROUNDINGS,
     )
     assert program.stdout is not None
     program.stdout.readline()

@@ -66,7 +66,7 @@ def settled(look, batches, seconds=20):
     end = time.monotonic() + seconds
     while True:
         found = look()
-        if found.batches == batches and not found.in_work or time.monotonic() > end:
+        if (found.batches == batches and not found.in_work) or time.monotonic() > end:
             return found
         time.sleep(0.01)
 

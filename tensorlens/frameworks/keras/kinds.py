@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -54,7 +55,8 @@ def content_of(item: Any) -> dict[str, Any]:
     content = dict_of(item)
     if not issubclass(type(content), dict):
         return {}
-    return {key: value for key, value in dict.items(content) if type(key) is str}
+    # copied at once: another thread may add to it
+    return {key: value for key, value in dict.copy(content).items() if type(key) is str}
 
 
 def items_of(value: Any) -> list[Any]:
@@ -65,7 +67,10 @@ def items_of(value: Any) -> list[Any]:
         # it keeps its items in another list
         inner: Any = content_of(value).get("_storage")
         if issubclass(type(inner), list):
-            return list(list.__iter__(inner))
+            return items_of(inner)
+    if kind is list or kind is tuple:
+        # C code may have left places empty, and the collector begins with the last
+        return gc.get_referents(value)[::-1]
     for plain in (list, tuple):
         if issubclass(kind, plain):
             return list(plain.__iter__(value))

@@ -67,7 +67,7 @@ def look_at_enqueuer(enqueuer: Any, example: Any = None) -> Queue:
     one = max(sizes, default=None)
     most = None if limit is None or one is None else limit * one
     nbytes = batch_bytes(*values, *ready) if values or ready else 0
-    pids = _processes(futures)
+    pids = _processes(content)
     missing = {}
     if limit is None:
         missing["max_batches"] = missing["max_nbytes"] = "a max_queue_size of 0 has no bound"
@@ -215,28 +215,33 @@ def _waiting(queue: Any) -> list[Any]:
 
 def _being_put(content: Any) -> list[Any]:
     """Return what an enqueuer's thread waits to put into its full queue."""
+    item = _local(content, "put", "item")
+    return [item] if issubclass(type(item), ApplyResult) else []
+
+
+def _local(content: Any, function: str, name: str) -> Any:
+    """Return a local of a function that an enqueuer's thread is in; None where it is not."""
     ident = getattr(content.get("run_thread"), "ident", None)
     frame = sys._current_frames().get(ident) if ident else None
-    while frame is not None and frame.f_code.co_name != "_run":
-        if frame.f_code.co_name == "put":
-            item = frame.f_locals.get("item")
-            return [item] if issubclass(type(item), ApplyResult) else []
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return frame.f_locals.get(name)
+        if frame.f_code.co_name == "_run":
+            return None
         frame = frame.f_back
-    return []
+    return None
 
 
 def _is_made(future: Any) -> bool:
     return future.get("_success") is True and "_value" in future
 
 
-def _processes(futures: Sequence[Any]) -> list[int]:
+def _processes(content: Any) -> list[int]:
     """Return the processes of the pool that makes the batches; none where it is of threads."""
-    for future in futures:
-        pool = content_of(content_of(future).get("_pool"))
-        popen = [content_of(each).get("_popen") for each in items_of(pool.get("_pool"))]
-        pids = [getattr(each, "pid", None) for each in popen]
-        return [pid for pid in pids if type(pid) is int]
-    return []
+    pool = content_of(_local(content, "_run", "executor"))
+    popen = [content_of(each).get("_popen") for each in items_of(pool.get("_pool"))]
+    pids = [getattr(each, "pid", None) for each in popen]
+    return [pid for pid in pids if type(pid) is int]
 
 
 def _start_method() -> str:

@@ -9,7 +9,7 @@ import sysconfig
 import threading
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import cast
 
 from tensorlens.frameworks.building import NativeUnavailable
@@ -28,13 +28,13 @@ _LEAST_FRAMES = 5
 class Tagged:
     """Blocks of which more is known than the line that allocated them, in columns."""
 
-    address: array[int]
-    size: array[int]
-    birth: array[int]
+    address: array[int] = field(default_factory=lambda: array("Q"))
+    size: array[int] = field(default_factory=lambda: array("q"))
+    birth: array[int] = field(default_factory=lambda: array("i"))
     """Number of the line, -1 unknown."""
-    node: array[int]
+    node: array[int] = field(default_factory=lambda: array("i"))
     """Number of the name of the graph's node, or of the operation, that allocated the block."""
-    function: array[int]
+    function: array[int] = field(default_factory=lambda: array("i"))
     """Number of the name of the graph function that was called then, -1 for none."""
 
 
@@ -180,11 +180,11 @@ class NativeAllocator:
 
     def _tagged(self, handle: ctypes.c_void_p) -> Tagged:
         if not handle:
-            return Tagged(*map(array, "Qqiii"))
+            return Tagged()
         try:
             columns = (ctypes.c_void_p * 5)()
             length = self.library.tl_tagged_look(handle, columns)
-            found = Tagged(*map(array, "Qqiii"))
+            found = Tagged()
             for place, column in zip(columns, fields(Tagged), strict=True):
                 items: array[int] = getattr(found, column.name)
                 if length:

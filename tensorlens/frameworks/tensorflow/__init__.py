@@ -27,10 +27,12 @@ class Adapter:
     name = "tensorflow"
 
     def __init__(self) -> None:
-        from tensorlens.frameworks.tensorflow import building, counters
+        from tensorlens.frameworks.tensorflow import building, counters, graph_runs
 
         compiler.is_building = building.is_building
         compiler.as_called = building.as_called
+        compiler.when_run = graph_runs.when_run
+        compiler.follow_runs = graph_runs.follow
         self._counters = counters
 
     def cpu_counter(self) -> Counter:

@@ -8,76 +8,66 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tensorflow.python.framework import ops
+
+from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.tensorflow import graph_runs
+
+_MODULE = "keras.src.optimizers.base_optimizer"
+_KIND = "BaseOptimizer"
 _METHOD = "apply"
 
 
 class OptimizerSteps:
-    """Calls ``act`` after each step of the program's first Keras optimizer in eager code.
+    """Calls ``act`` after each step of the program's first Keras optimizer.
 
-    And after each batch of ``fit``, whose optimizer steps inside of a graph, as a batch ends.
+    Where it steps inside of a ``tf.function``, as in ``fit``, that is whenever the outermost such
+    function has run. When that optimizer is gone the next one to step takes its place. Keras may
+    be imported later.
     """
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
         self._first: Callable[[], Any] = _nothing
-        self._undo = [
-            undo
-            for module, name, method, after in (
-                *((m, n, _METHOD, self._stepped) for m, n in _OPTIMIZERS),
-                *((m, n, "on_train_batch_end", self._batch_ended) for m, n in _CALLBACKS),
-            )
-            if (undo := _wrap(module, name, method, after)) is not None
-        ]
+        self._undo = [graph_runs.follow()]
+        self._undo.append(when_imported(_MODULE, self._wrap))
 
     def close(self) -> None:
         """Call it no longer."""
         while self._undo:
             self._undo.pop()()
 
-    def _stepped(self, optimizer: Any) -> None:
-        from tensorflow.python.framework import ops
-
-        if ops.inside_function():
+    def _wrap(self) -> None:
+        kind = getattr(sys.modules.get(_MODULE), _KIND, None)
+        original = vars(kind).get(_METHOD) if kind is not None else None
+        if original is None:
             return
+        stepped = self._stepped
+
+        @functools.wraps(original)
+        def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
+            result = original(self, *arguments, **options)
+            stepped(self)
+            return result
+
+        setattr(kind, _METHOD, wrapper)
+
+        def undo() -> None:
+            if vars(kind).get(_METHOD) is wrapper:
+                setattr(kind, _METHOD, original)
+
+        self._undo.append(undo)
+
+    def _stepped(self, optimizer: Any) -> None:
         known = self._first()
         if known is None:
             self._first = weakref.ref(optimizer)
-        if known is None or known is optimizer:
+        elif known is not optimizer:
+            return
+        if ops.inside_function():
+            graph_runs.when_run(self._act)
+        else:
             self._act()
-
-    def _batch_ended(self, callbacks: Any) -> None:
-        model = getattr(callbacks, "_model", None)
-        # an eager step's optimizer has told already
-        if model is not None and not getattr(model, "run_eagerly", False):
-            self._act()
-
-
-_OPTIMIZERS = (("keras.src.optimizers.base_optimizer", "BaseOptimizer"),)
-_CALLBACKS = (("keras.src.callbacks.callback_list", "CallbackList"),)
-
-
-def _wrap(
-    module: str, name: str, method: str, after: Callable[[Any], None]
-) -> Callable[[], None] | None:
-    """Call ``after`` with the object after each call of a method; return what undoes it."""
-    kind = getattr(sys.modules.get(module), name, None)
-    original = vars(kind).get(method) if kind is not None else None
-    if original is None:
-        return None
-
-    @functools.wraps(original)
-    def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
-        result = original(self, *arguments, **options)
-        after(self)
-        return result
-
-    setattr(kind, method, wrapper)
-
-    def undo() -> None:
-        if vars(kind).get(method) is wrapper:
-            setattr(kind, method, original)
-
-    return undo
 
 
 def _nothing() -> None:

@@ -24,6 +24,8 @@ _BY_DESCRIPTOR = b"rebuild_storage_fd"
 class Sent:
     """What is in the pipe that workers put their results into."""
 
+    count: int
+    """How many messages have begun to be in it."""
     largest: int | None
     """Bytes of the largest batch in it; None where there is none, or none could be seen."""
     ends: int
@@ -107,6 +109,7 @@ def sent(results: Any) -> Sent | None:
     batches = [message for message in messages if _END_OF_DATA not in message.content]
     sizes = [size for size in map(_bytes_of, batches) if size is not None]
     return Sent(
+        count=len(messages),
         largest=max(sizes, default=None),
         ends=len(messages) - len(batches),
         pickled=any(_BY_DESCRIPTOR not in message.content for message in batches if message.length),

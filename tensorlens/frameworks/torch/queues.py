@@ -9,6 +9,7 @@ for and not given. They are made as fast as workers can, whether or not the loop
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,8 @@ _STATE = frozenset(("_task_info", "_workers", "_index_queues", "_worker_result_q
 _ITERABLE = 1
 """``_DatasetKind.Iterable``."""
 _TRIES = 8
+_WAITS, _MOMENT = 20, 0.001
+"""How often, and how many seconds, it is waited for what is on its way."""
 
 
 def is_loader(item: Any) -> bool:
@@ -130,10 +133,9 @@ class _Look:
         self._has_pin_thread = "_pin_memory_thread" in self._content
 
     def queue(self) -> Queue:
-        counts = self._settled()
         processes = _items(self._content["_workers"])
         pids = [pid for pid in map(_pid, processes) if pid]
-        pipe = sent(self._content["_worker_result_queue"])
+        counts, pipe = self._arrived()
         flight = shared_in_flight(pids)
         received, pinned = self._received(), self._pinned()
         results = self._batches(counts, pipe)
@@ -167,6 +169,20 @@ class _Look:
             missing=missing,
             notes=tuple(self._notes),
         )
+
+    def _arrived(self) -> tuple[_Counts, Sent | None]:
+        """Return what there is, once the results that are announced are in the pipe.
+
+        A worker announces one and then moves its tensors into shared memory, in another thread.
+        """
+        for _ in range(_WAITS):
+            counts = self._settled()
+            pipe = sent(self._content["_worker_result_queue"])
+            if pipe is None or pipe.pickled or pipe.count >= (counts.results or 0):
+                return counts, pipe
+            time.sleep(_MOMENT)
+        self._notes.append("batches are on their way into shared memory: bytes may be too few")
+        return counts, pipe
 
     def _settled(self) -> _Counts:
         """Return counts that agree with each other: two looks in a row that are the same."""

@@ -167,7 +167,7 @@ def _label(part: str) -> str:
 
 
 def _text(row: TensorRow) -> str:
-    return printable(f"{row.name}, {row.first.dtype} {row.first.shape}")
+    return printable(f"{row.name}, {row.first.dtype} {row.shape}".rstrip())
 
 
 def as_script(figure: dict[str, Any]) -> str:

@@ -24,7 +24,9 @@ def rows(found: Comparison) -> Iterator[tuple[Value, ...]]:
     """Yield the values of :data:`COLUMNS` for every option."""
     for each in found.outcomes:
         ratio, check = found.time_ratio(each.name), found.loss_check(each.name)
-        times = (None,) * 4 if ratio is None else (ratio.point, ratio.low, ratio.high, ratio.verdict)
+        times = (
+            (None,) * 4 if ratio is None else (ratio.point, ratio.low, ratio.high, ratio.verdict)
+        )
         yield (
             each.name,
             ", ".join(each.settings) or None,

@@ -30,8 +30,10 @@ def comparison_parts(found: Comparison, page: Page) -> list[str]:
     title = page.wrapped("", page.shown(headline(found)))
     title += page.wrapped(" " * _INDENT, page.shown(conditions(found)))
     parts = ["\n".join(title)]
-    rows = [[_shortened(page.shown(row[0]), page), *map(page.shown, row[1:])]
-            for row in option_rows(found)]
+    rows = [
+        [_shortened(page.shown(row[0]), page), *map(page.shown, row[1:])]
+        for row in option_rows(found)
+    ]
     left_out: list[str] = []
     if rows:
         table, left_out = _fitting(rows, list(shown_columns(found)), page)

@@ -93,7 +93,7 @@ def _cells(rows: Sequence[TensorRow], page: Page, kind: str) -> list[list[str]]:
     cells = [["Role", "Type", "Shape", *before_after, "Change" if kind else "Size"]]
     for row in rows:
         first = row.first
-        shape = shortened(str(first.shape), _SHAPE_ROOM, page.glyphs.ellipsis)
+        shape = shortened(row.shape, _SHAPE_ROOM, page.glyphs.ellipsis)
         cells.append([page.shown(first.role), page.shown(first.dtype), shape, *_sizes(row, kind)])
     return cells
 

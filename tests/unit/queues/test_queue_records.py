@@ -25,7 +25,7 @@ def full():
         batch_nbytes=1024,
         parts=(
             QueuePart("results", "shared memory", 2, "batch", 2048, 4, 4096, "a rule"),
-            QueuePart("<b>\x1b[31m", "this process", 1, "sample", None, None, None, "", False, "why"),
+            QueuePart("<b>\x1b[31m", "here", 1, "sample", None, None, None, "", False, "why"),
         ),
         rule="2 x 2",
         workers=(

@@ -1,7 +1,7 @@
 import pytest
 from snapshot_builder import T, table_of
 
-from tensorlens.records.families import families, family_name
+from tensorlens.records.families import HANDLE, KEPT, families, family_name
 
 
 def folded(*tensors: T) -> list[tuple[str, int]]:
@@ -148,3 +148,26 @@ def test_rows_may_be_kept_apart() -> None:
     table = table_of(listed(range(4)))
     found = families(table, range(4), {0: "x", 1: "y", 2: "x", 3: "y"})
     assert found == [[0, 2], [1, 3]]
+
+
+def test_handles_are_one_family_whatever_their_names_and_births() -> None:
+    handles = [
+        T("a.handle", storage_nbytes=200, note=HANDLE, born=("a.py", 1)),
+        T("b['x'].handle", storage_nbytes=200, note=HANDLE),
+        T("c.handle", storage_nbytes=200, note=HANDLE, role="optimizer"),
+    ]
+    assert folded(*handles) == [("handles of variables", 2), ("c.handle", 1)]
+
+
+def test_small_constants_of_one_graph_are_one_family() -> None:
+    constants = [
+        T("constants of f", storage_nbytes=4, note=KEPT),
+        T("constants of f", storage_nbytes=1024, note=KEPT, born=("a.py", 1)),
+        T("constants of g", storage_nbytes=4, note=KEPT),
+        T("constants of f", storage_nbytes=1025, note=KEPT),
+    ]
+    assert folded(*constants) == [
+        ("constants of f", 2),
+        ("constants of g", 1),
+        ("constants of f", 1),
+    ]

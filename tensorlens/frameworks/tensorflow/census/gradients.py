@@ -27,8 +27,11 @@ _LONGEST = 100_000
 """A model has fewer variables."""
 
 
-def _content(items: list[Any]) -> list[Any]:
-    """Return what is in a list, which another thread may be making: some places are empty then."""
+def _content(items: list[Any] | tuple[Any, ...]) -> list[Any]:
+    """Return what is in a list or tuple.
+
+    Another thread may be making it: some places are empty then.
+    """
     if not 0 < len(items) <= _LONGEST:
         return []
     # the collector begins with the last
@@ -75,8 +78,9 @@ class Weights:
                 yield from self._of_list(items)
             elif items and type(items[0]) is tuple and len(items[0]) == 2:
                 for pair in items:
-                    if type(pair) is tuple and len(pair) == 2:
-                        yield from self._of_pair(*pair)
+                    both = _content(pair) if type(pair) is tuple and len(pair) == 2 else []
+                    if len(both) == 2:
+                        yield from self._of_pair(*both)
 
     def _of_list(self, items: list[Any]) -> Iterator[tuple[int, int, str]]:
         # one tensor alone has the shape of a weight too often

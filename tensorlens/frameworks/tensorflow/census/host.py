@@ -16,7 +16,8 @@ from tensorlens.records.tensors import TensorTable
 
 _UNNAMED = (
     "blocks that neither a tensor known to Python or to a tape nor a node of a graph accounts for: "
-    "what datasets hold ahead, what kernels made before anybody watched, their scratch"
+    "whole batches that datasets hold ahead (tensorlens.inputs counts them), what kernels made "
+    "before anybody watched, their scratch"
 )
 _LISTED = 100
 ONE = 16

@@ -22,10 +22,11 @@ from tensorlens.frameworks.tensorflow.census.reading import VARIANT
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.records.families import HANDLE
-from tensorlens.records.names import ATTRIBUTE, Names
+from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 
 _INTERNAL = ("tensorflow", "keras")
 _STORAGE = "_storage"
+_TRACKED = "_self_unconditional_dependency_names"
 
 
 class NamedRows:
@@ -79,8 +80,9 @@ class NamedRows:
             holder = outer.get(id(variable), variable)
             node = self._given.node_of(holder)
             if node is None:
-                text = str(kinds.content_of(variable).get("_name") or "variable")
-                node = self.names.text(text.partition(":")[0])
+                values = kinds.items_of(kinds.content_of(variable).get("_values"))
+                known = kinds.content_of(values[0]).get("_handle_name") if values else None
+                node = self.names.text(str(known or "variable").partition(":")[0])
             for place, each in enumerate(kinds.items_of(kinds.content_of(variable).get("_values"))):
                 below = self.names.index(self.names.attribute(node, "replica"), place)
                 role = "parameter" if _is_trainable(each) else "buffer"
@@ -128,13 +130,18 @@ class NamedRows:
                 self._set_role(row, of_optimizers)
 
     def _pass_over_wrappers(self, first: int) -> None:
-        """Name items of the lists that TensorFlow tracks by the list: it has another in it."""
+        """Name items of the lists that TensorFlow tracks by the list: they are in others in it."""
         names = self.names
         for node in range(first, len(names)):
             parent = names.parents[node]
             if parent >= first and names.kinds[parent] == ATTRIBUTE:
-                if names.texts[names.values[parent]] == _STORAGE:
+                text = names.texts[names.values[parent]]
+                if text in (_STORAGE, _TRACKED):
                     names.parents[node] = names.parents[parent]
+                if text == _TRACKED and names.kinds[node] == KEY:
+                    place = names.texts[names.values[node]].strip("'")
+                    if place.isdecimal():
+                        names.kinds[node], names.values[node] = INDEX, int(place)
 
     def _places(self, roots: Sequence[Root]) -> dict[int, int]:
         """Return the nodes that names below other roots begin with."""

@@ -14,12 +14,12 @@ from tensorlens.frameworks.native.allocator import NativeAllocator, Tagged
 from tensorlens.frameworks.tensorflow.graphs import Nodes
 from tensorlens.frameworks.tensorflow.graphs.functions import is_of_dataset, plain_name
 from tensorlens.frameworks.tensorflow.graphs.names import plain_names
+from tensorlens.records.families import KEPT
 from tensorlens.records.ledger import Block
 from tensorlens.records.tensors import ROLES, TensorTable
 
 _UNTYPED = "bytes"
 """Stands for the type of an element where only the size of the memory is known."""
-_CONSTANT = "what the graph of a function keeps from call to call"
 _ELEMENT = "made for a dataset, which holds it ahead or in its cache"
 _TABLE = "what a table has for its keys and values"
 _RUNNING = "made by a graph and not released so far"
@@ -100,7 +100,7 @@ class RuntimeBlocks:
         if is_folded or all(op == "Const" for _, op in homes):
             base = function or (homes[0][0] if len(homes) == 1 else None)
             text = "constants of a graph" if base is None else f"constants of {plain_name(base)}"
-            return Found(text, _short(node), "other", _CONSTANT)
+            return Found(text, _short(node), "other", KEPT)
         origin = self._nodes.find(node, function)
         if origin is None or function is None:
             return None
@@ -108,7 +108,7 @@ class RuntimeBlocks:
             role = "activation" if origin.phase == "forward" else "other"
             text = f"{origin.layer}: {origin.op or node}"
             return Found(text, None, role, _RUNNING, module=origin.layer)
-        return Found(f"kept by {plain_name(function)}", _short(node), "other", _CONSTANT)
+        return Found(f"kept by {plain_name(function)}", _short(node), "other", KEPT)
 
 
 def _short(node: str) -> str:
@@ -121,7 +121,7 @@ def _short(node: str) -> str:
 def _of_dataset(node: str, homes: list[tuple[str, str]], is_folded: bool) -> Found:
     function = f" of {plain_name(homes[0][0])}" if len(homes) == 1 else ""
     if is_folded or all(op == "Const" for _, op in homes):
-        return Found(f"dataset: constants{function}", node, "input", _CONSTANT)
+        return Found(f"dataset: constants{function}", node, "input", KEPT)
     return Found(f"dataset: {node}{function}", None, "input", _ELEMENT)
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.tensorflow.estimate.costs import seconds
 from tensorlens.frameworks.tensorflow.estimate.held import Value
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
 
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = range(1, 32)
 _SPREAD = 1.0
-_MOST = 3000
-"""Requests of a run above which one order has to do."""
+_MOST = 20_000
+"""Requests of all runs together after which no other order is tried."""
+_UNTRIED = 0.02
+"""What orders that were not tried may peak at beyond those that were, as a share."""
+_RUNTIME = 16 << 10
+"""Bytes that a step has besides: constants of the graph, the iterator, states of generators."""
 
 CostOf = Callable[[Node, Sequence[Value]], float]
 
@@ -40,9 +45,23 @@ class Meter:
         self._now -= self._sizes[row]
 
     @property
-    def is_long(self) -> bool:
-        """Whether another run would take too long."""
-        return len(self._sizes) > _MOST
+    def requests(self) -> int:
+        """How many there were."""
+        return len(self._sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a graph peaks at in several orders."""
+
+    typical: int
+    """Seed of the order whose peak is the median."""
+    low: int
+    """Bytes of the lowest peak, less what an order that was not tried may save."""
+    high: int
+    """Bytes of the highest, with what other orders and the runtime may add."""
+    count: int
+    """How many orders were run."""
 
 
 def uneven(seed: int) -> CostOf:
@@ -61,16 +80,21 @@ def uneven(seed: int) -> CostOf:
     return cost
 
 
-def spread(peak_of: Callable[[int], Meter]) -> tuple[int, int]:
-    """Return the least and the most that several orders peak at.
+def in_many_orders(peak_of: Callable[[int], Meter]) -> Orders:
+    """Return what several orders peak at.
 
     Args:
         peak_of: runs the order of a seed.
     """
-    peaks = []
+    peaks: list[tuple[int, int]] = []
+    requests = 0
     for seed in SEEDS:
         meter = peak_of(seed)
-        peaks.append(meter.peak)
-        if meter.is_long:
+        peaks.append((meter.peak, seed))
+        requests += meter.requests
+        if requests > _MOST:
             break
-    return min(peaks), max(peaks)
+    peaks.sort()
+    low, high = peaks[0][0], peaks[-1][0]
+    low, high = int(low * (1 - _UNTRIED)), int(high * (1 + _UNTRIED)) + _RUNTIME
+    return Orders(peaks[len(peaks) // 2][1], low, high, len(peaks))

@@ -19,12 +19,16 @@ from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
-from tensorlens.frameworks.tensorflow.estimate.orders import Meter, spread, uneven
+from tensorlens.frameworks.tensorflow.estimate.orders import Meter, Orders, in_many_orders, uneven
 from tensorlens.frameworks.tensorflow.estimate.places import Places
 from tensorlens.frameworks.tensorflow.estimate.playing import Play
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
 from tensorlens.records.events import Label
 from tensorlens.records.traces import Caution, Trace
+from tensorlens.units import format_bytes
+
+_NOTABLE = 1.07
+"""How far apart peaks must be to be told, as a ratio."""
 
 
 def run(model: Any, asked: Asked) -> Trace:
@@ -52,8 +56,11 @@ def run(model: Any, asked: Asked) -> Trace:
         },
     )
     play = Play(traced, nodes, asked)
+    seed = 0
     if on_host and not asked.eager and asked.threads > 1:
-        found.spread = spread(lambda seed: _metered(play, seed))
+        orders = in_many_orders(lambda seed: _metered(play, seed))
+        seed, found.spread = orders.typical, (orders.low, orders.high)
+        found.cautions += _told(orders)
     ledger = Ledger(found, "cpu" if on_host else "cuda:0", Places(found.log, traced.graph).of)
     _label_gradients(traced, nodes, ledger)
     play.run(
@@ -61,10 +68,23 @@ def run(model: Any, asked: Asked) -> Trace:
         lambda each, nbytes: ledger.hold(nbytes, _label(each)),
         lambda: ledger.mark("step 1"),
         _Unknown(found),
+        uneven(seed),
     )
     ledger.mark("end")
     found.log.sources = sources_of(found.log, linecache.getlines)
     return found
+
+
+def _told(orders: Orders) -> list[Caution]:
+    if orders.high <= orders.low * _NOTABLE:
+        return []
+    low, high = format_bytes(orders.low), format_bytes(orders.high)
+    return [
+        Caution(
+            f"of {orders.count} likely orders the peaks are {low} to {high}: the figure is their "
+            "median, and a single step may be at either end"
+        )
+    ]
 
 
 def _metered(play: Play, seed: int) -> Meter:

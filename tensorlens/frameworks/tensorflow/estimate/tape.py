@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
+from tensorflow.python.framework import ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,21 @@ def noting_gradients(found: list[GradientCall]) -> Iterator[None]:
         yield
     finally:
         pywrap_tfe.TFE_Py_RegisterGradientFunction(original)
+
+
+def forget_gradients(graph: Any) -> None:
+    """Take what a graph's custom gradients left in TensorFlow's registry out of it again.
+
+    ``tf.custom_gradient`` registers one for each call that is traced, for ever, and it holds the
+    graph and all the weights that this captured.
+    """
+    registered = ops.gradient_registry._registry
+    for operation in graph.get_operations():
+        # of operations that have none asking would raise
+        if "_gradient_op_type" in operation.node_def.attr:
+            name = operation.get_attr("_gradient_op_type").decode()
+            if name.startswith("CustomGradient-"):
+                registered.pop(name, None)
 
 
 def kept_until(calls: Sequence[GradientCall], numbers: Mapping[str, int]) -> Mapping[int, int]:

@@ -13,7 +13,11 @@ from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.loops import unrolled
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
 from tensorlens.frameworks.tensorflow.estimate.shapes import inputs_of, targets_of
-from tensorlens.frameworks.tensorflow.estimate.tape import GradientCall, noting_gradients
+from tensorlens.frameworks.tensorflow.estimate.tape import (
+    GradientCall,
+    forget_gradients,
+    noting_gradients,
+)
 from tensorlens.frameworks.tensorflow.estimate.twins import StepGraph, twin_of, with_policy
 
 
@@ -70,6 +74,7 @@ def trace(model: Any, asked: Asked) -> Traced:
         calls: list[GradientCall] = []
         with noting_gradients(calls), unrolled(made) if asked.eager else nullcontext():
             graph = step.get_concrete_function((inputs, targets)).graph
+    forget_gradients(graph)
     return Traced(
         graph=graph,
         variables=_variables(graph, twin, made),

@@ -10,6 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 _TRACKED = "_tracker"
+_DEPENDENCIES = "_self_unconditional_"
+"""How the names of what TensorFlow notes on a model for its checkpoints begin."""
 
 
 class StepGraph(tf.Graph):  # type: ignore[misc]
@@ -40,6 +42,9 @@ def twin_of(model: Any) -> Any:
     if _TRACKED in attributes:
         attributes[_TRACKED] = _own_tracker(attributes, attributes[_TRACKED])
     for name, value in attributes.items():
+        if name.startswith(_DEPENDENCIES):
+            # or what is set on the twin would live as long as the model
+            value = copy.copy(value)
         object.__setattr__(twin, name, value)
     return twin
 

@@ -6,6 +6,8 @@ around a program, and :mod:`.measuring` runs it. ``docs/compare.md`` tells what 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,15 @@ CHECKPOINTS = ("blocks", "selective")
 def catalogue() -> Catalogue:
     """Return the built-in settings by name, in the order in which they are applied."""
     return {each.name: each for each in _SETTINGS}
+
+
+def prepare() -> None:
+    """Import what :func:`run` needs, torch included; it does no work of its own."""
+    import tensorlens.frameworks.torch.options.measuring  # noqa: F401
+
+    # the first step of an optimizer imports it (torch/_compile.py), some hundred MiB of modules
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch._dynamo")
 
 
 def run(trial: Trial, tell: Callable[[int], None]) -> Result:
@@ -78,16 +89,24 @@ _SETTINGS = (
         _one_of(*CHECKPOINTS),
         "repeated blocks of the model are computed again in backward",
     ),
-    Setting("offload", "True", lambda value: value is True, "tensors saved for backward wait on"
-            " the host"),
+    Setting(
+        "offload",
+        "True",
+        lambda value: value is True,
+        "tensors saved for backward wait on the host",
+    ),
     Setting(
         "channels_last",
         "True",
         lambda value: value is True,
         "four-dimensional parameters and inputs of the model in channels_last",
     ),
-    Setting("compile", "True or a mode of torch.compile", _is_compile, "torch.compile of the model"),
-    Setting("shards", "a number of processes, 2 or more", _is_count, "FSDP2 over so many processes"),
+    Setting(
+        "compile", "True or a mode of torch.compile", _is_compile, "torch.compile of the model"
+    ),
+    Setting(
+        "shards", "a number of processes, 2 or more", _is_count, "FSDP2 over so many processes"
+    ),
     Setting(
         "accumulate",
         "a number of parts, 2 or more",

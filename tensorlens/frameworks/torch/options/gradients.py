@@ -68,8 +68,8 @@ class Accumulate(Option):
                 wrapped(torch.optim.Optimizer, "zero_grad", self._only_once),
                 _optimizer_steps(self),
             ):
-                for self._part in range(self.value):
-                    self._stepped = False
+                for part in range(self.value):
+                    self._part, self._stepped = part, False
                     values.append(_number(step()))
             known = [value for value in values if value is not None]
             return sum(known) / len(known) if len(known) == len(values) else None
@@ -123,7 +123,8 @@ def _optimizer_steps(option: Accumulate) -> Iterator[None]:
 
 
 def _classes(kind: type) -> Iterator[type]:
-    for child in kind.__subclasses__():
+    children: list[type] = kind.__subclasses__()
+    for child in children:
         yield child
         yield from _classes(child)
 

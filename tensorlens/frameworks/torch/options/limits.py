@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +52,6 @@ def _of_data(nbytes: int) -> Iterator[None]:
         match = None
     if match is None:
         raise CannotApply("this system cannot limit a process's memory: it needs Linux's /proc")
-    _start_threads()
-    match = _DATA.search(Path("/proc/self/status").read_text())
-    assert match is not None
     before = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = int(match[1]) * 1024 + nbytes
     hard = before[1]
@@ -66,7 +64,7 @@ def _of_data(nbytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
-def _start_threads() -> None:
-    """Have the threads of kernels started: their stacks are not the program's."""
-    one = torch.ones(1 << 18, requires_grad=True)
-    one.view(512, 512).mm(one.view(512, 512)).sum().backward()
+def give_back_heap() -> None:
+    """Have the C library give free memory back to the system, where it can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 import sys
@@ -14,7 +15,7 @@ import torch
 from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.frameworks.torch.fake.steps import Steps
 from tensorlens.frameworks.torch.fake.tracker import Tracker
-from tensorlens.frameworks.torch.options.limits import limited
+from tensorlens.frameworks.torch.options.limits import give_back_heap, limited
 from tensorlens.frameworks.torch.options.losses import loss_of
 from tensorlens.frameworks.torch.options.program import Optioned
 from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Result, Trial, Trouble
@@ -33,6 +34,8 @@ def run(trial: Trial, tell: Callable[[int], None]) -> Result:
     Raises:
         CannotApply: the option cannot work here.
     """
+    if trial.limit is not None:
+        _rehearse(trial)
     _seed()
     meter = Meter(trial.device)
     losses: list[float | None] = []
@@ -68,6 +71,19 @@ def run(trial: Trial, tell: Callable[[int], None]) -> Result:
         notes=tuple(optioned.stage.notes),
         missing=missing,
     )
+
+
+def _rehearse(trial: Trial) -> None:
+    """Run one small step and leave nothing of it, so that libraries are loaded and threads run."""
+    if trial.rehearsal is None or torch.cuda.is_available():
+        return
+    optioned = Optioned(trial.program, trial.choice, trial.rehearsal, estimated=False)
+    step = optioned.begin()
+    if step is not None:
+        step()
+    del step, optioned
+    gc.collect()
+    give_back_heap()
 
 
 def _seed() -> None:
@@ -131,9 +147,7 @@ class Meter:
             return Measured(device, self._peak, resident, setup, (), None, missing=missing)
         number = torch.device(device).index or 0
         allocated = torch.cuda.max_memory_allocated(number)
-        return Measured(
-            device, allocated, torch.cuda.max_memory_reserved(number), setup, (), None
-        )
+        return Measured(device, allocated, torch.cuda.max_memory_reserved(number), setup, (), None)
 
     def _most_used(self) -> str:
         peaks = {f"cuda:{each}": torch.cuda.max_memory_allocated(each) for each in _cuda_devices()}

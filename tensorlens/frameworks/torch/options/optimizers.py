@@ -57,7 +57,7 @@ class Optimizers(Option):
         wanted = _accepted(kind, given, self._extra, same=kind is cls)
         self._inside = True
         try:
-            made = object.__new__(kind)
+            made: Any = object.__new__(kind)
             _initialised(made, given, wanted)
         finally:
             self._inside = False

@@ -37,15 +37,9 @@ class Stage:
         """
         found = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]
         inside = {
-            id(child)
-            for module in found
-            for child in (vars(module).get("_modules") or {}).values()
+            id(child) for module in found for child in (vars(module).get("_modules") or {}).values()
         }
-        return [
-            module
-            for module in found
-            if id(module) not in inside and _has_parameters(module)
-        ]
+        return [module for module in found if id(module) not in inside and _has_parameters(module)]
 
     def device_type(self) -> str:
         """Return the type of the device that the first parameter is on: ``cuda``, ``cpu``."""

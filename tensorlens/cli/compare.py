@@ -1,0 +1,189 @@
+"""``tensorlens compare``: the same step under several memory options, each in its own process."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorlens.cli.messages import say
+from tensorlens.cli.output import Output
+from tensorlens.comparing.options import parsed
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.trials import OPTIONS, catalogue
+from tensorlens.records.comparisons import Comparison
+from tensorlens.render import OF_ALL, either
+
+_USUAL = {
+    "baseline": "",
+    "set_to_none=False": "set_to_none=False",
+    "checkpoint": "checkpoint=blocks",
+    "bf16": "autocast=bf16",
+    "offload": "offload=True",
+}
+"""What is compared where no option is named."""
+
+_EPILOG = """\
+examples:
+  tensorlens compare train:make_step
+  tensorlens compare train:make_step --option adam optimizer=adam \\
+      --option "ckpt bf16" checkpoint=blocks,autocast=bf16
+  tensorlens compare train:make_step --estimated --card h100 --capacity 24GiB
+  tensorlens compare train.py:make_step --set batch=32 -o options.html
+
+PROGRAM is a function that builds model, optimizer and data and returns step(),
+which may return its loss. --option has a name and settings with commas between
+them; what is no setting is an argument of the function. The first option is the
+baseline unless one is called so; without any, the usual ones are compared.
+
+settings:
+{settings}
+
+The exit code is 0 when at least one option ran, else 1; 2 for a usage error.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="compare memory options on the same step",
+        description="Run the same step under several memory options, each in a process of its\n"
+        "own, and tell what each takes and what it costs.",
+        epilog=_EPILOG.replace("{settings}", _settings("torch")),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("program", metavar="PROGRAM", help="module:function or file.py:function")
+    parser.add_argument(
+        "--option",
+        metavar="WORD",
+        nargs="+",
+        action="append",
+        default=[],
+        help="a name, then settings: NAME optimizer=adam,fused=True; repeatable",
+    )
+    parser.add_argument("--baseline", metavar="NAME", help="what others are compared with")
+    parser.add_argument(
+        "--estimated", action="store_true", help="on tensors without data, for a card: no times"
+    )
+    parser.add_argument("--framework", choices=tuple(OPTIONS), default="torch")
+    parser.add_argument("--device", metavar="NAME", help="whose memory: cpu, cuda:0")
+    parser.add_argument("--card", metavar="NAME", help="of an estimate: h100, 'rtx 4090'")
+    parser.add_argument("--capacity", metavar="SIZE", help="find the largest batch under it: 24GiB")
+    _add_numbers(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help=f"write to FILE in place of printing: {either(OF_ALL)}; repeatable",
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite files that exist")
+    parser.set_defaults(func=run)
+
+
+def _add_numbers(parser: argparse.ArgumentParser) -> None:
+    for name, text in (
+        ("batch", "what the function is called with"),
+        ("lowest", "the smallest batch to try (1)"),
+        ("highest", "the largest batch to try"),
+        ("warmup", "steps before those that are timed (1)"),
+        ("steps", "steps that are timed in each run (3)"),
+        ("repeats", "runs of each option (3)"),
+    ):
+        parser.add_argument(f"--{name}", metavar="N", type=int, help=text)
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="after which a process is ended"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="arguments",
+        help="a keyword argument of the function, for all options; repeatable",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the comparison; return 1 where no option ran.
+
+    Raises:
+        TensorlensError: the output cannot be written.
+        UsageError: something of what is asked makes no sense.
+    """
+    outputs = [Output.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
+    options = _options(args)
+    given = {
+        name: getattr(args, name)
+        for name in ("lowest", "warmup", "steps", "repeats")
+        if getattr(args, name) is not None
+    }
+    from tensorlens.comparing import compare
+
+    found = compare(
+        args.program,
+        options,
+        how="estimated" if args.estimated else "measured",
+        baseline=args.baseline,
+        device=args.device,
+        card=args.card,
+        capacity=args.capacity,
+        batch=args.batch,
+        highest=args.highest,
+        arguments=parsed(args.arguments, {}).get("arguments", {}),
+        timeout=args.timeout,
+        framework=args.framework,
+        **given,
+    )
+    return _give(found, outputs)
+
+
+def _options(args: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
+    known = catalogue(args.framework)
+    if not args.option:
+        return {name: parsed(_split(text), known) for name, text in _USUAL.items()}
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, *words in args.option:
+        if name in found:
+            raise UsageError(f"--option {shlex.quote(name)}: there are two of that name")
+        found[name] = parsed([each for word in words for each in _split(word)], known)
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """Return settings between commas; a comma in brackets or after a colon's value stays."""
+    parts: list[str] = []
+    for part in filter(None, text.split(",")):
+        # expandable_segments:True,max_split_size_mb:128 is one value
+        if parts and "=" not in part:
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    return parts
+
+
+def _give(found: Comparison, outputs: Sequence[Output]) -> int:
+    ran = any(each.ran for each in found.outcomes)
+    for each in found.outcomes:
+        if each.details and not ran and sys.stderr is not None:
+            sys.stderr.write(each.details.rstrip("\n") + "\n")
+            break
+    if not outputs:
+        sys.stdout.write(str(found))
+    for output in outputs:
+        output.write(found)
+        least = found.winners[0]
+        say(f"wrote {output.typed}: least memory: {', '.join(least.names) or 'not known'}")
+    return 0 if ran else 1
+
+
+def _settings(framework: str) -> str:
+    return "\n".join(
+        f"  {each.name:<14}{each.takes}:\n{'':16}{each.what}"
+        for each in catalogue(framework).values()
+    )

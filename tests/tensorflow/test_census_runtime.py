@@ -1,0 +1,209 @@
+"""What only the runtime holds, named by the node that allocated it; handles folded into a row."""
+
+import ctypes
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_census_checks import Since
+
+import tensorlens
+from tensorlens.frameworks.tensorflow.census.reading import (
+    RESOURCE,
+    STRINGS,
+    VARIABLE,
+    NativeReader,
+    PythonReader,
+)
+from tensorlens.frameworks.tensorflow.native import install
+
+
+@pytest.fixture(autouse=True)
+def watched():
+    tf.zeros(1)
+    reporter = tensorlens.MemReporter()
+    yield reporter
+    gc.collect()
+
+
+def of_runtime(since):
+    return [each for each in since.records() if each.dtype == "bytes"]
+
+
+def test_a_constant_of_a_function_is_named_by_the_function():
+    values = np.random.default_rng(0).random((50, 60)).astype(np.float32)
+
+    @tf.function
+    def with_constant(x):
+        return tf.matmul(x, tf.constant(values, name="table"))
+
+    since = Since()
+    assert with_constant(tf.ones((4, 50))).shape == (4, 60)
+    (found,) = [each for each in of_runtime(since) if each.nbytes == 50 * 60 * 4]
+    assert found.name == "constants of with_constant['table']"
+    assert (found.role, found.device, found.storage_nbytes) == ("other", "cpu", 12_000)
+    assert found.born.function.endswith("test_a_constant_of_a_function_is_named_by_the_function")
+    address, size = found.storage, np.frombuffer(values.tobytes(), np.uint8)
+    held = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8)), (12_000,))
+    np.testing.assert_array_equal(held, size)
+
+
+def test_what_a_cache_holds_is_input():
+    rows = tf.data.Dataset.from_tensor_slices(np.ones((40, 64), np.float32))
+    data = rows.map(lambda row: row + 1.0).cache()
+    since = Since()
+    assert sum(1 for _ in data) == 40
+    kept = iter(data)
+    next(kept)
+    found = [each for each in of_runtime(since) if each.nbytes == 64 * 4]
+    # the 40 of the cache; the iteration's own variable is gone with the function's frame
+    assert 39 <= len(found) <= 40
+    assert {each.role for each in found} == {"input"}
+    (name,) = {each.name for each in found}
+    assert name.startswith("dataset: add of Dataset_map_")
+    assert len({each.storage for each in found}) == len(found)
+
+
+def test_a_hash_table_is_named_after_what_made_it():
+    since = Since()
+    table = tf.lookup.experimental.DenseHashTable(
+        tf.int64, tf.float32, default_value=0.0, empty_key=-1, deleted_key=-2
+    )
+    keys = tf.range(10, dtype=tf.int64)
+    table.insert(keys, tf.ones(10))
+    found = [each for each in of_runtime(since) if each.name == "table: MutableDenseHashTableV2"]
+    # 2**17 places (the kernel's initial_num_buckets), of an int64 and of a float32
+    assert sorted(each.nbytes for each in found) == [4 * 2**17, 8 * 2**17]
+
+
+def test_what_was_made_before_anybody_watched_stays_unnamed():
+    allocator = install()[0]
+    allocator.watch_births(False)
+    since = Since()
+    try:
+
+        @tf.function
+        def unwatched(x):
+            return tf.matmul(x, tf.constant(np.arange(2500, dtype=np.float32).reshape(50, 50)))
+
+        result = unwatched(tf.ones((2, 50)))
+        assert of_runtime(since) == []
+        assert since.grown("unnamed") >= 10_000
+    finally:
+        allocator.watch_births(True)
+    assert result is not None
+
+
+def test_the_handles_of_variables_are_one_row(watched):
+    kept = [tf.Variable(tf.ones(3)), tf.Variable(tf.ones(3))]
+    kept.append(tf.Variable(tf.zeros((2, 2))))
+    snapshot = watched.snapshot()
+    handles = [each for each in snapshot.tensors if each.name.endswith(".handle")]
+    assert len(handles) >= 3
+    text = str(snapshot)
+    assert text.count("what operations know the variable by") == 1
+    assert f"handles of variables x {len(handles)}" in text
+    assert ".handle" not in text
+
+
+def test_small_constants_of_a_graph_are_one_row(watched):
+    @tf.function
+    def with_constants(x):
+        x = tf.reshape(tf.concat([x, x * 3.0], 0), (4, 2))
+        return tf.nn.relu(tf.reduce_sum(x, axis=1) + tf.range(4.0))
+
+    since = Since()
+    result = with_constants(tf.ones((2, 2)))
+    found = [each for each in of_runtime(since) if each.name.startswith("constants of with_")]
+    assert len(found) > 1
+    text = str(watched.snapshot())
+    assert text.count("constants of with_constants") == 1
+    assert f"constants of with_constants x {len(found)}" in text
+    assert result is not None
+
+
+class Stop:
+    """Ends a thread that was started with it."""
+
+    def __init__(self, make):
+        self.on = True
+        self._thread = threading.Thread(target=self._run, args=(make,))
+        self._thread.start()
+
+    def _run(self, make):
+        while self.on:
+            make()
+
+    def end(self):
+        self.on = False
+        self._thread.join()
+
+
+def test_lists_under_construction_do_no_harm():
+    new_list = ctypes.pythonapi.PyList_New
+    new_list.restype = ctypes.py_object
+    new_tuple = ctypes.pythonapi.PyTuple_New
+    new_tuple.restype = ctypes.py_object
+    tensor = tf.ones((2, 2))
+    unfilled = {"alone": new_list(5), "nested": [new_list(3), (new_list(2),)]}
+    module = tf.Module()
+    vars(module)["content"] = unfilled
+    pairs = [new_tuple(2), (tensor,)]
+    making = Stop(lambda: [tensor + 1.0 for _ in range(5)])
+    try:
+        for _ in range(5):
+            assert tensorlens.MemReporter(module).snapshot().tensors
+    finally:
+        making.end()
+    assert len(unfilled["alone"]) == 5
+    assert len(pairs[0]) == 2
+
+
+def test_without_the_native_reader_tensors_are_read_from_python():
+    made = tf.random.normal((30, 20))
+    weight = tf.Variable(tf.ones((5, 4)))
+    words = tf.constant(["a", "b"])
+    (plain, handle, value, strings) = PythonReader().read([made, weight.handle, words])
+    assert (plain.shape, plain.dtype, plain.nbytes) == ((30, 20), "float32", 2400)
+    assert plain.address == NativeReader().read([made])[0].address != 0
+    assert (handle.dtype, handle.kind) == ("resource", RESOURCE)
+    assert (value.parent, value.kind, value.shape, value.nbytes) == (1, VARIABLE, (5, 4), 80)
+    # where a variable's value lies Python is not told
+    assert value.address == 0
+    assert (strings.kind, strings.nbytes) == (STRINGS, 2 * 24)
+
+
+def test_copies_of_a_variable_on_several_devices():
+    program = """
+        import tensorflow as tf
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+        import keras
+        import tensorlens
+        reporter = tensorlens.MemReporter()
+        with tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]).scope():
+            weight = tf.Variable(tf.ones((3, 4)), name="weight")
+            model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4)])
+        for each in reporter.add(model=model).snapshot().tensors:
+            if ".replica" in each.name and not each.name.endswith(".handle"):
+                print(each.name, each.role, each.nbytes, each.device)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [line for line in done.stdout.splitlines() if ".replica[" in line]
+    wanted = {"weight": 48, "model.sequential/dense/kernel": 128, "model.sequential/dense/bias": 16}
+    assert sorted(found) == sorted(
+        f"{name}.replica[{place}] parameter {size} cpu"
+        for name, size in wanted.items()
+        for place in (0, 1)
+    )

@@ -1,0 +1,279 @@
+"""``compare()`` on programs whose memory is known; each option in processes of its own."""
+
+import ctypes
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import compare_programs as programs
+import psutil
+import pytest
+
+import tensorlens
+from tensorlens.comparing.launching import run_trial
+from tensorlens.comparing.options import checked
+from tensorlens.estimating.programs import program, search_path
+from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Trial, Trouble
+
+BATCH = 1024
+A = BATCH * programs.WIDTH * 4
+"""Bytes of one layer's output."""
+P = programs.PARAMETER_BYTES
+N = programs.PARAMETERS
+
+SAVING = {
+    "baseline": {},
+    "kept": {"set_to_none": False},
+    "adam": {"optimizer": "adam"},
+    "fused": {"optimizer": "adamw", "fused": True},
+    "checkpoint": {"checkpoint": "blocks"},
+    "bf16": {"autocast": "bf16"},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    yield
+    if before is None:
+        del os.environ["OMP_NUM_THREADS"]
+    else:
+        os.environ["OMP_NUM_THREADS"] = before
+
+
+@pytest.fixture(scope="module")
+def measured():
+    options = {**SAVING, "parts": {"accumulate": 4}}
+    return tensorlens.compare(programs.make_step, options, batch=BATCH, repeats=1, steps=2)
+
+
+def test_what_gradients_that_are_kept_take(measured):
+    assert measured["kept"].peak_allocated - measured["baseline"].peak_allocated == P
+
+
+def test_the_state_of_adam(measured):
+    state = 2 * P + 4 * N
+    for name in ("adam", "fused"):
+        assert measured["adam"].setup_allocated == measured["baseline"].setup_allocated
+        assert measured[name].peak_allocated - measured["baseline"].peak_allocated == state
+
+
+def test_what_a_checkpoint_of_each_block_saves(measured):
+    # kept are the outputs of 5 blocks, as inputs of the next, and 4 outputs that are made again
+    saved = (N - (programs.BLOCKS - 1) - programs.LAYERS) * A
+    assert measured.saved("checkpoint") == pytest.approx(saved, rel=0.05)
+    assert "6 blocks (Sequential)" in measured["checkpoint"].notes[0]
+
+
+def test_what_bf16_saves(measured):
+    # without: 24 outputs, and the last product beside them; with: 24 halves, and their last in
+    # single precision for the sum, the cast weights, and the cast data
+    saved = (N + 1) * A - (N * A / 2 + A) - P / 2 - A / 2
+    assert measured.saved("bf16") == pytest.approx(saved, rel=0.05)
+
+
+def test_a_batch_in_parts(measured):
+    # a quarter of the activations and of the data; but gradients are there from the first part on
+    saved = 3 * (N + 2) * A / 4 - P
+    assert measured.saved("parts") == pytest.approx(saved, rel=0.05)
+
+
+def test_losses(measured):
+    verdicts = {name: measured.loss_check(name).verdict for name in SAVING}
+    assert verdicts == {
+        "baseline": "same",
+        "kept": "same",
+        "adam": "same at first",
+        "fused": "same at first",
+        "checkpoint": "same",
+        "bf16": "differs",
+    }
+
+
+def test_predicted_savings_are_the_measured_ones(measured):
+    predicted = tensorlens.compare(
+        programs.make_step, SAVING, how="estimated", device="cpu", batch=BATCH
+    )
+    for name in SAVING:
+        assert predicted[name].ran, predicted[name].why
+        assert predicted.saved(name) == pytest.approx(measured.saved(name), rel=0.05)
+    assert predicted.pareto == ()
+
+
+def crash(make_step):
+    ctypes.string_at(0)
+
+
+def leave(make_step):
+    os._exit(7)
+
+
+def raise_error(make_step):
+    raise ValueError("not\ntoday")
+
+
+def hang(make_step):
+    time.sleep(600)
+
+
+def give_nothing(make_step):
+    step = make_step()
+
+    def quiet():
+        step()
+
+    return quiet
+
+
+def test_what_cannot_work_or_fails_is_a_row():
+    options = {
+        "baseline": {},
+        "swap": {"offload": True},
+        "channels": {"channels_last": True},
+        "shards": {"shards": 2},
+        "alloc": {"alloc_conf": "expandable_segments:True"},
+        "crash": crash,
+        "leave": leave,
+        "raise": raise_error,
+        "hang": hang,
+        "quiet": give_nothing,
+    }
+    if importlib.util.find_spec("bitsandbytes") is None:
+        options["8bit"] = {"optimizer": "adam8bit"}
+    found = tensorlens.compare(
+        programs.make_step, options, batch=8, repeats=1, warmup=0, steps=1, timeout=30
+    )
+    said = {each.name: (each.status, each.why) for each in found.outcomes}
+    assert said["baseline"] == ("ran", "")
+    for name, words in {
+        "swap": "on the CPU already",
+        "channels": "four dimensions",
+        "shards": "only be estimated",
+        "alloc": "no CUDA device",
+        "8bit": "not installed",
+    }.items():
+        if name in options and not (name in ("swap", "alloc") and found.device != "cpu"):
+            assert said[name][0] == "cannot" and words in said[name][1]
+    assert said["crash"] == ("failed", "the process was ended by SIGSEGV: a crash")
+    assert said["leave"] == ("failed", "the process ended by itself (exit code 7)")
+    assert said["raise"] == ("failed", "ValueError: not today")
+    assert said["hang"] == ("failed", "not done after 30 s")
+    assert found["quiet"].ran and found.loss_check("quiet") is None
+    assert "returns no loss" in found["quiet"].missing["losses"]
+    assert str(found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
+def test_the_largest_batch_under_setrlimit_is_the_largest():
+    capacity = 64 << 20
+    found = tensorlens.compare(
+        programs.make_large, {"only": {}}, capacity=capacity, repeats=1, warmup=0, steps=1
+    )
+    batch = found["only"].largest_batch
+    # 16 of 4 MiB, less what the process needs besides
+    assert 13 <= batch <= 16
+    (option,) = checked({"only": {}}, framework="torch", arguments={}, with_data=True)
+    trial = Trial(
+        "only",
+        program(programs.make_large),
+        option.choice,
+        "torch",
+        search_path(),
+        batch=batch,
+        steps=1,
+        limit=capacity,
+        rehearsal=1,
+    )
+    assert isinstance(run_trial(trial), Measured)
+    one_more = run_trial(replace(trial, batch=batch + 1))
+    assert isinstance(one_more, Trouble) and one_more.kind == OUT_OF_MEMORY
+
+
+def test_the_largest_batch_under_a_simulated_capacity_is_the_largest():
+    def make_on_card(batch):
+        return programs.make_large(batch)
+
+    capacity = 1 << 30
+    options = {"a": {}}
+    found = tensorlens.compare(
+        make_on_card, options, how="estimated", card="h100", capacity=capacity, highest=1000
+    )
+    batch = found["a"].largest_batch
+    assert 0 < batch < 1000
+
+    def needed(size):
+        made = tensorlens.estimate(make_on_card, card="h100", arguments={"batch": size})
+        return made.needed.point
+
+    assert needed(batch) <= capacity < needed(batch + 1)
+
+
+def test_an_executor_runs_it():
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        found = tensorlens.compare(
+            "compare_programs:make_step",
+            {"baseline": {}, "adam": {"optimizer": "adam"}},
+            batch=BATCH,
+            repeats=1,
+            executor=executor,
+        )
+    assert found["adam"].peak_allocated - found["baseline"].peak_allocated == 2 * P + 4 * N
+    assert any("executor" in note for note in found.notes)
+
+
+def test_dask_runs_it():
+    distributed = pytest.importorskip("dask.distributed")
+    with distributed.Client(processes=True, n_workers=1, threads_per_worker=1) as client:
+        found = tensorlens.compare(
+            "compare_programs:make_step",
+            {"baseline": {}, "adam": {"optimizer": "adam"}},
+            batch=BATCH,
+            repeats=1,
+            executor=client.get_executor(),
+        )
+    assert found["adam"].peak_allocated - found["baseline"].peak_allocated == 2 * P + 4 * N
+
+
+def test_ctrl_c_leaves_no_process(tmp_path):
+    script = tmp_path / "waits.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, pathlib, subprocess, sys, time
+        import tensorlens
+
+        def make_step():
+            other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            place = pathlib.Path(os.environ["PLACE"])
+            place.with_suffix(".tmp").write_text(f"{os.getpid()} {os.getppid()} {other.pid}")
+            place.with_suffix(".tmp").rename(place)
+            time.sleep(600)
+
+        if __name__ == "__main__":
+            tensorlens.compare(make_step, {"a": {}})
+        """)
+    )
+    place = tmp_path / "pids"
+    root = str(Path(tensorlens.__file__).parents[1])
+    environment = {**os.environ, "PLACE": str(place), "PYTHONPATH": root}
+    with subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL
+    ) as process:
+        for _ in range(1200):
+            if place.exists():
+                break
+            time.sleep(0.1)
+        pids = [int(each) for each in place.read_text().split()]
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 30)
+    left = [pid for pid in pids if psutil.pid_exists(pid)]
+    assert [psutil.Process(pid).status() for pid in left] in ([], ["zombie"] * len(left))

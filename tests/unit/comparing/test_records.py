@@ -1,0 +1,169 @@
+"""What a comparison says of rows made by hand."""
+
+import json
+
+import pytest
+
+from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.records.comparisons import (
+    BATCH,
+    LEAST,
+    QUICK,
+    Comparison,
+    Outcome,
+)
+from tensorlens.records.loading import parse
+from tensorlens.records.spread import ratio
+from tensorlens.render.html import HtmlRenderer
+from tensorlens.render.text import TextRenderer
+
+MIB = 1 << 20
+
+
+def outcome(name, peak, seconds=(), losses=(), **more):
+    return Outcome(
+        name,
+        peak_allocated=peak,
+        peak_reserved=peak,
+        peaks=(peak,) * max(len(seconds), 1),
+        seconds=seconds,
+        losses=losses,
+        **more,
+    )
+
+
+def comparison(*outcomes, **more):
+    made = Comparison(outcomes, outcomes[0].name, "cpu", "measured", **{"repeats": 3, **more})
+    assert Comparison.from_json(made.to_json()) == made
+    assert parse(made.to_json()) == made
+    return made
+
+
+BASE = outcome("base", 100 * MIB, (1.0, 1.1, 0.9), (2.0, 1.0))
+
+
+def answers(found):
+    return {winner.question: winner.names for winner in found.winners}
+
+
+def test_the_least_memory_and_the_least_within_a_tenth_of_the_speed():
+    found = comparison(
+        BASE,
+        outcome("slow", 40 * MIB, (2.0, 2.2, 1.8), (2.0, 1.0)),
+        outcome("quick", 70 * MIB, (1.05, 1.155, 0.945), (2.0, 1.0)),
+    )
+    assert answers(found) == {LEAST: ("slow",), BATCH: (), QUICK: ("quick",)}
+    assert found.saved("slow") == 60 * MIB
+    assert found.time_ratio("slow").point == pytest.approx(2)
+    assert found.time_ratio("slow").verdict == "slower"
+    assert found.pareto == ("base", "slow", "quick")
+    assert "60.0 % less than the baseline" in str(found)
+
+
+def test_what_takes_more_memory_and_more_time_is_not_in_the_pareto_set():
+    found = comparison(
+        BASE,
+        outcome("worse", 110 * MIB, (2.0, 2.2, 1.8)),
+        outcome("better", 50 * MIB, (0.5, 0.55, 0.45)),
+    )
+    assert found.pareto == ("better",)
+
+
+def test_no_difference_is_an_answer():
+    found = comparison(BASE, outcome("same", 100 * MIB, (1.1, 0.9, 1.0), (2.0, 1.0)))
+    assert found.time_ratio("same").verdict == "no difference"
+    assert answers(found)[LEAST] == ("base", "same")
+    assert "no difference to the baseline: 100.00 MiB" in str(found)
+
+
+def test_one_repeat_says_nothing_of_noise():
+    assert ratio((2.0,), (1.0,)).verdict == "unknown"
+    assert ratio((), (1.0,)) is None
+
+
+def test_the_interval_is_students():
+    # logarithms 0, 1 and 2: mean 1, deviation 1, t of 2 degrees of freedom 4.303
+    e = 2.718281828459045
+    found = ratio((1.0, e, e * e), (1.0, 1.0, 1.0))
+    assert found.point == pytest.approx(e)
+    assert found.high == pytest.approx(e ** (1 + 4.303 / 3**0.5))
+    assert found.verdict == "no difference"
+
+
+def test_the_largest_batch():
+    found = comparison(
+        outcome("base", 100, largest_batch=10, beyond="11: out of memory"),
+        outcome("more", 90, largest_batch=25, beyond="26: out of memory"),
+        outcome("none", 95, missing={"largest_batch": "it takes no batch"}),
+        capacity=1000,
+    )
+    assert answers(found)[BATCH] == ("more",)
+    text = str(found)
+    assert "25, 2.50 times the baseline's" in text
+    assert "26: out of memory" in text
+    assert "none: no largest batch: it takes no batch" in text
+
+
+@pytest.mark.parametrize(
+    ("losses", "verdict"),
+    [
+        ((2.0, 1.0), "same"),
+        ((2.0, 0.5), "same at first"),
+        ((1.0, 1.0), "differs"),
+        ((None, 1.0), "differs"),
+    ],
+)
+def test_losses(losses, verdict):
+    found = comparison(BASE, outcome("other", 1, (1.0,) * 3, losses))
+    assert found.loss_check("other").verdict == verdict
+    if verdict == "differs":
+        assert "the loss differs: other" in str(found).replace("\n", " ")
+
+
+def test_rows_without_figures():
+    found = comparison(
+        BASE,
+        Outcome("fused", status="cannot", why="SGD takes no such thing"),
+        Outcome("crash", status="failed", why="the process was ended by SIGSEGV: a crash"),
+    )
+    text = str(found)
+    assert "fused: SGD takes no such thing" in text
+    assert "crash: failed: the process was ended by SIGSEGV" in text
+    assert found.time_ratio("fused") is None and found.saved("crash") is None
+    with pytest.raises(UsageError, match="no option 'other'"):
+        found["other"]
+
+
+def test_nothing_ran():
+    found = comparison(Outcome("a", status="failed", why="no"))
+    assert found.pareto == () and answers(found) == {LEAST: (), BATCH: (), QUICK: ()}
+    assert "no option has figures" in str(found)
+    HtmlRenderer().render(found)
+
+
+@pytest.mark.parametrize("name", ["<script>x</script>", "a\x1b[31m\nb", "模型" * 30, "x" * 300])
+def test_hostile_names(name):
+    found = comparison(BASE, outcome(name, 5, (1.0,) * 3), Outcome(name + "!", status="cannot"))
+    for width in (80, 120):
+        text = TextRenderer(width=width, encoding="ascii").render(found)
+        assert "\x1b" not in text
+    assert "<script>" not in HtmlRenderer().render(found)
+    assert found.to_csv() and list(found.to_pandas()["peak_allocated"].dropna()) == [100 * MIB, 5]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits(width):
+    found = comparison(
+        BASE, outcome("a" * 40, 5, (1.0,) * 3, (2.0, 1.0), least_capacity=5), capacity=7
+    )
+    text = TextRenderer(width=width, encoding="utf-8").render(found)
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    "change", [{"baseline": "no such row"}, {"outcomes": [{"name": 3}]}, {"version": 99}]
+)
+def test_damaged(change):
+    data = {**json.loads(comparison(BASE).to_json()), **change}
+    with pytest.raises(FileFormatError):
+        Comparison.from_dict(data)
