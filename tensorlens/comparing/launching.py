@@ -126,12 +126,16 @@ class _Nursery:
                 elif not isinstance(message, Progress):
                     result = message
                     if not FORKS:
-                        return message
+                        return self._answer(message)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             self.is_over = True
             return result or self._ended(trial, process.wait(), begin)
         finally:
             timer.cancel()
+
+    @staticmethod
+    def _answer(message: Result) -> Result:
+        return message
 
     def _ended(self, trial: Trial, code: int, begin: int) -> Trouble:
         size = self._written.seek(0, os.SEEK_END)

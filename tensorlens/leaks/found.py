@@ -158,9 +158,12 @@ def _described(
 def _joined(
     groups: list[Group], ways: list[list[ReferencePath]], watched: Watched
 ) -> tuple[list[Group], list[list[ReferencePath]]]:
-    """Put groups of the same lines together that the same container holds."""
+    """Put groups of the same lines together that the same container holds.
+
+    Not what hangs below something else with what is held itself: below that, more may hang.
+    """
     labels = [
-        (tuple(sorted(group.births)), _container(own[0])) if own else None
+        (tuple(sorted(group.births)), group.is_below, _container(own[0])) if own else None
         for group, own in zip(groups, ways, strict=True)
     ]
     together = joined(groups, labels, watched.span)

@@ -20,9 +20,7 @@ class Layer(nn.Module):
 
 
 def make_step(batch=1024):
-    net = nn.Sequential(
-        *(nn.Sequential(*(Layer() for _ in range(LAYERS))) for _ in range(BLOCKS))
-    )
+    net = nn.Sequential(*(nn.Sequential(*(Layer() for _ in range(LAYERS))) for _ in range(BLOCKS)))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     data = torch.randn(batch, WIDTH)
 

@@ -150,7 +150,7 @@ def test_what_cannot_work_or_fails_is_a_row():
     if importlib.util.find_spec("bitsandbytes") is None:
         options["8bit"] = {"optimizer": "adam8bit"}
     found = tensorlens.compare(
-        programs.make_step, options, batch=8, repeats=1, warmup=0, steps=1, timeout=30
+        programs.make_step, options, batch=8, repeats=1, warmup=0, steps=1, timeout=20
     )
     said = {each.name: (each.status, each.why) for each in found.outcomes}
     assert said["baseline"] == ("ran", "")
@@ -166,7 +166,7 @@ def test_what_cannot_work_or_fails_is_a_row():
     assert said["crash"] == ("failed", "the process was ended by SIGSEGV: a crash")
     assert said["leave"] == ("failed", "the process ended by itself (exit code 7)")
     assert said["raise"] == ("failed", "ValueError: not today")
-    assert said["hang"] == ("failed", "not done after 30 s")
+    assert said["hang"] == ("failed", "not done after 20 s")
     assert found["quiet"].ran and found.loss_check("quiet") is None
     assert "returns no loss" in found["quiet"].missing["losses"]
     assert str(found)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.process import forced_source, process_counter
-from tensorlens.frameworks.tensorflow import context
+from tensorlens.frameworks.tensorflow import context, user_peaks
 from tensorlens.frameworks.tensorflow.native import (
     NativeUnavailable,
     TensorflowAllocator,
@@ -52,15 +52,23 @@ class BfcCounter:
     precision = "whole chunks: up to twice what was asked for"
     missing: Mapping[str, str] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, ask: bool = False) -> None:
+        """``ask`` is for before TensorFlow has run an operation, which is when it decides."""
         self._resident = process_counter().reader()
+        self._asked = ask
+        if ask:
+            os.environ[_BFC] = "1"
 
     def reader(self) -> Reader:
         """Return a function that gives ``(allocated, peak, resident set)`` in bytes."""
-        resident, info = self._resident, context.memory_info
+        resident, read_peak = self._resident, user_peaks.read
 
         def read() -> tuple[int, int, int]:
-            found = info("CPU:0", reset=True)
+            if self._asked and context.is_initialized():
+                # it has been read, and is none of the program's child processes' business
+                self._asked = False
+                os.environ.pop(_BFC, None)
+            found = read_peak("CPU:0")
             if found is None:
                 return UNKNOWN, UNKNOWN, resident()[2]
             return *found, resident()[2]
@@ -122,15 +130,15 @@ def _fall_back() -> Counter:
     global _fallback
     # TensorFlow reads it when the first operation asks for memory
     if not context.is_initialized():
-        os.environ.setdefault(_BFC, "1")
-    is_on = os.environ.get(_BFC, "").lower() in ("1", "true")
-    _fallback = BfcCounter() if is_on and _bfc_in_time() else process_counter()
+        _fallback = BfcCounter(ask=_BFC not in os.environ)
+    else:
+        _fallback = BfcCounter() if _bfc_is_on() else process_counter()
     return _fallback
 
 
-def _bfc_in_time() -> bool:
-    """Tell whether the setting was there when TensorFlow read it, as far as its figures show."""
-    if not context.is_initialized():
-        return True
+def _bfc_is_on() -> bool:
+    """Tell whether the user's own setting was there when TensorFlow read it."""
+    if os.environ.get(_BFC, "").lower() not in ("1", "true"):
+        return False
     found = context.memory_info("CPU:0", reset=False)
     return found is not None and found[1] > 0

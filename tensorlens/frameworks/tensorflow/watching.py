@@ -9,7 +9,6 @@ from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.native import NativeUnavailable, TensorflowAllocator
 
 _lock = threading.RLock()
-_adopted = False
 _watchers = 0
 _unfollow: Callable[[], None] | None = None
 
@@ -24,7 +23,10 @@ def watch() -> Callable[[], None]:
     if not isinstance(counter, cpu.CpuCounter):
         return _nothing
     allocator = counter.allocator
-    _adopt_once(allocator)
+    # imported here: it reads the heap's native part
+    from tensorlens.frameworks.tensorflow.census.take import adopt_all
+
+    adopt_all(allocator)
     try:
         allocator.watch_births()
     except NativeUnavailable:
@@ -41,18 +43,6 @@ def watch() -> Callable[[], None]:
             _follow_no_more()
 
     return unwatch
-
-
-def _adopt_once(allocator: TensorflowAllocator) -> None:
-    """Count in what the tensors alive in Python hold from before the allocator was tapped."""
-    global _adopted
-    with _lock:
-        if _adopted:
-            return
-        _adopted = True
-    from tensorlens.frameworks.tensorflow.census.take import adopt_all
-
-    adopt_all(allocator)
 
 
 def _follow(allocator: TensorflowAllocator) -> None:

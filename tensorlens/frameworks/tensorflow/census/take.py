@@ -57,10 +57,11 @@ def take(roots: Sequence[Root]) -> Findings:
 def adopt_all(allocator: TensorflowAllocator) -> int:
     """Count in what was allocated before the allocator was tapped; return how many blocks.
 
-    Only what belongs to tensors that Python knows of.
+    Only what belongs to tensors that Python knows of, and only the first time.
     """
-    if not context.is_initialized():
+    if _adopted or not context.is_initialized():
         return 0
+    _adopted.append(True)
     with collector.paused():
         rows = Rows(look([]), reader())
     return _adopt(rows, allocator)
