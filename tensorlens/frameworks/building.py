@@ -34,6 +34,8 @@ SHARED = Path(__file__).with_name("native")
 """Headers that native parts of several frameworks include."""
 
 _COMPILERS = ("c++", "g++", "clang++")
+_hung: set[str] = set()
+"""Compilers that were not done in time: the next part does not wait for them again."""
 _REMEDY = "install g++ or set CXX to a working C++ compiler"
 
 
@@ -203,6 +205,9 @@ def _command(part: Part, output: Path) -> list[str]:
 def _compile(part: Part, output: Path) -> None:
     command = _command(part, output)
     shown = shlex.quote(command[0])
+    hangs = f"{part.label} was not built: {shown} was not done after {TIMEOUT:g} s: {_REMEDY}"
+    if command[0] in _hung:
+        raise NativeUnavailable(hangs)
     try:
         process = subprocess.Popen(
             command,
@@ -220,9 +225,8 @@ def _compile(part: Part, output: Path) -> None:
     try:
         _, messages = process.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise NativeUnavailable(
-            f"{part.label} was not built: {shown} was not done after {TIMEOUT:g} s: {_REMEDY}"
-        ) from None
+        _hung.add(command[0])
+        raise NativeUnavailable(hangs) from None
     finally:
         _end(process)
     if process.returncode != 0 or not output.is_file():

@@ -58,7 +58,7 @@ def test_within():
 def test_at_once():
     tf.fill((1024,), 2.5)
 
-@pytest.mark.limit_tensor_memory("4 KiB")
+@pytest.mark.limit_tensor_memory("5 KiB")
 def test_one_after_the_other():
     for _ in range(3):
         tf.fill((1024,), 2.5)

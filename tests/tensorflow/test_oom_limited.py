@@ -1,0 +1,57 @@
+"""Programs that run into a limit on their addresses: TensorFlow raises, and the note says why."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("resource")
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """\
+import re, resource
+import keras, numpy
+import tensorflow as tf
+import tensorlens
+
+tensorlens.explain_oom()
+model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1 << 20)])
+model.compile("sgd", "mse")
+x, y = numpy.ones((256, 5), "float32"), numpy.ones((256, 1), "float32")
+model.predict(x[:1], verbose=0)
+with open("/proc/self/status") as status:
+    size = int(re.search(r"VmSize:\\s+(\\d+)", status.read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (size + (400 << 20),) * 2)
+try:
+    with tensorlens.record():
+        tf.fill((1 << 29,), 2.5)
+except tf.errors.ResourceExhaustedError as error:
+    print(*error.__notes__)
+model.fit(x, y, batch_size=256, verbose=0)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_eager_operations_and_fit_under_a_limit_are_explained(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    made = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+        timeout=300,
+    )
+    assert made.returncode == 1, made.stderr
+    line = PROGRAM.splitlines().index("        tf.fill((1 << 29,), 2.5)") + 1
+    eager = "tensorlens: out of memory: 2.00 GiB (2,147,483,648 B) were asked for on cpu\n"
+    assert f"{eager}  by     {path}:{line} in <module>\n" in made.stdout, made.stdout
+    # 256 rows of 2**20 floats
+    fit = "tensorlens: out of memory: 1.00 GiB (1,073,741,824 B) were asked for on cpu\n"
+    assert f"{fit}  by     {path}:{len(PROGRAM.splitlines())} in <module>\n" in made.stderr
+    for text in (made.stdout, made.stderr):
+        assert "of addresses (ulimit -v)" in text
