@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tensorlens.frameworks.native import allocator as native_allocator
-from tensorlens.frameworks.torch import Adapter, native
+from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.frameworks.torch.native import NativeUnavailable
 

@@ -263,6 +263,9 @@ def test_a_compiler_that_hangs_is_ended_with_its_children(cache, tmp_path, monke
     text = failure(monkeypatch, CXX=path)
     assert f"{path} was not done after 0.5 s: install g++" in text
     assert _is_gone(int(pid.read_text()))
+    pid.unlink()
+    assert failure(monkeypatch, CXX=path) == text
+    assert not pid.exists(), "it was waited for again"
 
 
 def _is_gone(pid):

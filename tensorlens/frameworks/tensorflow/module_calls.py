@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -62,10 +61,8 @@ def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
     layer = _layer()
     paths: dict[int, tuple[str, str]] = {}
     if layer is not None:
-        for item in gc.get_objects():
-            kind = type(item)
-            if issubclass(kind, layer):
-                paths[id(item)] = kind.__name__, _path(item)
+        for item in living(layer):
+            paths[id(item)] = type(item).__name__, _path(item)
 
     def path(address: int, kind: str) -> str | None:
         known = paths.get(address)

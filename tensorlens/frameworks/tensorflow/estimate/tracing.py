@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.loops import unrolled
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
@@ -18,7 +19,15 @@ from tensorlens.frameworks.tensorflow.estimate.tape import (
     forget_gradients,
     noting_gradients,
 )
-from tensorlens.frameworks.tensorflow.estimate.twins import StepGraph, twin_of, with_policy
+from tensorlens.frameworks.tensorflow.estimate.twins import (
+    StepGraph,
+    build,
+    is_built,
+    made_anew,
+    names_and_seeds_kept,
+    twin_of,
+    with_policy,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +66,22 @@ def trace(model: Any, asked: Asked) -> Traced:
     """
     outer = StepGraph()
     make, configuration = _optimizer(model, asked)
-    with outer.as_default():
+    with outer.as_default(), names_and_seeds_kept():
         made = model
         if asked.policy is not None and asked.policy != model.dtype_policy.name:
             made = with_policy(model, asked.policy)
+        elif not is_built(model):
+            made = made_anew(model)
+            build(made, inputs_of(made, asked)[0])
         twin = twin_of(made)
-        _compile(twin, model, asked, make(**configuration))
+        try:
+            made_optimizer = make(**configuration)
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UsageError(f"optimizer={asked.optimizer!r}: {reason}") from None
+        _compile(twin, model, asked, made_optimizer)
         inputs, names = inputs_of(made, asked)
-        targets = targets_of(made, inputs, twin.loss)
+        targets = targets_of(twin, inputs, twin.loss)
         optimizer = twin.optimizer
         gradients: dict[str, str] = {}
         if optimizer is not None:

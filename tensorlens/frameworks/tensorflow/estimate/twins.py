@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from tensorlens.errors import UsageError
 
 _TRACKED = "_tracker"
 _DEPENDENCIES = "_self_unconditional_"
@@ -61,6 +65,57 @@ def _own_tracker(attributes: dict[str, Any], tracker: Any) -> Any:
             if value is store:
                 attributes[attribute] = mine
     return own
+
+
+def is_built(model: Any) -> bool:
+    """Tell whether all weights of a model are there: tracing would make the others in its graph."""
+    return bool(model.built) and all(layer.built for layer in model._flatten_layers())
+
+
+def made_anew(model: Any) -> Any:
+    """Return a model made from this one's configuration, whose weights are not made yet.
+
+    Called within a :class:`StepGraph`, it has no weights in memory.
+
+    Raises:
+        UsageError: it has no configuration to be made from.
+    """
+    try:
+        return type(model).from_config(model.get_config())
+    except Exception as error:
+        raise UsageError(
+            f"{type(model).__name__} has layers without weights yet, and cannot be made anew from "
+            f"its configuration ({type(error).__name__}): call it once with a batch, then estimate"
+        ) from None
+
+
+def build(model: Any, inputs: Any) -> None:
+    """Have the weights of a model made, for inputs of these specifications."""
+    import keras
+
+    def symbolic(spec: tf.TensorSpec) -> Any:
+        return keras.Input(batch_shape=tuple(spec.shape), dtype=spec.dtype.name)
+
+    model(tf.nest.map_structure(symbolic, inputs))
+
+
+@contextmanager
+def names_and_seeds_kept() -> Iterator[None]:
+    """Leave the numbers of Keras's automatic names, and of default seeds, where they were."""
+    from keras.src.backend.common import global_state
+
+    numbers = global_state.get_global_attribute("object_name_uids")
+    before = None if numbers is None else dict(numbers)
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        now = global_state.get_global_attribute("object_name_uids")
+        if now is not None:
+            now.clear()
+            now.update(before or {})
 
 
 def with_policy(model: Any, policy: str) -> Any:

@@ -10,6 +10,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import tensor
 from tensorflow.python.util import tf_decorator
 
+from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.heap import living, select
 
 _FEWEST = 3
@@ -40,7 +41,7 @@ class Traces:
         for function, count in _counts():
             known, before = self._before.get(id(function), (None, 0))
             is_new = known is None or known() is not function
-            if is_new:
+            if is_new and not _is_librarys(function):
                 made[_name(function)] = made.get(_name(function), 0) + 1
             traced = count if is_new else count - before
             if traced >= steps - 1:
@@ -105,6 +106,15 @@ def _short(text: str) -> str:
 def _counts() -> list[tuple[Any, int]]:
     (functions, *_) = select(living(), (polymorphic_function.Function,))
     return [(function, function.experimental_get_tracing_count()) for function in functions]
+
+
+def _is_librarys(function: Any) -> bool:
+    """Tell whether a library's code makes it: a model's own step, of which each model has one."""
+    inner: Any = getattr(function, "python_function", None)
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    code = getattr(inner, "__code__", None)
+    return code is None or is_foreign(code.co_filename)
 
 
 def _name(function: Any) -> str:
