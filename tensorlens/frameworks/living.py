@@ -21,6 +21,9 @@ def living(*kinds: type) -> list[Any]:
             wanted[id(kind)] = kind
             waiting += type.__subclasses__(kind)
     # The heap has tuples that other threads are still making, which fails for them while one is
-    # referred to: from the list to what is kept of it in one call, so that no other thread runs.
+    # referred to. So from the heap to what is kept of it it takes one call, during which no other
+    # thread runs, and no name is left for an iterator, which would hold its last objects beyond.
     items, typed = tee(chain.from_iterable(starmap(gc.get_objects, [()])))
-    return list(compress(items, map(wanted.__contains__, map(id, map(type, typed)))))
+    picked = [compress(items, map(wanted.__contains__, map(id, map(type, typed))))]
+    del items, typed
+    return list(picked.pop())

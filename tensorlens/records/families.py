@@ -18,7 +18,8 @@ HANDLE = "what operations know the variable by"
 KEPT = "what the graph of a function keeps from call to call"
 """The note of constants, of which a graph has many that are small."""
 
-_HANDLES = "handles of variables"
+HANDLES = "handles of variables"
+"""What they are called together."""
 _SMALL = 1024
 """Bytes of the largest constant that is not told by itself."""
 _MOST_RANGES = 3
@@ -117,7 +118,7 @@ class _Together:
         """Return what the family of a row is called; None where it has no family by its note."""
         note = self._table.note[row]
         if note == self._handle:
-            return _HANDLES
+            return HANDLES
         if note == self._kept and self._table.storage_nbytes[row] <= _SMALL:
             names = self._table.names
             return names[names.root(self._table.name[row])]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.living import living
 from tensorlens.frameworks.native.allocator import NativeAllocator
 from tensorlens.frameworks.native.naming import ModulePath
 from tensorlens.frameworks.native.recorder import NativeRecorder

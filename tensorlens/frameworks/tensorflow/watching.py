@@ -1,4 +1,4 @@
-"""Counts host memory, notes births and follows graph functions while someone wants to know."""
+"""Counts host memory, notes births and gradients, follows functions while someone wants to know."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tensorlens.frameworks.tensorflow.native import NativeUnavailable, Tensorflo
 _lock = threading.RLock()
 _watchers = 0
 _unfollow: Callable[[], None] | None = None
+_leave_tapes: Callable[[], None] | None = None
 
 
 def watch() -> Callable[[], None]:
@@ -46,34 +47,46 @@ def watch() -> Callable[[], None]:
 
 
 def _follow(allocator: TensorflowAllocator) -> None:
-    """Have the native part told of calls of graph functions, whose nodes run on other threads."""
-    global _watchers, _unfollow
+    """Have the native part told of calls of graph functions, whose nodes run on other threads.
+
+    And have the gradients noted that tapes give.
+    """
+    global _watchers, _unfollow, _leave_tapes
     from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
+    from tensorlens.frameworks.tensorflow.tape_gradients import (
+        function_begins,
+        function_ends,
+        watch_tapes,
+    )
 
     running = threading.local()
 
     def begin(name: str) -> None:
         calls = running.__dict__.setdefault("calls", [])
-        calls.append(allocator.call_begins(name))
+        calls.append((allocator.call_begins(name), function_begins()))
 
     def end() -> None:
         calls = running.__dict__.get("calls")
         if calls:
-            allocator.call_ends(calls.pop())
+            call, begin = calls.pop()
+            allocator.call_ends(call)
+            function_ends(begin)
 
     with _lock:
         if _watchers == 0:
             _unfollow = follow_calls(begin, end)
+            _leave_tapes = watch_tapes()
         _watchers += 1
 
 
 def _follow_no_more() -> None:
-    global _watchers, _unfollow
+    global _watchers, _unfollow, _leave_tapes
     with _lock:
         _watchers -= 1
-        if _watchers == 0 and _unfollow is not None:
+        if _watchers == 0 and _unfollow is not None and _leave_tapes is not None:
             _unfollow()
-            _unfollow = None
+            _leave_tapes()
+            _unfollow = _leave_tapes = None
 
 
 def _nothing() -> None:

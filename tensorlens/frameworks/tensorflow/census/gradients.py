@@ -1,21 +1,24 @@
-"""Finds gradients: lists of tensors that go with the weights of a model.
+"""Finds gradients: what tapes gave as such, else lists of tensors that go with a model's weights.
 
-TensorFlow keeps nothing that leads from a gradient to its weight. ``tape.gradient`` returns a list
-in the order of the variables it was given, so a list whose tensors have the shapes of a model's
-weights, one for one, is taken for their gradients; and so is a tensor that stands in a tuple with a
-variable of its shape, as optimizers are given them.
+TensorFlow keeps nothing that leads from a gradient to its weight. What tapes give is noted only
+while someone watches, and not what graph functions return. Of what was made else, a list whose
+tensors have the shapes of a model's weights, one for one, is taken for their gradients, since
+``tape.gradient`` returns a list in the order of the variables it was given; and so is a tensor
+that stands in a tuple with a variable of its shape, as optimizers are given them.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.heap.fallback import dict_of
 from tensorlens.frameworks.keras.layers import walk
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+from tensorlens.frameworks.tensorflow.tape_gradients import Known
 
 NOTE = "taken for a gradient: it stands in a list of tensors with the shapes of the weights"
 
@@ -38,11 +41,32 @@ def _content(items: list[Any] | tuple[Any, ...]) -> list[Any]:
     return gc.get_referents(items)[::-1]
 
 
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A tensor that is a gradient, or a part of a sparse one."""
+
+    row: int
+    weight: int
+    """The row of the weight's value."""
+    suffix: str
+    """What is added to the weight's name."""
+    note: str | None
+
+
+def noted(rows: Rows, known: Known) -> Iterator[Gradient]:
+    """Give the gradients that are known from tapes, of weights that still live."""
+    for row, each in enumerate(rows.all):
+        handle, suffix = known.of.get(each.number, (-1, ""))
+        weight = rows.by_number.get(handle)
+        if weight is not None and rows.is_value(weight):
+            yield Gradient(row, weight, suffix, None)
+
+
 class Weights:
     """The lists of variables that gradients may have been asked for, by their shapes."""
 
-    def __init__(self, heap: Heap, rows: Rows) -> None:
-        self._rows = rows
+    def __init__(self, heap: Heap, rows: Rows, known: Known) -> None:
+        self._rows, self._known = rows, known
         self.contents: list[Any] = []
         """The ``__dict__`` of the sparse gradients that were looked into."""
         self._lists: dict[int, dict[tuple[Shape, ...], list[int]]] = {}
@@ -69,8 +93,8 @@ class Weights:
     def _shape(self, row: int) -> Shape:
         return self._rows.all[row].fact.shape
 
-    def pairs(self, heap: Heap) -> Iterator[tuple[int, int, str]]:
-        """Give ``(row of a gradient, row of its weight, what is added to the weight's name)``."""
+    def pairs(self, heap: Heap) -> Iterator[Gradient]:
+        """Give what is taken for a gradient, of that of which tapes tell nothing."""
         first = {*self._gradients, type(None)}
         for each in heap.lists:
             items = _content(each)
@@ -82,25 +106,32 @@ class Weights:
                     if len(both) == 2:
                         yield from self._of_pair(*both)
 
-    def _of_list(self, items: list[Any]) -> Iterator[tuple[int, int, str]]:
+    def _of_list(self, items: list[Any]) -> Iterator[Gradient]:
         # one tensor alone has the shape of a weight too often
         if len(items) < 2 or len(items) not in self._lists:
             return
         shapes = [None if item is None else self._shape_or_unknown(item) for item in items]
         for wanted, weights in self._lists[len(items)].items():
             if all(a is None or a == b for a, b in zip(shapes, wanted, strict=True)):
+                if any(map(self._is_known, items)):
+                    return
                 for item, weight in zip(items, weights, strict=True):
                     if item is not None:
                         yield from self._parts(item, weight)
                 return
 
-    def _of_pair(self, gradient: Any, variable: Any) -> Iterator[tuple[int, int, str]]:
+    def _of_pair(self, gradient: Any, variable: Any) -> Iterator[Gradient]:
         weight = self._rows.of.get(id(variable))
         is_pair = type(gradient) in self._gradients and type(variable) in self._of_variables
         if weight is None or not is_pair:
             return
-        if self._shape_of(gradient) == self._shape(weight):
+        if self._shape_of(gradient) == self._shape(weight) and not self._is_known(gradient):
             yield from self._parts(gradient, weight)
+
+    def _is_known(self, item: Any) -> bool:
+        tensor = kinds.content_of(item).get("_values") if type(item) is self._sparse else item
+        row = self._rows.of.get(id(tensor))
+        return row is not None and self._known.tells(self._rows.all[row].number)
 
     def _shape_of(self, item: Any) -> Shape | None:
         if type(item) is self._sparse:
@@ -123,16 +154,16 @@ class Weights:
         shapes = {shape for each in lists for shape in each if shape[1:] == width}
         return shapes.pop() if len(shapes) == 1 else None
 
-    def _parts(self, gradient: Any, weight: int) -> Iterator[tuple[int, int, str]]:
+    def _parts(self, gradient: Any, weight: int) -> Iterator[Gradient]:
         if type(gradient) is not self._sparse:
-            yield self._rows.of[id(gradient)], weight, "grad"
+            yield Gradient(self._rows.of[id(gradient)], weight, "grad", NOTE)
             return
         content = kinds.content_of(gradient)
         self.contents.append(dict_of(gradient))
         for part in ("values", "indices", "dense_shape"):
             row = self._rows.of.get(id(content.get(f"_{part}")))
             if row is not None:
-                yield row, weight, f"grad.{part}"
+                yield Gradient(row, weight, f"grad.{part}", NOTE)
 
 
 def _trainable(model: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from tensorlens.frameworks.tensorflow.census.optimizers import LegacyOptimizerNa
 from tensorlens.frameworks.tensorflow.census.reading import VARIANT
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
+from tensorlens.frameworks.tensorflow.tape_gradients import Known
 from tensorlens.records.families import HANDLE
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 
@@ -42,8 +43,9 @@ class NamedRows:
         self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = self._name_owned(roots)
         self._name_replicas()
-        weights = gradients.Weights(heap, rows)
-        self._gradients = list(weights.pairs(heap))
+        known = Known()
+        weights = gradients.Weights(heap, rows, known)
+        self._gradients = [*gradients.noted(rows, known), *weights.pairs(heap)]
         # Python makes the dict of an instance when it is first asked for
         heap.objects.extend(weights.contents)
         heap.objects.extend(contents(heap))
@@ -90,16 +92,16 @@ class NamedRows:
 
     def _name_gradients(self) -> None:
         """Name gradients after those weights that have a name by now."""
-        for row, weight, suffix in self._gradients:
-            found, parent = self._rows.all[row], self._rows.all[weight].name
+        for each in self._gradients:
+            found, parent = self._rows.all[each.row], self._rows.all[each.weight].name
             if found.name < 0 and parent >= 0:
-                found.name, found.role = self.names.attribute(parent, suffix), "gradient"
-                found.note = gradients.NOTE
+                found.name, found.role = self.names.attribute(parent, each.suffix), "gradient"
+                found.note = each.note or found.note
 
     def _ask_holders(self, roots: Sequence[Root]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
         aside = {handle for handle, _ in self._handles}
-        aside.update(row for row, _, _ in self._gradients)
+        aside.update(each.row for each in self._gradients)
         rows = self._rows.all
         wanted = [
             row
