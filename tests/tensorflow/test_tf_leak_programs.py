@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from tensorlens.leaks.watch import LeakWatch, find_leaks
-from tests.tensorflow.healthy_programs import HEALTHY
-from tests.tensorflow.leak_programs import LEAKS
+from tests.tensorflow.tf_healthy_programs import HEALTHY
+from tests.tensorflow.tf_leak_programs import LEAKS
 
 STEPS = 8
 EVERY = 8
