@@ -116,6 +116,36 @@ def test_a_gradient_tape_keeps_what_gradients_need():
     assert allocated() == base
 
 
+def test_an_embedding_takes_its_rows_and_gradients_only_those():
+    table = tf.Variable(tf.fill((1000, 16), 0.1))
+    rows = tf.fill((32,), 7)
+    base = allocated()
+    with tf.GradientTape() as tape:
+        looked_up = tf.gather(table, rows)
+    assert allocated() - base == 32 * 16 * FLOAT
+    gradient = tape.gradient(looked_up, table)
+    # ones for what was looked up, and neither the table nor its shape again; it is what is given
+    # back, as the gradient's rows are the table's
+    assert isinstance(gradient, tf.IndexedSlices)
+    del looked_up, tape
+    grown = allocated() - base
+    assert 32 * 16 * FLOAT <= grown < 1000 * 16 * FLOAT
+
+
+def test_batch_normalization_keeps_statistics_by_channel():
+    value = tf.random.normal((8, 10, 10, 12))
+    scale, offset = tf.fill((12,), 1.0), tf.fill((12,), 0.0)
+    nothing = tf.fill((0,), 0.0)
+    base = allocated()
+    made = tf.raw_ops.FusedBatchNormV3(
+        x=value, scale=scale, offset=offset, mean=nothing, variance=nothing, is_training=True
+    )
+    # the result, mean and variance, and both again for the gradient; the sixth is cuDNN's
+    assert allocated() - base == 8 * 10 * 10 * 12 * FLOAT + 4 * 12 * FLOAT
+    del made
+    assert allocated() == base
+
+
 def test_every_thread_counts():
     base = allocated()
     kept = []
