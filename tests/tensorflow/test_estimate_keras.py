@@ -98,8 +98,9 @@ def test_an_activation_may_be_a_layer_of_its_own(on_t4):
     apart = tensorlens.estimate(
         t4_network(relu_apart=True), batch_size=2, optimizer="adam", loss=loss(), card="t4"
     )
-    assert apart.peak_allocated == on_t4.peak_allocated
-    assert apart.peak_reserved == on_t4.peak_reserved
+    # the allocator may leave other remainders of chunks, as requests of one moment change places
+    assert abs(apart.peak_allocated / on_t4.peak_allocated - 1) < 0.001
+    assert abs(apart.peak_reserved / on_t4.peak_reserved - 1) < 0.001
 
 
 def test_the_popular_formula_is_told_as_it_was_published(on_t4):
@@ -232,14 +233,14 @@ class Subclassed(keras.Model):
         return self.dense(inputs)
 
 
-@pytest.mark.parametrize("called", [True, False])
-def test_a_model_of_ones_own_class_needs_shapes(called):
+def test_a_model_of_ones_own_class_is_called_once():
     model = Subclassed()
-    if called:
-        model(tf.zeros((1, 20)))
     options = {"optimizer": "sgd", "loss": "mse", "device": "cpu", "batch_size": 4}
-    if not called:
-        options["input_shape"] = (20,)
+    # its layers are not built behind its back
+    with pytest.raises(UsageError, match="call it once with a batch"):
+        tensorlens.estimate(model, input_shape=(20,), **options)
+    assert not model.dense.built
+    model(tf.zeros((1, 20)))
     found = tensorlens.estimate(model, **options)
     assert found.by_role["parameter"] == (20 * 50 + 50) * 4
     assert found.by_role["input"] == 4 * (20 + 50) * 4

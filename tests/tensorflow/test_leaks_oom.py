@@ -91,11 +91,11 @@ def test_fit_names_the_layers_node_and_line_and_what_was_resident():
 
 
 def test_remedies_are_in_words_of_tensorflow():
-    weight = tf.Variable(tf.fill((100,), 2.5))
+    weight = tf.Variable(tf.fill((1_000_000,), 2.5))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.exp(weight))
     snapshot = tensorlens.MemReporter().snapshot()
-    request = Request("cpu", 400, "no memory")
+    request = Request("cpu", 4_000_000, "no memory")
     texts = [each.text for each in remedies(request, snapshot, words=TENSORFLOW)]
     del tape, loss
     assert any("keras.remat()" in text for text in texts), texts

@@ -3,13 +3,14 @@
 import gc
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.tensorflow.census.take import take
+from tensorlens.frameworks.tensorflow.census.take import adopt_all, take
 from tensorlens.frameworks.tensorflow.native import install
 
 
 def census(*roots, **named):
     """Take a census; what it says is allocated is what the allocator counts before and after."""
     allocator = install()[0]
+    adopt_all(allocator)
     before = allocator.allocated()
     found = take([*map(Root, roots), *(Root(item, name) for name, item in named.items())])
     assert allocator.allocated() == before

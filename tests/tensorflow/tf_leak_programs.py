@@ -591,17 +591,6 @@ def fifo_queue():
     return step
 
 
-@leak("", 1, 40)
-def dataset_cache():
-    data = tf.data.Dataset.range(1000).map(lambda n: tf.fill((10,), tf.cast(n, tf.float32)))
-    iterator = iter(data.cache())
-
-    def step():
-        next(iterator)
-
-    return step
-
-
 @leaks(
     Truth("Function._function_cache (attribute)", 1, 1000 * 4, "trace that once"),
     # the number itself, a constant of the graph

@@ -73,14 +73,16 @@ def is_built(model: Any) -> bool:
 
 
 def made_anew(model: Any) -> Any:
-    """Return a model made from this one's configuration, whose weights are not made yet.
+    """Return a copy of a model whose weights are not all made yet.
 
-    Called within a :class:`StepGraph`, it has no weights in memory.
+    Called within a :class:`StepGraph`, it gets no weights in memory.
 
     Raises:
-        UsageError: it has no configuration to be made from.
+        UsageError: some weights are made, and it has no configuration to be made from.
     """
     try:
+        if not model.variables:
+            return copy.deepcopy(model)
         return type(model).from_config(model.get_config())
     except Exception as error:
         raise UsageError(
