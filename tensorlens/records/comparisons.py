@@ -5,21 +5,16 @@ Sizes are bytes; None is unknown, never 0.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from tensorlens.errors import FileFormatError, UsageError
-from tensorlens.records.checking import check_schema
-from tensorlens.records.restoring import restored
+from tensorlens.errors import UsageError
+from tensorlens.records.documents import Document
 from tensorlens.records.spread import Ratio, ratio
-
-if TYPE_CHECKING:
-    import pandas
 
 SCHEMA = "tensorlens.comparison"
 VERSION = 1
@@ -107,8 +102,15 @@ class Winner:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The same step under named options; prints itself, in a notebook as HTML."""
+class Comparison(Document):
+    """The same step under named options; prints itself, in a notebook as HTML.
+
+    As a table: one row per option.
+    """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "comparison"
 
     outcomes: tuple[Outcome, ...]
     baseline: str
@@ -247,73 +249,12 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.outcomes)} options, {self.provenance} on {self.device}>"
 
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self)
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
-        return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
-
-    def to_json(self) -> str:
-        """Return the comparison as JSON text; :meth:`from_json` reads it back equal."""
-        return json.dumps(self.to_dict(), indent=1)
-
-    def to_csv(self) -> str:
-        """Return CSV text: one row per option."""
-        from tensorlens.render import table
-
-        return table.CsvRenderer().render(self)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame: one row per option.
-
-        Raises:
-            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
-        """
-        from tensorlens.render import table
-
-        return table.to_pandas(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Comparison:
-        """Return the comparison that :meth:`to_dict` gave.
-
-        Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
-        """
-        check_schema(data, SCHEMA, VERSION, "comparison")
-        given = {key: value for key, value in data.items() if key not in ("schema", "version")}
+    def _trouble(self) -> str | None:
         try:
-            found = restored(cls, given)
-            found[found.baseline]
+            self[self.baseline]
         except UsageError:
-            raise FileFormatError("damaged comparison: its baseline is none of its rows") from None
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise FileFormatError(f"damaged comparison: {error}") from None
-        return found
-
-    @classmethod
-    def from_json(cls, content: str) -> Comparison:
-        """Return the comparison that :meth:`to_json` wrote.
-
-        Raises:
-            FileFormatError: the text is not such a record.
-        """
-        try:
-            data = json.loads(content)
-        except (ValueError, RecursionError):
-            raise FileFormatError("not a tensorlens comparison: it is not JSON") from None
-        return cls.from_dict(data)
+            return "its baseline is none of its rows"
+        return None
 
 
 def finite(losses: Iterable[float]) -> tuple[float | None, ...]:

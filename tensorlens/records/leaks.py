@@ -6,17 +6,11 @@ were watched after the warm-up.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema
-from tensorlens.records.restoring import restored
+from tensorlens.records.documents import Document
 from tensorlens.records.tensors import SourceLine
-
-if TYPE_CHECKING:
-    import pandas
 
 SCHEMA = "tensorlens.leaks"
 VERSION = 1
@@ -116,8 +110,15 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class LeakReport:
-    """The verdict on some steps; true in a boolean sense when there is a leak."""
+class LeakReport(Document):
+    """The verdict on some steps; true in a boolean sense when there is a leak.
+
+    As a table: one row per leak.
+    """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "leak report"
 
     leaks: tuple[Leak, ...]
     others: tuple[Growth, ...]
@@ -141,67 +142,3 @@ class LeakReport:
         first = self.leaks[0]
         held = f", held by {first.path}" if first.path else ""
         return f"<LeakReport: {self.verdict}; made at {first.born or 'an unknown line'}{held}>"
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self)
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
-        return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
-
-    def to_json(self) -> str:
-        """Return the report as JSON text; :meth:`from_json` reads it back equal."""
-        return json.dumps(self.to_dict(), indent=1)
-
-    def to_csv(self) -> str:
-        """Return CSV text: one row per leak, sizes in bytes."""
-        from tensorlens.render import table
-
-        return table.CsvRenderer().render(self)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame: one row per leak, sizes in bytes.
-
-        Raises:
-            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
-        """
-        from tensorlens.render import table
-
-        return table.to_pandas(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> LeakReport:
-        """Return the report that :meth:`to_dict` gave.
-
-        Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
-        """
-        check_schema(data, SCHEMA, VERSION, "leak report")
-        given = {key: value for key, value in data.items() if key not in ("schema", "version")}
-        try:
-            return restored(cls, given)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise FileFormatError(f"damaged leak report: {error}") from None
-
-    @classmethod
-    def from_json(cls, content: str) -> LeakReport:
-        """Return the report that :meth:`to_json` wrote.
-
-        Raises:
-            FileFormatError: the text is not such a report.
-        """
-        try:
-            data = json.loads(content)
-        except (ValueError, RecursionError):
-            raise FileFormatError("not a tensorlens leak report: it is not JSON") from None
-        return cls.from_dict(data)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema
-from tensorlens.records.restoring import restored
-
-if TYPE_CHECKING:
-    import pandas
+from tensorlens.records.documents import Document
 
 SCHEMA = "tensorlens.plan"
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A table of bytes: batch sizes down, shapes of one sample across."""
+class Plan(Document):
+    """A table of bytes: batch sizes down, shapes of one sample across.
+
+    As a table: one row per batch size and shape.
+    """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "plan"
 
     shapes: tuple[tuple[int, ...], ...]
     batch_sizes: tuple[int, ...]
@@ -68,67 +69,3 @@ class Plan:
             (batch, tuple(self.batch_nbytes(batch, shape) for shape in self.shapes))
             for batch in self.batch_sizes
         )
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self)
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
-        return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
-
-    def to_json(self) -> str:
-        """Return the plan as JSON text; :meth:`from_json` reads it back equal."""
-        return json.dumps(self.to_dict(), indent=1)
-
-    def to_csv(self) -> str:
-        """Return CSV text: one row per batch size and shape."""
-        from tensorlens.render import table
-
-        return table.CsvRenderer().render(self)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame: one row per batch size and shape.
-
-        Raises:
-            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
-        """
-        from tensorlens.render import table
-
-        return table.to_pandas(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Plan:
-        """Return the plan that :meth:`to_dict` gave.
-
-        Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
-        """
-        check_schema(data, SCHEMA, VERSION, "plan")
-        given = {key: value for key, value in data.items() if key not in ("schema", "version")}
-        try:
-            return restored(cls, given)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise FileFormatError(f"damaged plan: {error}") from None
-
-    @classmethod
-    def from_json(cls, content: str) -> Plan:
-        """Return the plan that :meth:`to_json` wrote.
-
-        Raises:
-            FileFormatError: the text is not such a plan.
-        """
-        try:
-            data = json.loads(content)
-        except (ValueError, RecursionError):
-            raise FileFormatError("not a tensorlens plan: it is not JSON") from None
-        return cls.from_dict(data)

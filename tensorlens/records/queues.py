@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema
-from tensorlens.records.restoring import restored
-
-if TYPE_CHECKING:
-    import pandas
+from tensorlens.records.documents import Document
 
 SCHEMA = "tensorlens.queue"
 VERSION = 1
@@ -66,11 +60,17 @@ class QueueWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Document):
     """What is held ahead of the step, now and at most.
 
     A batch is held ahead from when it is complete until the loop is handed it.
+
+    As a table: a row for the whole, one per part, one per worker process.
     """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "input queue"
 
     name: str
     """What was looked at: ``DataLoader, 2 workers x prefetch 2``."""
@@ -105,67 +105,3 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue: {self.name}: {self.batches} batches, {self.nbytes} bytes held>"
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self)
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
-        return {"schema": SCHEMA, "version": VERSION, **asdict(self)}
-
-    def to_json(self) -> str:
-        """Return the record as JSON text; :meth:`from_json` reads it back equal."""
-        return json.dumps(self.to_dict(), indent=1)
-
-    def to_csv(self) -> str:
-        """Return CSV text: a row for the whole, one per part, one per worker process."""
-        from tensorlens.render import table
-
-        return table.CsvRenderer().render(self)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame: a row for the whole, one per part, one per worker process.
-
-        Raises:
-            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
-        """
-        from tensorlens.render import table
-
-        return table.to_pandas(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Queue:
-        """Return the record that :meth:`to_dict` gave.
-
-        Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
-        """
-        check_schema(data, SCHEMA, VERSION, "input queue")
-        given = {key: value for key, value in data.items() if key not in ("schema", "version")}
-        try:
-            return restored(cls, given)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise FileFormatError(f"damaged input queue: {error}") from None
-
-    @classmethod
-    def from_json(cls, content: str) -> Queue:
-        """Return the record that :meth:`to_json` wrote.
-
-        Raises:
-            FileFormatError: the text is not such a record.
-        """
-        try:
-            data = json.loads(content)
-        except (ValueError, RecursionError):
-            raise FileFormatError("not a tensorlens input queue: it is not JSON") from None
-        return cls.from_dict(data)

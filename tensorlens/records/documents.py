@@ -1,0 +1,104 @@
+"""Records that show themselves, and are written as JSON and read back equal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from tensorlens.errors import FileFormatError
+from tensorlens.records.checking import check_schema
+from tensorlens.records.restoring import restored
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Document:
+    """What a frozen dataclass of plain fields gets by deriving from it.
+
+    Its own class says what a row of the table is.
+    """
+
+    __slots__ = ()
+
+    SCHEMA: ClassVar[str]
+    VERSION: ClassVar[int]
+    KIND: ClassVar[str]
+    """What messages call it."""
+
+    def __str__(self) -> str:
+        from tensorlens.render import text
+
+        return text.TextRenderer().render(self._record())
+
+    def _repr_html_(self) -> str:
+        from tensorlens.render import html
+
+        return html.fragment(self._record())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
+        return {"schema": self.SCHEMA, "version": self.VERSION, **asdict(self._record())}
+
+    def to_json(self) -> str:
+        """Return the record as JSON text; :meth:`from_json` reads it back equal."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_csv(self) -> str:
+        """Return the table as CSV text, sizes in bytes."""
+        from tensorlens.render import table
+
+        return table.CsvRenderer().render(self._record())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the table as a DataFrame, sizes in bytes.
+
+        Raises:
+            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
+        """
+        from tensorlens.render import table
+
+        return table.to_pandas(self._record())
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Return the record that :meth:`to_dict` gave.
+
+        Raises:
+            FileFormatError: it is something else, newer than this tensorlens, or damaged.
+        """
+        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
+        given = {key: value for key, value in data.items() if key not in ("schema", "version")}
+        try:
+            found = restored(cls, given)
+            trouble = found._trouble()
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise FileFormatError(f"damaged {cls.KIND}: {error}") from None
+        if trouble is not None:
+            raise FileFormatError(f"damaged {cls.KIND}: {trouble}")
+        return found
+
+    @classmethod
+    def from_json(cls, content: str) -> Self:
+        """Return the record that :meth:`to_json` wrote.
+
+        Raises:
+            FileFormatError: the text is not such a record.
+        """
+        try:
+            data = json.loads(content)
+        except (ValueError, RecursionError):
+            raise FileFormatError(f"not a tensorlens {cls.KIND}: it is not JSON") from None
+        return cls.from_dict(data)
+
+    def _trouble(self) -> str | None:
+        """Return what the fields of a file do not tell of one another; None where they agree."""
+        return None
+
+    def _record(self) -> Any:
+        """Return itself, as one of the records that the renderers know."""
+        return self
