@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 
-from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
-from tensorlens.frameworks.process import forced_source, process_counter
+from tensorlens.frameworks.native.choice import HostCounterChoice
+from tensorlens.frameworks.process import process_counter
 from tensorlens.frameworks.tensorflow import context, user_peaks
-from tensorlens.frameworks.tensorflow.native import (
-    NativeUnavailable,
-    TensorflowAllocator,
-    install,
-)
+from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
 
 _BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 
@@ -76,64 +71,19 @@ class BfcCounter:
         return read
 
 
-_lock = threading.RLock()
-_native: CpuCounter | None = None
-_fallback: Counter | None = None
-_reason: str | None = None
-
-
-def cpu_counter() -> Counter:
-    """Return the best counter of host memory; the first call taps the allocator.
-
-    ``TENSORLENS_COUNTER=native|heap|resident`` asks for one of them.
-
-    Raises:
-        UsageError: it asks for one that does not exist or cannot be had here.
-    """
-    chosen = forced_source()
-    if chosen in ("heap", "resident"):
-        return process_counter()
-    with _lock:
-        counter = _native or _tap()
-        if counter is not None:
-            return counter
-        if chosen == "native":
-            raise UsageError(f"TENSORLENS_COUNTER=native: {_reason}")
-        return _fallback or _fall_back()
-
-
-def fallback_reason() -> str | None:
-    """Return the one line that says why a fallback counts host memory, or None."""
-    if _native is not None or _fallback is None or forced_source() is not None:
-        return None
-    return f"{_reason}; CPU figures are from: {_fallback.source}"
-
-
-def _tap() -> CpuCounter | None:
-    global _native, _reason
-    # a compiler that failed once is not run again for every report
-    if _reason is not None:
-        return None
-    try:
-        allocator, fresh = install()
-    except NativeUnavailable as error:
-        _reason = str(error)
-        return None
+def _native() -> CpuCounter:
+    allocator, fresh = install()
     if fresh:
         # the trial's peak is not the program's
         allocator.read()
-    _native = CpuCounter(allocator)
-    return _native
+    return CpuCounter(allocator)
 
 
 def _fall_back() -> Counter:
-    global _fallback
     # TensorFlow reads it when the first operation asks for memory
     if not context.is_initialized():
-        _fallback = BfcCounter(ask=_BFC not in os.environ)
-    else:
-        _fallback = BfcCounter() if _bfc_is_on() else process_counter()
-    return _fallback
+        return BfcCounter(ask=_BFC not in os.environ)
+    return BfcCounter() if _bfc_is_on() else process_counter()
 
 
 def _bfc_is_on() -> bool:
@@ -142,3 +92,8 @@ def _bfc_is_on() -> bool:
         return False
     found = context.memory_info("CPU:0", reset=False)
     return found is not None and found[1] > 0
+
+
+_choice = HostCounterChoice(_native, _fall_back)
+cpu_counter = _choice.counter
+fallback_reason = _choice.fallback_reason

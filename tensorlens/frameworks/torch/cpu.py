@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Counter, Reader
-from tensorlens.frameworks.process import forced_source, process_counter
-from tensorlens.frameworks.torch.native import NativeUnavailable, TorchAllocator, install
+from tensorlens.frameworks.base import Reader
+from tensorlens.frameworks.native.choice import HostCounterChoice
+from tensorlens.frameworks.torch.native import TorchAllocator, install
 
 
 class CpuCounter:
@@ -42,60 +40,16 @@ class CpuCounter:
         return self.allocator.read
 
 
-# a signal handler may ask while its own thread is building
-_lock = threading.RLock()
-_native: CpuCounter | None = None
-_fallback: Counter | None = None
-_reason: str | None = None
-
-
-def cpu_counter() -> Counter:
-    """Return the best counter of host memory; the first call puts the native one in place.
-
-    ``TENSORLENS_COUNTER=native|heap|resident`` asks for one of them.
-
-    Raises:
-        UsageError: it asks for one that does not exist or cannot be had here.
-    """
-    chosen = forced_source()
-    if chosen in ("heap", "resident"):
-        return process_counter()
-    with _lock:
-        counter = _native or _install()
-        if counter is not None:
-            return counter
-        if chosen == "native":
-            raise UsageError(f"TENSORLENS_COUNTER=native: {_reason}")
-        return _fallback or _fall_back()
-
-
-def fallback_reason() -> str | None:
-    """Return the one line that says why a fallback counts host memory, or None."""
-    if _native is not None or _fallback is None or forced_source() is not None:
-        return None
-    return f"{_reason}; CPU figures are from: {_fallback.source}"
-
-
-def _install() -> CpuCounter | None:
-    global _native, _reason
-    # a compiler that failed once is not run again for every report
-    if _reason is not None:
-        return None
-    try:
-        allocator, fresh = install()
-    except NativeUnavailable as error:
-        _reason = str(error)
-        return None
+def _native() -> CpuCounter:
+    allocator, fresh = install()
     if fresh:
         adopt_living(allocator)
-    _native = CpuCounter(allocator)
-    return _native
+    return CpuCounter(allocator)
 
 
-def _fall_back() -> Counter:
-    global _fallback
-    _fallback = process_counter()
-    return _fallback
+_choice = HostCounterChoice(_native)
+cpu_counter = _choice.counter
+fallback_reason = _choice.fallback_reason
 
 
 def adopt_living(allocator: TorchAllocator) -> int:

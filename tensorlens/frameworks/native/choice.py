@@ -1,0 +1,69 @@
+"""Which counter of host memory a framework has: the native one, or a fallback and why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import Counter
+from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.process import forced_source, process_counter
+
+
+class HostCounterChoice:
+    """Chooses once, and remembers.
+
+    Args:
+        native: puts the native counter in place; it is tried until it was once unavailable, as a
+            compiler that failed is not run again for every report.
+        fallback: gives what counts in its place.
+    """
+
+    def __init__(
+        self,
+        native: Callable[[], Counter],
+        fallback: Callable[[], Counter] = process_counter,
+    ) -> None:
+        self._make_native = native
+        self._make_fallback = fallback
+        # a signal handler may ask while its own thread is building
+        self._lock = threading.RLock()
+        self._native: Counter | None = None
+        self._fallback: Counter | None = None
+        self._reason: str | None = None
+
+    def counter(self) -> Counter:
+        """Return the best counter of host memory; the first call puts the native one in place.
+
+        ``TENSORLENS_COUNTER=native|heap|resident`` asks for one of them.
+
+        Raises:
+            UsageError: it asks for one that does not exist or cannot be had here.
+        """
+        chosen = forced_source()
+        if chosen in ("heap", "resident"):
+            return process_counter()
+        with self._lock:
+            counter = self._native or self._try_native()
+            if counter is not None:
+                return counter
+            if chosen == "native":
+                raise UsageError(f"TENSORLENS_COUNTER=native: {self._reason}")
+            if self._fallback is None:
+                self._fallback = self._make_fallback()
+            return self._fallback
+
+    def fallback_reason(self) -> str | None:
+        """Return the one line that says why a fallback counts host memory, or None."""
+        if self._native is not None or self._fallback is None or forced_source() is not None:
+            return None
+        return f"{self._reason}; CPU figures are from: {self._fallback.source}"
+
+    def _try_native(self) -> Counter | None:
+        if self._reason is None:
+            try:
+                self._native = self._make_native()
+            except NativeUnavailable as error:
+                self._reason = str(error)
+        return self._native
