@@ -60,8 +60,8 @@ class LiveRecording(Recording):
             self._recorder = framework.record(self._options)
             self._framework = framework
             self._started = True
-            _running.append(self)
             reserve.hold()
+            _running.append(self)
         self._wait = [when_imported(name, self._take_up) for name in awaited()]
         return self
 
@@ -90,12 +90,13 @@ class LiveRecording(Recording):
         """Record no more; the second time it does nothing."""
         with _lock:
             recorder, self._recorder = self._recorder, None
+            try:
+                for give_up in self._wait:
+                    give_up()
+            finally:
+                self._leave()
             if recorder is None:
                 return self
-            for give_up in self._wait:
-                give_up()
-            _running.remove(self)
-            reserve.release()
             self._take(recorder, end=True)
             # with it goes a reporter, which notes births as long as it lives
             self._options = replace(self._options, roots=tuple)
@@ -104,6 +105,12 @@ class LiveRecording(Recording):
 
             keep(self)
         return self
+
+    def _leave(self) -> None:
+        """Be none of those that are on, also after a stop that was interrupted."""
+        if any(each is self for each in _running):
+            _running[:] = [each for each in _running if each is not self]
+            reserve.release()
 
     def mark(self, name: str) -> None:
         """Give this moment a name, for :meth:`growth` and for pictures."""
