@@ -8,7 +8,8 @@ TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
-PIP := -m pip install --quiet --disable-pip-version-check
+# what is imported is compiled then: of the large packages that is a small part
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 # the line tracer is another one from 3.12 on; its tests need no torch
 python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
     || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python$(1) 2>/dev/null | tail -n 1)
@@ -19,10 +20,10 @@ NEWER := $(foreach version,3.12 3.13,$(if $(call python,$(version)),$(version)))
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
 
-# what runs in one process each goes side by side, then what fills all cores by itself
-test: $(VENV)/.ready
+# what runs in one process each goes side by side, installations too, then what fills all cores
+test:
 	$(MAKE) -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	    lint $(NEWER:%=test-%)
+	    $(VENV)/.ready $(NEWER:%=test-%) lint $(VENV)/.tensorflow
 	$(MAKE) pytest
 
 lint: $(VENV)/.ready

@@ -33,6 +33,8 @@ _HOME = {
     "Estimate": "tensorlens.records.estimates",
     "Comparison": "tensorlens.records.comparisons",
     "compare": "tensorlens.comparing.asking",
+    "Suggestions": "tensorlens.records.suggestions",
+    "suggest": "tensorlens.suggesting.asking",
     "MaxBatch": "tensorlens.estimating.batches",
     "Scaling": "tensorlens.estimating.scaling",
     "estimate": "tensorlens.estimating.asking",
@@ -60,6 +62,7 @@ __all__ = [
     "Recording",
     "Scaling",
     "Snapshot",
+    "Suggestions",
     "TensorlensError",
     "clear_global_line_profiler",
     "compare",
@@ -75,6 +78,7 @@ __all__ = [
     "record",
     "scaling",
     "set_target_gpu",
+    "suggest",
 ]
 
 if TYPE_CHECKING:
@@ -105,6 +109,8 @@ if TYPE_CHECKING:
     from tensorlens.records.queues import Queue
     from tensorlens.records.recordings import Recording
     from tensorlens.records.snapshots import Snapshot
+    from tensorlens.records.suggestions import Suggestions
+    from tensorlens.suggesting.asking import suggest
 
 
 _MODULES = ("keras",)

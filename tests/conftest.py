@@ -1,12 +1,18 @@
 """What every test can rely on."""
 
-import gc
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
-TORCH = Path(__file__).parent / "torch"
+from tests.aside import take_libraries_back
+
+HERE = Path(__file__).parent
+WITHOUT_LIBRARIES = [HERE / room for room in ("cli", "tensorflow", "torch")]
+
+# threads of a kernel that wait for the next one by spinning take the cores from other tests
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_configure() -> None:
@@ -17,6 +23,6 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # what tests/torch sets aside is back for all but those that do as well without
-    if not (item.path.parent == TORCH and item.path.name.startswith("test_leak_")):
-        gc.unfreeze()
+    # what is set aside is back for all but those that do as well without
+    if item.path.parent not in WITHOUT_LIBRARIES:
+        take_libraries_back()

@@ -15,23 +15,18 @@ from struct import pack, unpack
 
 from tensorlens.allocators.bfc_settings import BFCSettings
 from tensorlens.allocators.blocks import ALLOCATED, FREE, Block, Memory, Pool
-from tensorlens.allocators.figures import Figures, Level, OutOfMemory
+from tensorlens.allocators.figures import Figures, OutOfMemory
 from tensorlens.allocators.journal import Journal
 from tensorlens.allocators.settings import Settings
-from tensorlens.allocators.state import fragmentation, segments
-from tensorlens.errors import UsageError
-from tensorlens.records.events import ALLOC, OOM, Context, EventLog, Segment
-from tensorlens.records.events import FREE as FREED
-from tensorlens.records.moments import Fragmentation
+from tensorlens.allocators.simulated import SimulatedAllocator, refuse
+from tensorlens.records.events import OOM, Context, EventLog
 
 _GRAIN = 256
 """Chunks are multiples of so many bytes."""
 _FIRST_REGION = 2 << 20
-_STEP_NS = 1000
-"""Between events without times."""
 
 
-class BFCAllocator:
+class BFCAllocator(SimulatedAllocator):
     """Hands out addresses as TensorFlow's BFC allocator does on one device.
 
     What it says and does follows from the requests alone: the same ones give the same addresses.
@@ -56,8 +51,7 @@ class BFCAllocator:
         place: Callable[[int], int] | None = None,
     ) -> None:
         self.settings = BFCSettings() if settings is None else settings
-        self.device = device
-        self.log = log
+        super().__init__(log, device)
         note = None if log is None else self._note_segment
         self._memory = Memory(Settings(), capacity, None, place, note)
         self._chunks = self._memory.blocks
@@ -67,10 +61,6 @@ class BFCAllocator:
         first = _FIRST_REGION if limit is None else limit
         self._region = _rounded(min(first, _FIRST_REGION) if self.settings.allow_growth else first)
         """Bytes of the next region."""
-        self._time: int | None = None
-        self._allocated = self._peak_allocated = 0
-        self._requested = self._peak_requested = 0
-        self._retries = self._ooms = 0
 
     def malloc(
         self,
@@ -96,8 +86,7 @@ class BFCAllocator:
             UsageError: a negative number of bytes.
         """
         if nbytes <= 0:
-            if nbytes:
-                raise UsageError(f"cannot allocate {nbytes} bytes")
+            refuse(nbytes)
             return 0
         memory = self._memory
         size = -(-nbytes // _GRAIN) * _GRAIN
@@ -115,13 +104,8 @@ class BFCAllocator:
         self._requested = requested = self._requested + nbytes
         if requested > self._peak_requested:
             self._peak_requested = requested
-        log = self.log
-        if log is not None:
-            when = len(log.kind) * _STEP_NS if time is None else time
-            row = log.append(ALLOC, self.device, chunk.address, size, when, stack, context)
-            chunk.row, chunk.stack = row, stack
-            if chunk.size > size:
-                log.held[row] = chunk.size
+        if self.log is not None:
+            self._note_block(self.log, chunk, size, time, stack, context)
         return chunk.address
 
     def free(
@@ -139,15 +123,11 @@ class BFCAllocator:
         """
         if not address:
             return
-        chunk = self._chunks.get(address)
-        if chunk is None or chunk.state != ALLOCATED:
-            raise UsageError(f"{self.device}: no block is handed out at address {address:#x}")
+        chunk = self._handed_out(address)
         self._allocated -= chunk.size
         self._requested -= chunk.requested
-        log = self.log
-        if log is not None:
-            when = len(log.kind) * _STEP_NS if time is None else time
-            log.append(FREED, self.device, address, log.size[chunk.row], when, stack, context)
+        if self.log is not None:
+            self._note_free(self.log, chunk, time, stack, context)
         self._give_back(chunk)
 
     def record_stream(self, address: int, stream: int) -> None:
@@ -167,41 +147,8 @@ class BFCAllocator:
         ``reserved`` the allocator's ``pool_bytes``; ``retries`` is how often unused regions went
         back to make room.
         """
-        memory = self._memory
-        allocated = Level(self._allocated, self._peak_allocated)
-        return Figures(
-            allocated=allocated,
-            requested=Level(self._requested, self._peak_requested),
-            active=allocated,
-            reserved=Level(memory.reserved, memory.peak_reserved),
-            inactive_split=Level(memory.split_bytes, memory.peak_split_bytes),
-            segments=Level(memory.segments, memory.peak_segments),
-            retries=self._retries,
-            ooms=self._ooms,
-        )
-
-    def reset_peaks(self) -> None:
-        """Let every peak be what is there now (``tf.config.experimental.reset_memory_stats``)."""
-        self._peak_allocated, self._peak_requested = self._allocated, self._requested
-        self._memory.reset_peaks()
-
-    def segments(self) -> tuple[Segment, ...]:
-        """Return the regions by address, with every chunk in them."""
-        return segments(self._memory, self.device)
-
-    def fragmentation(self) -> Fragmentation:
-        """Return how well the regions are used."""
-        return fragmentation(self._memory, self.device)
-
-    def write_segments(self) -> None:
-        """Put the regions as they are now into the log, in place of those of the same device."""
-        log = self.log
-        if log is None:
-            return
-        log.device_number(self.device)
-        others = [each for each in log.segments if each.device != self.device]
-        log.segments = [*others, *self.segments()]
-        log.segments_known = True
+        found = super().figures
+        return replace(found, active=found.allocated)
 
     def _split(self, chunk: Block, size: int) -> None:
         """Make a free chunk of what a chunk has beyond so many bytes (``SplitChunk``)."""
@@ -309,14 +256,6 @@ class BFCAllocator:
         for chunk in unused:
             memory.release(chunk)
         return True
-
-    def _note_segment(self, kind: int, address: int, size: int, stack: int) -> None:
-        log = self.log
-        assert log is not None
-        log.append(kind, self.device, address, size, self._when(log), stack)
-
-    def _when(self, log: EventLog) -> int:
-        return len(log.kind) * _STEP_NS if self._time is None else self._time
 
 
 def least_limit(

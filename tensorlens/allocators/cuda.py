@@ -17,21 +17,17 @@ from tensorlens.allocators.blocks import (
     Pool,
 )
 from tensorlens.allocators.expandable import grow
-from tensorlens.allocators.figures import Figures, Level, OutOfMemory
+from tensorlens.allocators.figures import OutOfMemory
 from tensorlens.allocators.release import collect_garbage, release_cached, release_oversize
 from tensorlens.allocators.settings import Settings
-from tensorlens.allocators.state import fragmentation, restore, segments
+from tensorlens.allocators.simulated import SimulatedAllocator, refuse
+from tensorlens.allocators.state import restore
 from tensorlens.errors import UsageError
-from tensorlens.records.events import ALLOC, OOM, START, Context, EventLog, Segment
-from tensorlens.records.events import FREE as FREED
+from tensorlens.records.events import OOM, START, Context, EventLog, Segment
 from tensorlens.records.foreign.sizes import MIN_BLOCK, SMALL
-from tensorlens.records.moments import Fragmentation
-
-_STEP_NS = 1000
-"""Between events without times."""
 
 
-class CachingAllocator:
+class CachingAllocator(SimulatedAllocator):
     """Hands out addresses as torch's caching allocator does on one device.
 
     What it says and does follows from the requests alone: the same ones give the same addresses.
@@ -59,8 +55,7 @@ class CachingAllocator:
         place: Callable[[int], int] | None = None,
     ) -> None:
         self.settings = Settings() if settings is None else settings
-        self.device = device
-        self.log = log
+        super().__init__(log, device)
         note = None if log is None else self._note_segment
         total = capacity if total is None else total
         self._memory = Memory(self.settings, capacity, total, place, note)
@@ -69,12 +64,7 @@ class CachingAllocator:
         self._rounded = rules.rounded if rules.divisions else None
         self._expandable = self.settings.expandable_segments
         self._max_split = self.settings.max_split_size
-        self._time: int | None = None
         self._waiting: list[Block] = []
-        self._allocated = self._peak_allocated = 0
-        self._requested = self._peak_requested = 0
-        self._active = self._peak_active = 0
-        self._retries = self._ooms = 0
 
     def malloc(
         self,
@@ -99,7 +89,8 @@ class CachingAllocator:
             UsageError: a negative number of bytes.
         """
         if nbytes <= 0:
-            return self._nothing(nbytes)
+            refuse(nbytes)
+            return 0
         memory = self._memory
         if self._rounded is None:
             size = -(-nbytes // MIN_BLOCK) * MIN_BLOCK
@@ -155,10 +146,8 @@ class CachingAllocator:
             return
         block = self._handed_out(address)
         self._allocated -= block.size
-        log = self.log
-        if log is not None:
-            when = len(log.kind) * _STEP_NS if time is None else time
-            log.append(FREED, self.device, address, log.size[block.row], when, stack, context)
+        if self.log is not None:
+            self._note_free(self.log, block, time, stack, context)
         if block.uses:
             block.state = PENDING
             self._waiting.append(block)
@@ -194,48 +183,6 @@ class CachingAllocator:
         self.synchronize()
         release_cached(self._memory)
 
-    @property
-    def figures(self) -> Figures:
-        """What is counted, now and at its highest."""
-        memory = self._memory
-        return Figures(
-            allocated=Level(self._allocated, self._peak_allocated),
-            requested=Level(self._requested, self._peak_requested),
-            active=Level(self._active, self._peak_active),
-            reserved=Level(memory.reserved, memory.peak_reserved),
-            inactive_split=Level(memory.split_bytes, memory.peak_split_bytes),
-            segments=Level(memory.segments, memory.peak_segments),
-            retries=self._retries,
-            ooms=self._ooms,
-        )
-
-    def reset_peaks(self) -> None:
-        """Let every peak be what is there now (``torch.cuda.reset_peak_memory_stats``)."""
-        self._peak_allocated, self._peak_requested = self._allocated, self._requested
-        self._peak_active = self._active
-        self._memory.reset_peaks()
-
-    def segments(self) -> tuple[Segment, ...]:
-        """Return what is held from the driver, by address, with every block in it.
-
-        Of an expandable segment each stretch of mapped memory counts as one.
-        """
-        return segments(self._memory, self.device)
-
-    def fragmentation(self) -> Fragmentation:
-        """Return how well the segments are used; a block that a stream still uses is held."""
-        return fragmentation(self._memory, self.device)
-
-    def write_segments(self) -> None:
-        """Put the segments as they are now into the log, in place of those of the same device."""
-        log = self.log
-        if log is None:
-            return
-        log.device_number(self.device)
-        others = [each for each in log.segments if each.device != self.device]
-        log.segments = [*others, *self.segments()]
-        log.segments_known = True
-
     def restore(self, found: Iterable[Segment]) -> None:
         """Begin where a snapshot ends: hold its segments, and hand out what it has handed out.
 
@@ -261,17 +208,6 @@ class CachingAllocator:
                 if size < block.size:
                     log.held[block.row] = block.size
         self.reset_peaks()
-
-    def _nothing(self, nbytes: int) -> int:
-        if nbytes < 0:
-            raise UsageError(f"cannot allocate {nbytes} bytes")
-        return 0
-
-    def _handed_out(self, address: int) -> Block:
-        block = self._blocks.get(address)
-        if block is None or block.state != ALLOCATED:
-            raise UsageError(f"{self.device}: no block is handed out at address {address:#x}")
-        return block
 
     def _split(self, block: Block, size: int) -> None:
         """Make a free block of what a block has beyond so many bytes."""
@@ -361,26 +297,3 @@ class CachingAllocator:
         if not memory.may_take(total):
             return None
         return grow(memory, pool, size) if self._expandable else memory.take(pool, total)
-
-    def _note_block(
-        self,
-        log: EventLog,
-        block: Block,
-        size: int,
-        time: int | None,
-        stack: int,
-        context: Context | None,
-    ) -> None:
-        when = len(log.kind) * _STEP_NS if time is None else time
-        row = log.append(ALLOC, self.device, block.address, size, when, stack, context)
-        block.row, block.stack = row, stack
-        if block.size > size:
-            log.held[row] = block.size
-
-    def _note_segment(self, kind: int, address: int, size: int, stack: int) -> None:
-        log = self.log
-        assert log is not None
-        log.append(kind, self.device, address, size, self._when(log), stack)
-
-    def _when(self, log: EventLog) -> int:
-        return len(log.kind) * _STEP_NS if self._time is None else self._time

@@ -14,7 +14,7 @@ from tensorlens.cli.messages import complain
 from tensorlens.errors import TensorlensError
 
 VERBS = (
-    *("run", "leaks", "estimate", "compare", "plan"),
+    *("run", "leaks", "estimate", "compare", "suggest", "plan"),
     *("show", "diff", "merge", "convert", "doctor"),
 )
 

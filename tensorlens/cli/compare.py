@@ -5,23 +5,35 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
+from tensorlens.comparing.guessing import framework_of
 from tensorlens.comparing.options import parsed
 from tensorlens.errors import UsageError
+from tensorlens.estimating.programs import program
 from tensorlens.frameworks.trials import OPTIONS, catalogue
 from tensorlens.records.comparisons import Comparison
 from tensorlens.render import OF_ALL, either
 
 _USUAL = {
-    "baseline": "",
-    "set_to_none=False": "set_to_none=False",
-    "checkpoint": "checkpoint=blocks",
-    "bf16": "autocast=bf16",
-    "offload": "offload=True",
+    "torch": {
+        "baseline": "",
+        "set_to_none=False": "set_to_none=False",
+        "checkpoint": "checkpoint=blocks",
+        "bf16": "autocast=bf16",
+        "offload": "offload=True",
+    },
+    "tensorflow": {
+        "baseline": "",
+        "mixed_bfloat16": "policy=mixed_bfloat16",
+        "RematScope": "recompute=full",
+        "jit_compile": "jit_compile=True",
+        "sgd": "optimizer=sgd",
+    },
 }
 """What is compared where no option is named."""
 
@@ -38,11 +50,18 @@ which may return its loss. --option has a name and settings with commas between
 them; what is no setting is an argument of the function. The first option is the
 baseline unless one is called so; without any, the usual ones are compared.
 
-settings:
-{settings}
+settings of torch:
+{torch}
+
+settings of tensorflow, which are Keras's too:
+{tensorflow}
 
 The exit code is 0 when at least one option ran, else 1; 2 for a usage error.
 """
+
+
+_WIDTH = 80
+_FAR = " " * 16
 
 
 def add_parser(subparsers: Any) -> None:
@@ -52,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
         help="compare memory options on the same step",
         description="Run the same step under several memory options, each in a process of its\n"
         "own, and tell what each takes and what it costs.",
-        epilog=_EPILOG.replace("{settings}", _settings("torch")),
+        epilog=_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -69,7 +88,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--estimated", action="store_true", help="on tensors without data, for a card: no times"
     )
-    parser.add_argument("--framework", choices=tuple(OPTIONS), default="torch")
+    parser.add_argument(
+        "--framework", choices=tuple(OPTIONS), help="whose settings (what the program imports)"
+    )
     parser.add_argument("--device", metavar="NAME", help="whose memory: cpu, cuda:0")
     parser.add_argument("--card", metavar="NAME", help="of an estimate: h100, 'rtx 4090'")
     parser.add_argument("--capacity", metavar="SIZE", help="find the largest batch under it: 24GiB")
@@ -117,7 +138,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: something of what is asked makes no sense.
     """
     outputs = [Output.checked(typed, args.force) for typed in dict.fromkeys(args.output)]
-    options = _options(args)
+    framework = args.framework or framework_of(args.program, program(args.program))
+    options = _options(args, framework)
     given = {
         name: getattr(args, name)
         for name in ("lowest", "warmup", "steps", "repeats")
@@ -137,16 +159,16 @@ def run(args: argparse.Namespace) -> int:
         highest=args.highest,
         arguments=parsed(args.arguments, {}).get("arguments", {}),
         timeout=args.timeout,
-        framework=args.framework,
+        framework=framework,
         **given,
     )
     return _give(found, outputs)
 
 
-def _options(args: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
-    known = catalogue(args.framework)
+def _options(args: argparse.Namespace, framework: str) -> Mapping[str, Mapping[str, Any]]:
+    known = catalogue(framework)
     if not args.option:
-        return {name: parsed(_split(text), known) for name, text in _USUAL.items()}
+        return {name: parsed(_split(text), known) for name, text in _USUAL[framework].items()}
     found: dict[str, Mapping[str, Any]] = {}
     for name, *words in args.option:
         if name in found:
@@ -182,8 +204,19 @@ def _give(found: Comparison, outputs: Sequence[Output]) -> int:
     return 0 if ran else 1
 
 
+def _epilog() -> str:
+    text = _EPILOG
+    for framework in OPTIONS:
+        text = text.replace(f"{{{framework}}}", _settings(framework))
+    return text
+
+
 def _settings(framework: str) -> str:
-    return "\n".join(
-        f"  {each.name:<14}{each.takes}:\n{'':16}{each.what}"
-        for each in catalogue(framework).values()
-    )
+    lines: list[str] = []
+    for each in catalogue(framework).values():
+        head = f"  {each.name:<13} "
+        lines += textwrap.wrap(
+            f"{each.takes}:", _WIDTH, initial_indent=head, subsequent_indent=_FAR
+        )
+        lines += textwrap.wrap(each.what, _WIDTH, initial_indent=_FAR, subsequent_indent=_FAR)
+    return "\n".join(lines)

@@ -23,6 +23,7 @@ _CALLED = {
     "Queue": "input queue",
     "Plan": "plan",
     "Comparison": "comparison",
+    "Suggestions": "list of suggestions",
 }
 
 

@@ -12,6 +12,7 @@ from tensorlens.comparing.assembling import estimated_outcome, measured_outcome
 from tensorlens.comparing.batches import Search, run_search
 from tensorlens.comparing.estimates import Estimated, Estimation, run_estimate
 from tensorlens.comparing.executing import Work, results
+from tensorlens.comparing.guessing import framework_of
 from tensorlens.comparing.launching import Launcher, run_trial
 from tensorlens.comparing.options import Given, Option, checked
 from tensorlens.comparing.progress import Bar
@@ -45,7 +46,7 @@ def compare(
     arguments: Mapping[str, Any] | None = None,
     timeout: float | None = None,
     executor: Executor | None = None,
-    framework: str = "torch",
+    framework: str | None = None,
 ) -> Comparison:
     """Return what the same step takes, and what it costs, under each of several options.
 
@@ -80,35 +81,29 @@ def compare(
         timeout: seconds after which one process is ended.
         executor: what runs the processes in place of this one: any
             ``concurrent.futures.Executor``, of this machine or of others.
-        framework: whose built-in settings the options are of.
+        framework: whose built-in settings the options are of: ``torch`` or ``tensorflow``, which
+            has Keras's; by default what the program imports.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
     """
     measured = _how(how, card, device)
-    numbers = {"lowest": lowest, "steps": steps, "repeats": repeats, "batch": batch or 1}
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise UsageError(f"{name}={number}: it is a number, at least 1")
-    if warmup < 0 or (highest is not None and highest < lowest):
-        raise UsageError(f"warmup={warmup}, batches from {lowest} to {highest}: too few")
-    room = None if capacity is None else parse_bytes(capacity)
-    if room is not None and batch is None:
-        batch = lowest
-    checked_options = checked(
-        options, framework=framework, arguments=arguments or {}, with_data=measured
+    _check_numbers(
+        lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
-    for option in checked_options:
-        Settings.parse(option.choice.settings.get("alloc_conf", ""))
+    room = None if capacity is None else parse_bytes(capacity)
+    asked_program = _program(make_step, with_data=measured)
+    framework = framework or framework_of(make_step, asked_program)
+    checked_options = _options(options, framework, arguments or {}, with_data=measured)
     asked = _Asked(
-        program=_program(make_step, with_data=measured),
+        program=asked_program,
         options=checked_options,
         baseline=_baseline(checked_options, baseline),
         framework=framework,
         device=device,
         card=card,
         capacity=room,
-        batch=batch,
+        batch=lowest if batch is None and room is not None else batch,
         lowest=lowest,
         highest=highest,
         warmup=warmup,
@@ -256,7 +251,10 @@ class _Skipped:
             return self._failed[name]
         if function is run_trial:
             result = self._launcher.run(argument)
+        elif function is run_estimate:
+            result = run_estimate(argument, self._launcher)
         else:
+            # in processes from a fresh one: what is mapped before a limit is to be the same
             result = function(argument)
         if isinstance(result, Trouble):
             self._failed[name] = result
@@ -280,6 +278,24 @@ def _how(how: str, card: str | None, device: str | None) -> bool:
     if kind != "cpu":
         find_card(card)
     return False
+
+
+def _check_numbers(*, lowest: int, **others: int | None) -> None:
+    least = {"warmup": 0, "highest": lowest}
+    for name, number in {"lowest": lowest, **others}.items():
+        if number is None and name in ("highest", "batch"):
+            continue
+        if isinstance(number, bool) or not isinstance(number, int) or number < least.get(name, 1):
+            raise UsageError(f"{name}={number}: it is a number, at least {least.get(name, 1)}")
+
+
+def _options(
+    given: Mapping[str, Given], framework: str, arguments: Mapping[str, Any], *, with_data: bool
+) -> tuple[Option, ...]:
+    options = checked(given, framework=framework, arguments=arguments, with_data=with_data)
+    for option in options:
+        Settings.parse(option.choice.settings.get("alloc_conf", ""))
+    return options
 
 
 def _program(make_step: MakeStep, *, with_data: bool) -> Program:

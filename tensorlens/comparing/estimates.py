@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorlens.comparing.launching import Launcher
+from tensorlens.comparing.tracing import TracedProgram, TraceFailed
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.estimating.asking import estimate
-from tensorlens.estimating.batches import max_batch
+from tensorlens.estimating.batches import MaxBatch, max_batch
+from tensorlens.estimating.cards import find_card
+from tensorlens.estimating.programs import search_path
 from tensorlens.estimating.worker import ProgramFailed
-from tensorlens.frameworks.trials import CANNOT, FAILED, Choice, Program, Trouble
+from tensorlens.frameworks.trials import CANNOT, FAILED, Choice, Program, Trial, Trouble
+from tensorlens.records.estimates import Estimate
 from tensorlens.units import format_bytes
 
 _BEGIN = {"torch": "tensorlens.frameworks.torch.options.program:begin"}
+"""Of a framework whose steps run on tensors without data; of any other a step is traced."""
 _FAILED = "the program failed: "
 _OF_PROGRAMS = (_FAILED, "the process of the program ended")
 
@@ -52,13 +59,23 @@ class Estimated:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def run_estimate(asked: Estimation) -> Estimated | Trouble:
-    """Estimate one option; whatever becomes of it, an answer says so."""
+def run_estimate(asked: Estimation, launcher: Launcher | None = None) -> Estimated | Trouble:
+    """Estimate one option; whatever becomes of it, an answer says so.
+
+    Args:
+        asked: what is asked.
+        launcher: what traces steps; None: one for this estimate alone.
+    """
     settings = asked.choice.settings
     if "alloc_conf" in settings and asked.device == "cpu":
         return Trouble(CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     try:
-        return _estimated(asked)
+        if asked.framework in _BEGIN:
+            return _estimated(asked)
+        with nullcontext(launcher) if launcher is not None else Launcher() as tracing:
+            return _traced(asked, tracing)
+    except TraceFailed as error:
+        return error.trouble
     except ProgramFailed as error:
         if str(error).startswith(_OF_PROGRAMS):
             return Trouble(FAILED, str(error).removeprefix(_FAILED), error.details)
@@ -70,7 +87,7 @@ def run_estimate(asked: Estimation) -> Estimated | Trouble:
         return Trouble(CANNOT, str(error))
 
 
-def _estimated(asked: Estimation) -> Estimated | Trouble:
+def _estimated(asked: Estimation) -> Estimated:
     options: dict[str, Any] = {
         "steps": asked.steps,
         "settings": asked.choice.settings.get("alloc_conf"),
@@ -79,8 +96,7 @@ def _estimated(asked: Estimation) -> Estimated | Trouble:
     begin = _BEGIN[asked.framework]
     arguments = {"program": asked.program, "choice": asked.choice}
     parts = asked.choice.settings.get("accumulate", 1)
-    missing: dict[str, str] = {}
-    batch, beyond, size = None, "", asked.batch
+    batch = _Batch()
     if asked.capacity is not None and asked.device != "cpu":
         batches = {} if asked.highest is None else {"highest": asked.highest // parts}
         found = max_batch(
@@ -92,21 +108,58 @@ def _estimated(asked: Estimation) -> Estimated | Trouble:
             **batches,
             **options,
         )
-        batch = int(found) * parts
-        after = found.estimates.get(found + 1) or (None if found else found.estimate)
-        if after is not None:
-            beyond = f"{batch + parts:,} would need {format_bytes(after.needed.point)}"
-        elif found.reaches_end:
-            beyond = "the largest that was to be tried"
-    elif asked.capacity is not None:
-        missing["largest_batch"] = "estimated for cuda only"
+        batch = _largest(found, parts)
     answer = estimate(
         begin,
         device=asked.device,
         card=asked.card,
-        arguments={**arguments, "batch": size},
+        arguments={**arguments, "batch": asked.batch},
         **options,
     )
+    return _answer(asked, answer, batch)
+
+
+def _traced(asked: Estimation, launcher: Launcher) -> Estimated:
+    trial = Trial(
+        name=asked.name,
+        program=asked.program,
+        choice=asked.choice,
+        framework=asked.framework,
+        path=search_path(),
+        device=asked.device,
+        batch=asked.batch,
+        is_traced=True,
+        card=None if asked.device == "cpu" else find_card(asked.card),
+    )
+    program = TracedProgram(trial, launcher, asked.capacity)
+    batch = _Batch()
+    if asked.capacity is not None and asked.device != "cpu":
+        batch = _largest(program.largest(asked.lowest, asked.highest), 1)
+    return _answer(asked, program.estimate(), batch)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The largest batch, where it was looked for."""
+
+    number: int | None = None
+    beyond: str = ""
+
+
+def _largest(found: MaxBatch, parts: int) -> _Batch:
+    batch, beyond = int(found) * parts, ""
+    after = found.estimates.get(found + 1) or (None if found else found.estimate)
+    if after is not None:
+        beyond = f"{batch + parts:,} would need {format_bytes(after.needed.point)}"
+    elif found.reaches_end:
+        beyond = "the largest that was to be tried"
+    return _Batch(batch, beyond)
+
+
+def _answer(asked: Estimation, answer: Estimate, batch: _Batch) -> Estimated:
+    missing = {}
+    if asked.capacity is not None and asked.device == "cpu":
+        missing["largest_batch"] = "estimated for cuda only"
     return Estimated(
         device=answer.device,
         card="" if answer.card is None else answer.card.name,
@@ -114,8 +167,8 @@ def _estimated(asked: Estimation) -> Estimated | Trouble:
         peak_reserved=answer.peak_reserved,
         setup_allocated=answer.steps[0].allocated,
         least_capacity=answer.needed.point,
-        largest_batch=batch,
-        beyond=beyond,
+        largest_batch=batch.number,
+        beyond=batch.beyond,
         notes=tuple(caution.text for caution in answer.warnings),
         missing=missing,
     )

@@ -17,7 +17,8 @@ from typing import Any
 from tensorlens.comparing.child import FORKS, Began, Ended
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.fake.jobs import Progress
-from tensorlens.frameworks.trials import FAILED, Result, Trial, Trouble
+from tensorlens.frameworks.trials import FAILED, Measured, Result, Trial, Trouble
+from tensorlens.records.traces import Trace
 
 _COMMAND = """
 import sys
@@ -51,6 +52,21 @@ class Launcher:
         Raises:
             UsageError: the trial cannot be pickled.
         """
+        result = self._answer(trial)
+        assert not isinstance(result, Trace)
+        return result
+
+    def trace(self, trial: Trial) -> Trace | Trouble:
+        """Trace the step of a trial that asks for that, and return what it came to.
+
+        Raises:
+            UsageError: the trial cannot be pickled.
+        """
+        result = self._answer(trial)
+        assert not isinstance(result, Measured)
+        return result
+
+    def _answer(self, trial: Trial) -> Result | Trace:
         try:
             request = pickle.dumps(trial, protocol=5)
         except Exception as error:
@@ -104,11 +120,11 @@ class _Nursery:
             start_new_session=True,
         )
 
-    def run(self, trial: Trial, request: bytes) -> Result:
+    def run(self, trial: Trial, request: bytes) -> Result | Trace:
         process, begin = self._process, self._written.seek(0, os.SEEK_END)
         assert process.stdin is not None and process.stdout is not None
         self._pid, self._late = None, False
-        result: Result | None = None
+        result: Result | Trace | None = None
         timer = threading.Timer(trial.timeout or 0, self._out_of_time)
         timer.daemon = True
         if trial.timeout is not None:
@@ -126,16 +142,12 @@ class _Nursery:
                 elif not isinstance(message, Progress):
                     result = message
                     if not FORKS:
-                        return self._answer(message)
+                        return result
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             self.is_over = True
             return result or self._ended(trial, process.wait(), begin)
         finally:
             timer.cancel()
-
-    @staticmethod
-    def _answer(message: Result) -> Result:
-        return message
 
     def _ended(self, trial: Trial, code: int, begin: int) -> Trouble:
         size = self._written.seek(0, os.SEEK_END)

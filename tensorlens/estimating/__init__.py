@@ -3,9 +3,9 @@
 A program is checked (:mod:`.programs`, :mod:`.cards`) and asked about (:mod:`.asking`); a process
 of its own runs it on fake tensors (:mod:`.worker`, ``frameworks/torch/fake``) and sends back a
 :class:`~tensorlens.records.traces.Trace` of its requests. These are made of simulated allocators
-(:mod:`.simulation`), what lies outside of torch's memory is added (:mod:`.apart`), and the answer
-is put together (:mod:`.assembling`). :mod:`.batches` and :mod:`.scaling` ask several times. No
-module here imports torch. The method, each figure's rule and the accuracy are in
+(:mod:`.simulation`), what lies outside of the framework's memory is added (:mod:`.apart`), and the
+answer is put together (:mod:`.assembling`). :mod:`.batches` and :mod:`.scaling` ask several times.
+No module here imports torch. The method, each figure's rule and the accuracy are in
 ``docs/estimate.md``.
 """
 

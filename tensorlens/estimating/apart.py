@@ -1,4 +1,4 @@
-"""What a process takes of a card outside of what torch's allocator holds."""
+"""What a process takes of a card outside of what the framework's allocator holds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ beyond torch's segments in the trainings published with xMem, which are of all o
 
 
 def apart(card: Card | None, trace: Trace) -> tuple[Term, ...]:
-    """Return what is outside of torch's memory, none for the CPU (``card`` None).
+    """Return what is outside of the framework's memory, none for the CPU (``card`` None).
 
     The CUDA context, and the kernels that are loaded as they are first used: with
     ``CUDA_MODULE_LOADING=LAZY``, torch's default, the more the more kinds of operators a program

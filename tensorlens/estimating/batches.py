@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.estimating.asking import Question, question
-from tensorlens.estimating.keras import KerasQuestion, is_keras_model, keras_question
+from tensorlens.estimating.keras import is_keras_model, keras_question
 from tensorlens.estimating.programs import MakeStep
+from tensorlens.estimating.questions import question
 from tensorlens.estimating.worker import Worker
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
+from tensorlens.units import parse_bytes
 
 _MOST = 1 << 24
 
@@ -82,8 +83,17 @@ def max_batch(
     if capacity is None:
         raise UsageError('max_batch() needs a capacity: max_batch(make_step, "24 GiB")')
     if is_keras_model(make_step):
-        of_model = keras_question(make_step, card=card, capacity=capacity, **of_keras)
-        return _Search(of_model, None, surely).largest(lowest, highest or _MOST)
+        of_model = keras_question(
+            make_step, card=card, capacity=capacity, steps=steps, settings=settings, **of_keras
+        )
+        with Worker() as worker:
+            return largest_batch(
+                lambda batch: of_model.with_batch(batch).ask(worker),
+                parse_bytes(capacity),
+                lowest,
+                highest,
+                surely=surely,
+            )
     if of_keras:
         raise UsageError(f"{', '.join(of_keras)}: these are arguments of Keras models")
     asked = question(
@@ -96,19 +106,41 @@ def max_batch(
         world_size=world_size,
     )
     with Worker() as worker:
-        return _Search(asked, worker, surely).largest(lowest, highest or _MOST)
+        return largest_batch(
+            lambda batch: asked.ask(worker, (batch,)),
+            parse_bytes(capacity),
+            lowest,
+            highest,
+            surely=surely,
+        )
+
+
+def largest_batch(
+    estimated: Callable[[int], Estimate],
+    capacity: int,
+    lowest: int,
+    highest: int | None,
+    *,
+    surely: bool = False,
+) -> MaxBatch:
+    """Return the largest batch whose estimate fits into so many bytes.
+
+    Args:
+        estimated: gives the estimate for a batch.
+        capacity: bytes of the card, context included.
+        lowest: the smallest batch worth trying.
+        highest: the largest; None: no end.
+        surely: take the upper bound for the figure.
+    """
+    return _Search(estimated, capacity, surely).largest(lowest, highest or _MOST)
 
 
 class _Search:
-    def __init__(
-        self, asked: Question | KerasQuestion, worker: Worker | None, surely: bool
-    ) -> None:
-        self._asked = asked
-        self._worker = worker
+    def __init__(self, estimated: Callable[[int], Estimate], capacity: int, surely: bool) -> None:
+        self._estimated = estimated
         self._surely = surely
         self._tried: dict[int, Estimate] = {}
-        assert asked.capacity is not None
-        self._capacity = asked.capacity
+        self._capacity = capacity
 
     def largest(self, lowest: int, highest: int) -> MaxBatch:
         """Find it between two batches, which fit and do not; peaks grow with the batch."""
@@ -129,11 +161,7 @@ class _Search:
         return MaxBatch(batch, self._capacity, dict(sorted(self._tried.items())), reaches_end)
 
     def _fits(self, batch: int) -> bool:
-        if isinstance(self._asked, KerasQuestion):
-            self._tried[batch] = self._asked.with_batch(batch).ask()
-        else:
-            assert self._worker is not None
-            self._tried[batch] = self._asked.ask(self._worker, (batch,))
+        self._tried[batch] = self._estimated(batch)
         return self._needed(batch) <= self._capacity
 
     def _needed(self, batch: int) -> int:

@@ -1,4 +1,4 @@
-"""``estimate()`` of a Keras model: one train step, traced in this process without any data."""
+"""``estimate()`` of a Keras model: of TensorFlow one train step is traced, without any data."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.estimating.assembling import assemble
 from tensorlens.estimating.cards import find_card
+from tensorlens.estimating.keras_on_torch import KerasOnTorch
+from tensorlens.estimating.questions import settings_of
+from tensorlens.estimating.worker import Worker
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
 from tensorlens.units import format_bytes, parse_bytes
 
-_BACKENDS = ("tensorflow",)
+AboutKeras: TypeAlias = "KerasQuestion | KerasOnTorch"
 
 
 def is_keras_model(thing: Any) -> bool:
@@ -27,7 +30,7 @@ def is_keras_model(thing: Any) -> bool:
 
 @dataclass(frozen=True)
 class KerasQuestion:
-    """What is asked of a Keras model, checked."""
+    """What is asked of a Keras model whose backend is TensorFlow, checked."""
 
     model: Any
     batch: int
@@ -36,8 +39,11 @@ class KerasQuestion:
     card: Card | None
     capacity: int | None
 
-    def ask(self) -> Estimate:
+    def ask(self, worker: Worker) -> Estimate:
         """Trace the step and return the answer.
+
+        Args:
+            worker: a process for fake steps, of which there is no need here.
 
         Raises:
             UsageError: the shapes of the model's inputs are not known.
@@ -61,9 +67,17 @@ class KerasQuestion:
             card=self.card,
             settings="",
             capacity=self.capacity,
-            program=self.model.name,
+            program=self._program(),
         )
         return replace(found, batch=self.batch)
+
+    def _program(self) -> str:
+        """Return what is told of: on a GPU Keras would take XLA, if not told otherwise."""
+        compiled = getattr(self.model, "_compile_config", None)
+        given = {} if compiled is None else compiled.config
+        by_xla = self.device != "cpu" and not self.options["eager"]
+        by_xla = by_xla and bool(given.get("jit_compile", "auto"))
+        return f"{self.model.name} without XLA" if by_xla else str(self.model.name)
 
     def with_batch(self, batch: int) -> KerasQuestion:
         """Return the same question for another batch."""
@@ -79,20 +93,23 @@ def keras_question(
     policy: str | None = None,
     run_eagerly: bool | None = None,
     input_shape: Any = None,
+    input_dtype: str | None = None,
     device: str = "cuda",
     card: str | Card | None = None,
     capacity: int | str | None = None,
-) -> KerasQuestion:
+    steps: int = 2,
+    settings: str | None = None,
+) -> AboutKeras:
     """Return what is asked of a model, with everything checked that can be without tracing.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
     """
     backend = _backend()
-    if backend not in _BACKENDS:
+    if backend not in ("tensorflow", "torch"):
         raise UsageError(
-            f"this Keras runs on {backend}: give a function that builds model, optimizer and data "
-            "and returns step()"
+            f"this Keras runs on {backend}, whose memory cannot be simulated: estimates are of "
+            "Keras on tensorflow or torch"
         )
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise UsageError(f"batch_size={batch_size!r}: how many samples a step has, at least 1")
@@ -108,16 +125,22 @@ def keras_question(
             f"capacity={capacity}: a {found.name} has {format_bytes(found.memory)}; leave one of"
             " them out"
         )
-    eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
     options = {
         "optimizer": optimizer,
         "loss": loss,
         "policy": policy,
-        "eager": eager,
         "input_shape": input_shape,
-        "threads": _threads(),
+        "input_dtype": input_dtype,
     }
-    return KerasQuestion(model, batch_size, options, "cpu" if on_host else "cuda", found, wanted)
+    place = "cpu" if on_host else "cuda"
+    if backend == "torch":
+        options["run_eagerly"] = run_eagerly
+        return KerasOnTorch(
+            model, batch_size, options, place, found, wanted, steps, settings_of(settings)
+        )
+    eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
+    options |= {"eager": eager, "threads": _threads()}
+    return KerasQuestion(model, batch_size, options, place, found, wanted)
 
 
 def _threads() -> int:

@@ -53,6 +53,15 @@ def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
     return Program(make_step, file=file, function=function or None, arguments=tuple(arguments))
 
 
+def packed(make_step: Callable[..., Any], name: str) -> Program:
+    """Return the program of a function by another name than its own.
+
+    Raises:
+        UsageError: something that it refers to cannot go to another process.
+    """
+    return Program(name, parcel=pack(make_step))
+
+
 def search_path() -> tuple[str, ...]:
     """Return where modules are found, in order, with the folder that one is in now."""
     here = str(Path.cwd())

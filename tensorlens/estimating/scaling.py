@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.estimating.asking import question
 from tensorlens.estimating.formulas import Formula, fitted
 from tensorlens.estimating.programs import MakeStep
+from tensorlens.estimating.questions import question
 from tensorlens.estimating.worker import Worker
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate

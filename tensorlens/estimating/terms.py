@@ -73,6 +73,7 @@ _WHY = {
     "offsets of parts": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",
     "offsets": "of a CTC loss, 8 B for each item (LossCTC.cu)",
     "original indices": "where sorted indices came from (Embedding.cu, Indexing.cu)",
+    "own memory of the kernel": "oneDNN's on this processor, found by a run of it on zeros",
     "part offsets": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",
     "partial gradients": "each block sums its rows of a layer norm (layer_norm_kernel.cu)",
     "parts of segments": "of the gradient of an embedding (EmbeddingBackwardKernel.cu)",

@@ -54,7 +54,8 @@ def _by_age(items: list[Any]) -> list[Any]:
         return items
     ages = {id(item): len(_YOUNG) for item in items}
     for age in _YOUNG:
-        young = set(map(id, gc.get_objects(generation=age)))
+        # in one call: a tuple that another thread is making must not be held when that goes on
+        young = set(map(id, itertools.chain.from_iterable(map(gc.get_objects, (age,)))))
         ages.update(dict.fromkeys(young & ages.keys(), age))
     return sorted(items, key=lambda item: -ages[id(item)])
 

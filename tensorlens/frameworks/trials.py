@@ -1,7 +1,8 @@
 """One option tried in a process of its own: what is asked of a framework, and what it answers.
 
 The seam for frameworks: a module in :data:`OPTIONS` has ``catalogue() -> Catalogue``, which
-imports no framework, and ``run(trial, tell) -> Measured``, which the process calls.
+imports no framework, ``prepare()``, which imports what trials need, and ``run(trial, tell) ->
+Measured``, which the process calls; where a trial may be estimated so, ``trace(trial) -> Trace``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from typing import Any
 
 from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.torch.fake.jobs import Failure, Program, Progress
+from tensorlens.records.cards import Card
+from tensorlens.records.traces import Trace
 
-OPTIONS = {"torch": "tensorlens.frameworks.torch.options"}
+OPTIONS = {
+    "torch": "tensorlens.frameworks.torch.options",
+    "tensorflow": "tensorlens.frameworks.tensorflow.options",
+}
 """Framework to the module of its built-in options."""
 
 OUT_OF_MEMORY, CANNOT, FAILED = "out of memory", "cannot", "failed"
@@ -75,6 +81,10 @@ class Trial:
     timeout: float | None = None
     """Seconds after which the process is ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    is_traced: bool = False
+    """Whether the step is traced, for an estimate, and not run."""
+    card: Card | None = None
+    """Of an estimate for CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +117,7 @@ class Trouble:
 
 
 Result = Measured | Trouble
-Message = Progress | Result
+Message = Progress | Result | Trace
 
 __all__ = ["Failure", "Measured", "Program", "Progress", "Result", "Trial", "Trouble"]
 
@@ -123,12 +133,13 @@ def prepare(framework: str) -> None:
     importlib.import_module(OPTIONS[framework]).prepare()
 
 
-def run(trial: Trial, tell: Callable[[int], None]) -> Result:
-    """Run a trial in this process.
+def run(trial: Trial, tell: Callable[[int], None]) -> Result | Trace:
+    """Run or trace a trial in this process.
 
     Args:
         trial: what to run.
         tell: called with the number of steps done.
     """
-    result: Result = importlib.import_module(OPTIONS[trial.framework]).run(trial, tell)
+    module = importlib.import_module(OPTIONS[trial.framework])
+    result: Result | Trace = module.trace(trial) if trial.is_traced else module.run(trial, tell)
     return result

@@ -249,7 +249,8 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             tensor = table[row]
             kind = f"{tensor.role}, {tensor.dtype} {tensor.shape}"
             size = format_bytes(tensor.storage_nbytes)
-            lines.append(printable(f"  {size:>12}  {tensor.name}: {kind}, {tensor.device}"))
+            note = f" ({tensor.note})" if tensor.note else ""
+            lines.append(printable(f"  {size:>12}  {tensor.name}: {kind}, {tensor.device}{note}"))
         return tuple(lines)
 
     def _watch(self, kind: str) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.frameworks.base import Left, StepFigures, Steps
+from tensorlens.frameworks.base import Left
 from tensorlens.frameworks.heap.paths import cycle, paths
 from tensorlens.frameworks.survivors import Below, Holdings, Survivor
 from tensorlens.frameworks.words import Words
 from tensorlens.leaks.bounds import bound, filling
-from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, growing_lines, joined
-from tensorlens.leaks.host import HostSample
-from tensorlens.leaks.steady import Judgement, Span, growing, is_renewed
+from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, joined
+from tensorlens.leaks.renewal import frees_as_much, grown_lines, steps_of
+from tensorlens.leaks.steady import Judgement
+from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import Example, Reference, ReferencePath
 
 _MOST_BLOCKS = 20_000
@@ -22,38 +23,6 @@ _MOST_GROUPS = 20
 """Groups whose paths are searched for, those with the most bytes."""
 _FEW_GROUPS = 5
 """Groups of which it is asked at once, too, who holds what the earliest steps left."""
-
-
-_ENOUGH_LOOKS = 4
-"""Looks at what was asked for after which it is known whether something grows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What was seen of a loop."""
-
-    steps: Steps
-    figures: tuple[StepFigures, ...]
-    """Before the first step, and after each one."""
-    warmup: int
-    host: tuple[HostSample, ...] = ()
-    host_now: Callable[[], HostSample] | None = None
-    """Takes one more sample."""
-
-    @property
-    def count(self) -> int:
-        """How many steps were watched, the warm-up included."""
-        return len(self.figures) - 1
-
-    @property
-    def span(self) -> Span:
-        """Which steps were watched."""
-        return Span(self.count, self.warmup)
-
-    @property
-    def judged(self) -> range:
-        """The steps that are judged."""
-        return self.span.judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +118,7 @@ def _described(
                 **_reached(group, own, circle, one or below[place]),
                 bytes_per_step=_bytes_per_step(group, below[place]),
                 bounds=bounded[place],
-                is_renewed=_is_renewed(group, own, watched),
+                is_renewed=frees_as_much(group, own, watched),
             )
         )
     return found
@@ -241,31 +210,8 @@ def _charged(groups: Sequence[Group], holdings: Holdings) -> list[Below]:
 
 def _bytes_per_step(group: Group, below: Below) -> float:
     judgement = group.judgement
-    steps = len(_steps_of(group, range(max(block.step for block in group.blocks) + 1)))
+    steps = len(steps_of(group, range(max(block.step for block in group.blocks) + 1)))
     return judgement.bytes_per_step + below.bytes / max(1, steps) * judgement.rate
-
-
-def _is_renewed(group: Group, ways: Sequence[ReferencePath], watched: Watched) -> bool:
-    """Tell whether as many tensors are freed in each step as are made."""
-    figures = [each.lines for each in watched.figures[watched.warmup : -1]]
-    births, expected = group.births, len(_steps_of(group, watched.judged))
-    levels = [sum(each.get(birth, (0, 0))[0] for birth in births) for each in figures]
-    if is_renewed(levels, expected):
-        return True
-    # a ring that was filled elsewhere is longer than what the steps have put into it
-    if not any((each.length or 0) > len(group.held) + 1 for w in ways for each in w.references):
-        return False
-    mine = [sum(each.get(birth, (0, 0))[1] for birth in births) for each in figures]
-    for birth in set(figures[0]).difference(births):
-        other = [each.get(birth, (0, 0))[1] for each in figures]
-        both = [first + second for first, second in zip(mine, other, strict=True)]
-        if other[-1] < other[0] and is_renewed(both, expected):
-            return True
-    return False
-
-
-def _steps_of(group: Group, steps: range) -> set[int]:
-    return {block.step for block in group.blocks if block.step in steps}
 
 
 def _found(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Found:
@@ -356,7 +302,7 @@ def _reached(
 
 def _replaced(watched: Watched, left: Left, known: frozenset[int]) -> list[Found]:
     """Return lines whose one block is replaced by a larger one in each step."""
-    grown = _grown(watched, known)
+    grown = grown_lines(watched, known)
     largest: dict[int, int] = {}
     for row, birth in enumerate(left.birth):
         if birth in grown and (birth not in largest or left.size[largest[birth]] < left.size[row]):
@@ -376,33 +322,3 @@ def _replaced(watched: Watched, left: Left, known: frozenset[int]) -> list[Found
         replace(each, is_replaced=True, is_renewed=False, bounds=())
         for each in _described(groups[:_MOST_GROUPS], holdings, left, watched)
     ]
-
-
-def _grown(watched: Watched, known: frozenset[int]) -> dict[int, Judgement]:
-    """Return the lines that have as many blocks after each step, but more bytes."""
-    figures = watched.figures[watched.warmup + 1 :]
-    looks = [(step, each.asked) for step, each in enumerate(figures) if each.asked is not None]
-    grown = _grown_in([each.lines for each in figures], known)
-    if not looks:
-        return grown
-    # an accelerator's allocator rounds: what was asked for is known where it was looked at
-    device = watched.steps.device
-    exact = _grown_in([asked for _, asked in looks], known)
-    steps = looks[-1][0] - looks[0][0]
-    few = len(looks) < _ENOUGH_LOOKS
-    found = {birth: each for birth, each in grown.items() if few or device(birth) == "cpu"}
-    for birth, judgement in exact.items():
-        rate = judgement.bytes_per_step * (len(looks) - 1) / steps
-        found[birth] = replace(judgement, bytes_per_step=rate)
-    return found
-
-
-def _grown_in(
-    figures: Sequence[Mapping[int, tuple[int, int]]], known: frozenset[int]
-) -> dict[int, Judgement]:
-    grown: dict[int, Judgement] = {}
-    for birth, counts, levels in growing_lines(figures, known) if len(figures) > 1 else ():
-        judgement = growing(levels)
-        if birth >= 0 and judgement is not None and max(counts) == min(counts):
-            grown[birth] = judgement
-    return grown

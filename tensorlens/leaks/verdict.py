@@ -10,11 +10,12 @@ from dataclasses import replace
 from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.bounds import end_of
-from tensorlens.leaks.found import Found, Look, Watched, look
+from tensorlens.leaks.found import Found, Look, look
 from tensorlens.leaks.groups import left_by_step
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
 from tensorlens.leaks.steady import CERTAIN, LIKELY, NONE, UNCLEAR, Judgement, growing, judge
+from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import Growth, Leak, LeakReport, ReferencePath
 from tensorlens.records.tensors import SourceLine
 from tensorlens.units import format_bytes

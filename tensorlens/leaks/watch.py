@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Framework, StepFigures, Steps, missing, whole
 from tensorlens.frameworks.together import arrived
-from tensorlens.leaks.found import Watched
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.verdict import verdict
+from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import LeakReport
 
 _T = TypeVar("_T")

@@ -61,16 +61,16 @@ class Term:
     name: str
     """``cuBLAS workspace``, ``CUDA context``."""
     nbytes: Range
-    """At the peak where it is torch's, else as long as the process lives."""
+    """At the peak where it is the framework's, else as long as the process lives."""
     why: str
     """One line: the rule and where it comes from."""
     apart: bool = False
-    """Whether it is outside of what torch's allocator holds."""
+    """Whether it is outside of what the framework's allocator holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """One step on one device, bytes as torch's allocator counts them."""
+    """One step on one device, bytes as the framework's allocator counts them."""
 
     name: str
     """``setup``, ``step 1``, ``step 2``."""
@@ -88,7 +88,7 @@ class Fit:
     capacity: int
     """Bytes of the card, context included."""
     needed: Range
-    """The least capacity that works, what lies outside of torch's memory included."""
+    """The least capacity that works, what lies outside of the framework's memory included."""
 
     @property
     def verdict(self) -> str:
@@ -130,7 +130,7 @@ class Fits:
 class Estimate:
     """What a program's steps will need on one device; prints itself, in a notebook as HTML.
 
-    All sizes are bytes. What is outside of torch's memory is only in :attr:`apart`,
+    All sizes are bytes. What is outside of the framework's memory is only in :attr:`apart`,
     :attr:`upper`, :attr:`needed` and :attr:`fits`.
     """
 
@@ -180,7 +180,7 @@ class Estimate:
 
     @property
     def apart(self) -> Range:
-        """What is outside of torch's memory: context, loaded kernels."""
+        """What is outside of the framework's memory: context, loaded kernels."""
         return sum((term.nbytes for term in self.terms if term.apart), Range(0, 0, 0))
 
     @property
@@ -214,7 +214,7 @@ class Estimate:
 
     @property
     def needed(self) -> Range:
-        """What a card must have: the least capacity, and what is outside of torch's memory."""
+        """What a card must have: the least capacity, and what is outside of the allocator's."""
         return self.least_capacity + self.apart
 
     @property

@@ -18,6 +18,7 @@ from tensorlens.records import (
     queues,
     recordings,
     snapshots,
+    suggestions,
     tlens,
 )
 
@@ -31,6 +32,7 @@ Record: TypeAlias = (
     | queues.Queue
     | plans.Plan
     | comparisons.Comparison
+    | suggestions.Suggestions
 )
 """Everything that can be shown and saved; of estimates what is loaded is their recording."""
 
@@ -42,6 +44,7 @@ _InJson: TypeAlias = (
     | queues.Queue
     | plans.Plan
     | comparisons.Comparison
+    | suggestions.Suggestions
 )
 
 _KINDS: dict[object, type[_InJson]] = {
@@ -52,6 +55,7 @@ _KINDS: dict[object, type[_InJson]] = {
     queues.SCHEMA: queues.Queue,
     plans.SCHEMA: plans.Plan,
     comparisons.SCHEMA: comparisons.Comparison,
+    suggestions.SCHEMA: suggestions.Suggestions,
 }
 
 

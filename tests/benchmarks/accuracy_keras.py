@@ -1,7 +1,7 @@
 """Estimates of Keras models beside what TensorFlow's CPU allocator hands out to the same steps.
 
 `python -m tests.benchmarks.accuracy_keras` prints both. Steps of a graph differ from one to the
-next, as operations that are ready together run in no fixed order: the median of fifteen is
+next, as operations that are ready together run in no fixed order: the median of thirty is
 compared, and the lowest and highest are told.
 """
 
@@ -22,7 +22,7 @@ def main() -> None:
     for name, make in MODELS.items():
         for optimizer in ("sgd", "adam"):
             for eager in (False, True):
-                peaks = measured(make, optimizer, eager, 4 if eager else 16)
+                peaks = measured(make, optimizer, eager, 4 if eager else 31)
                 model, batch = make()
                 begun = time.process_time()
                 found = tensorlens.estimate(

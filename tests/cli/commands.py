@@ -36,7 +36,7 @@ def python(
         text=True,
         encoding="utf-8",
         env=environment(**changes),
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -50,6 +50,11 @@ def tensorlens(folder: Path, *arguments: str, **options: Any):
 def warm_tensorlens(folder: Path, *arguments: str, **options: Any):
     """Run it in an interpreter that imports torch in no time."""
     return tensorlens(folder, *arguments, interpreter=warm.python(), **options)
+
+
+def quick_tensorlens(folder: Path, *arguments: str, **options: Any):
+    """Run it where a look at the heap leaves torch itself out as well."""
+    return tensorlens(folder, *arguments, interpreter=warm.python(fakes=True), **options)
 
 
 def own_lines(stderr: str) -> list[str]:

@@ -6,12 +6,12 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 from tensorlens.cli import doctor
+from tests import warm
 
 MAIN = """
 import argparse, sys
@@ -29,7 +29,7 @@ sys.exit(code)
 
 def call(*arguments, **environment):
     return subprocess.run(
-        [sys.executable, "-c", MAIN, "doctor", *arguments],
+        [*warm.python(), "-c", MAIN, "doctor", *arguments],
         capture_output=True,
         env={**os.environ, **environment},
     )
@@ -73,7 +73,7 @@ def test_json_holds_the_same_findings():
 
 
 def test_without_torch_it_says_how_to_get_it_and_falls_back(monkeypatch, capsys):
-    hide(monkeypatch, "torch")
+    hide(monkeypatch, "torch", "tensorflow")
     assert doctor.run(argparse.Namespace(json=False)) == 0
     text = capsys.readouterr().out
     assert "pip install 'tensorlens[torch]'" in text
@@ -91,6 +91,7 @@ def test_a_broken_torch_is_a_finding_not_a_traceback(monkeypatch, capsys):
     monkeypatch.setattr(importlib, "import_module", broken)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(doctor, "find_spec", lambda name: object())
+    monkeypatch.setattr(doctor, "_of_tensorflow", lambda: "broken, too")
     assert doctor.run(argparse.Namespace(json=True)) == 0
     torch = json.loads(capsys.readouterr().out)["findings"][1]
     assert not torch["ok"]
@@ -127,13 +128,13 @@ def test_what_it_says_of_a_backend(fields, ok, words):
     assert words in finding.detail
 
 
-def hide(monkeypatch, package):
+def hide(monkeypatch, *packages):
     real = importlib.util.find_spec
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == package else real(name))
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name in packages else real(name))
     actual = builtins.__import__
 
     def guarded(name, *rest):
-        assert name.partition(".")[0] != package, f"{package} was imported"
+        assert name.partition(".")[0] not in packages, f"{name} was imported"
         return actual(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", guarded)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import environment, own_lines, program_lines
-from commands import warm_tensorlens as tensorlens
+from commands import quick_tensorlens as tensorlens
 
 from tensorlens.cli.judging import LoopJudge
 from tensorlens.records.leaks import LeakReport
@@ -187,7 +187,7 @@ def test_a_signal_ends_the_program_and_what_is_known_is_told(
         text=True,
         encoding="utf-8",
         env=environment(),
-        timeout=60,
+        timeout=300,
     )
     assert made.returncode == code
     assert "leak: 1 tensor" in made.stdout

@@ -5,7 +5,14 @@ import os
 
 import pytest
 
+from tests.aside import set_libraries_aside
+
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+if HAS_TENSORFLOW:
+    # before any module of tests is there: its globals are to be seen
+    set_libraries_aside("tensorflow", "keras")
 
 
 class WithoutTensorFlow(pytest.Module):
@@ -14,6 +21,6 @@ class WithoutTensorFlow(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path, parent):
-    if importlib.util.find_spec("tensorflow") is None:
+    if not HAS_TENSORFLOW:
         return WithoutTensorFlow.from_parent(parent, path=module_path)
     return None

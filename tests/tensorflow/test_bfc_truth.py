@@ -5,13 +5,13 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tensorlens.allocators import BFCAllocator, BFCSettings, OutOfMemory
+from tests.warm import python
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -201,7 +201,7 @@ def test_eager_tensors_on_the_cpu():
     lines, asked = eager_requests(1, 4000)
     environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     told = subprocess.run(
-        [sys.executable, HERE / "eager_requests.py"],
+        [*python(tensorflow=True), HERE / "eager_requests.py"],
         input="\n".join(lines),
         env=environment,
         capture_output=True,

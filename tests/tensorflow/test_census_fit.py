@@ -2,7 +2,6 @@
 
 import gc
 import subprocess
-import sys
 import textwrap
 
 import keras
@@ -13,6 +12,7 @@ from tf_census_checks import Since
 
 import tensorlens
 from tensorlens.frameworks.tensorflow.native import install
+from tests.warm import python
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def test_what_was_there_before_the_tap_is_counted_in():
         print(tensorlens.MemReporter().snapshot().ledger["cpu"].named < 2000)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        [*python(tensorflow=True), "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         check=True,

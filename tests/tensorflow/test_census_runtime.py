@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import subprocess
-import sys
 import textwrap
 import threading
 
@@ -23,6 +22,7 @@ from tensorlens.frameworks.tensorflow.census.reading import (
 from tensorlens.frameworks.tensorflow.native import install
 from tensorlens.records.snapshots import FULL
 from tensorlens.render.text import TextRenderer
+from tests.warm import python
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +197,7 @@ def test_copies_of_a_variable_on_several_devices():
                 print(each.name, each.role, each.nbytes, each.device)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        [*python(tensorflow=True), "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         check=True,

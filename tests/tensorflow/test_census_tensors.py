@@ -11,7 +11,9 @@ import pytest
 import tensorflow as tf
 from tf_census_checks import Since, census
 
+import tensorlens
 from tensorlens.frameworks.tensorflow.native import install
+from tests.warm import python
 
 
 @pytest.fixture(autouse=True)
@@ -234,9 +236,15 @@ def test_before_the_first_operation_nothing_is_initialised():
         print(len(found.tensors), found.notes[0], context.context_safe() is None)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        [*python(tensorflow=True), "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         check=True,
     )
     assert done.stdout.strip() == "0 TensorFlow has run no operation: nothing is allocated True"
+
+
+def test_a_variable_that_is_given_goes_by_its_name():
+    variable = tf.Variable(tf.fill((3,), 1.0), name="mine")
+    found = tensorlens.MemReporter(variable).snapshot()
+    assert [each.name for each in found.tensors if each.role == "parameter"] == ["mine"]

@@ -128,8 +128,24 @@ def test_an_embedding_takes_its_rows_and_gradients_only_those():
     # back, as the gradient's rows are the table's
     assert isinstance(gradient, tf.IndexedSlices)
     del looked_up, tape
-    grown = allocated() - base
-    assert 32 * 16 * FLOAT <= grown < 1000 * 16 * FLOAT
+    # and the two dimensions of the table
+    assert allocated() - base == 32 * 16 * FLOAT + 2 * 4
+
+
+def test_a_sparse_update_is_in_place_and_makes_reads_copies():
+    table = tf.Variable(tf.fill((1000, 16), 0.1))
+    rows = tf.IndexedSlices(tf.fill((32, 16), 1.0), tf.fill((32,), 7))
+    base = allocated()
+    read = table.read_value()
+    assert allocated() == base
+    del read
+    table.scatter_sub(rows)
+    assert allocated() == base
+    # who reads must not see later updates of rows, which are made in the table itself
+    read = table.read_value()
+    assert allocated() - base == 1000 * 16 * FLOAT
+    del read
+    assert allocated() == base
 
 
 def test_batch_normalization_keeps_statistics_by_channel():

@@ -1,6 +1,8 @@
 """Graphs of a few operations, run without data: peaks counted by hand."""
 
+from tensorlens.frameworks.tensorflow.estimate.costs import seconds
 from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
+from tensorlens.frameworks.tensorflow.estimate.edges import in_order_of_building
 from tensorlens.frameworks.tensorflow.estimate.executor import Executor
 from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Value, keep
 from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
@@ -143,3 +145,74 @@ def test_a_loop_runs_as_often_as_its_condition_says():
     stack.outputs = [Output("float32", (3, 256))]
     # what is fed, three results in the list, their copies stacked; counters have 4 B at most each
     assert 7 * KIB <= peak(nodes) <= 7 * KIB + 16
+
+
+def wide(width):
+    """Make as many rows of a list as it has, and add them up."""
+    return graph(
+        ("x", "Placeholder", (), 1),
+        *((f"a{number}", "Cumprod", ("x",), 1) for number in range(width)),
+        ("sum", "AddN", [f"a{number}" for number in range(width)], 1),
+    )
+
+
+def readers(nodes, seed):
+    return [reader for _, reader, _ in in_order_of_building(nodes, seed)[0]]
+
+
+def test_more_than_eight_edges_have_the_order_of_a_hash_set():
+    eight, nine = wide(8), wide(9)
+    assert readers(eight, 0) == readers(eight, 1) == readers(eight, 2) == list(range(1, 9))
+    assert readers(nine, 0) == list(range(1, 10))
+    orders = {tuple(readers(nine, seed)) for seed in range(1, 9)}
+    assert len(orders) > 1
+    assert all(sorted(each) == list(range(1, 10)) for each in orders)
+
+
+def test_what_only_orders_is_told_after_what_is_handed_on():
+    nodes = graph(("x", "Placeholder", (), 1), ("a", "NoOp", (), 0), ("b", "Cumprod", ("x",), 1))
+    nodes[1].controls = [0]
+    for node in nodes:
+        node.consumers.clear()
+    connect(nodes)
+    assert readers(nodes, 0) == [2, 1]
+
+
+def test_operations_of_onednn_are_added_last():
+    nodes = graph(
+        ("x", "Placeholder", (), 1),
+        ("product", "MatMul", ("x", "x"), 1),
+        ("a", "Cumprod", ("x",), 1),
+    )
+    assert readers(nodes, 0) == [2, 1, 1]
+
+
+def test_short_kernels_are_run_by_the_thread_itself():
+    def order(size):
+        nodes = graph(
+            ("x", "Placeholder", (), 1),
+            *((name, "Cumprod", ("x",), 1) for name in "abc"),
+        )
+        for node in nodes:
+            node.outputs = [Output("float32", (size,))]
+        ran = []
+        machine = Machine(
+            Meter(),
+            {},
+            {"x": keep(Value(Buffer(4 * size, 0), (size,)))},
+            lambda node, values: ran.append(node.name) or (),
+            lambda node: None,
+        )
+        Executor(nodes, machine, 1).run()
+        return "".join(name for name in ran if name != "x")
+
+    # of long ones a thread keeps the last and hands the others on, newest in front
+    assert order(1) == "abc"
+    assert order(1 << 20) == "cba"
+
+
+def test_how_long_a_product_takes_is_known_without_its_shape():
+    node = Node(0, "product", "MatMul", [(1, 0), (2, 0)], outputs=[Output("float32", None)])
+    known = Node(0, "product", "MatMul", [(1, 0), (2, 0)], outputs=[Output("float32", (8, 32))])
+    values = [Value(Buffer(8 * 16 * 4, -1), (8, 16)), Value(Buffer(16 * 32 * 4, -1), (16, 32))]
+    assert seconds(node, values) == seconds(known, values) > 2 * 8 * 16 * 32 / 1e12

@@ -411,7 +411,7 @@ def test_a_keras_whose_backend_is_not_known_is_named() -> None:
         f"nothing to record: {names} record() starts; {why}",
         f"nothing to watch: {names} the watch starts; {why}",
         f"nothing to watch: {names} the watch starts; {why}",
-        "this Keras runs on jax: give a function that builds model, optimizer and data and returns"
-        " step()",
+        "this Keras runs on jax, whose memory cannot be simulated: estimates are of Keras on"
+        " tensorflow or torch",
         f"no framework has been imported; {why}",
     ]

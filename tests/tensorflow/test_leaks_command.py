@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tensorlens.records.leaks import LeakReport
 from tensorlens.records.loading import load
+from tests.warm import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,7 @@ def run(folder, *arguments):
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TENSORLENS")}
     paths = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
     return subprocess.run(
-        [sys.executable, "-m", *arguments],
+        [*python(tensorflow=True), "-m", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

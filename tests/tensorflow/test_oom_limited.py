@@ -11,6 +11,9 @@ pytest.importorskip("resource")
 
 ROOT = Path(__file__).parents[2]
 
+# In eager steps: where a node of a graph is refused memory, TensorFlow 2.21 ends with a
+# segmentation fault in about every third run, with tensorlens and without. What does not fit is one
+# tensor, and there is room for all else.
 PROGRAM = """\
 import re, resource
 import keras, numpy
@@ -19,18 +22,18 @@ import tensorlens
 
 tensorlens.explain_oom()
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1 << 20)])
-model.compile("sgd", "mse")
-x, y = numpy.ones((256, 5), "float32"), numpy.ones((256, 1), "float32")
+model.compile("sgd", "mse", run_eagerly=True)
+x, y = numpy.ones((4096, 5), "float32"), numpy.ones((4096, 1), "float32")
 model.predict(x[:1], verbose=0)
 with open("/proc/self/status") as status:
     size = int(re.search(r"VmSize:\\s+(\\d+)", status.read())[1]) << 10
-resource.setrlimit(resource.RLIMIT_AS, (size + (900 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (size + (2 << 30),) * 2)
 try:
     with tensorlens.record():
-        tf.fill((1 << 29,), 2.5)
+        tf.fill((1 << 32,), 2.5)
 except tf.errors.ResourceExhaustedError as error:
     print(*error.__notes__)
-model.fit(x, y, batch_size=256, verbose=0)
+model.fit(x, y, batch_size=4096, verbose=0)
 """
 
 
@@ -46,14 +49,12 @@ def test_eager_operations_and_fit_under_a_limit_are_explained(tmp_path):
         env={**os.environ, "PYTHONPATH": paths},
         timeout=300,
     )
-    if made.returncode < 0:
-        pytest.skip(f"TensorFlow itself died for want of memory: signal {-made.returncode}")
     assert made.returncode == 1, made.stderr
-    line = PROGRAM.splitlines().index("        tf.fill((1 << 29,), 2.5)") + 1
-    eager = "tensorlens: out of memory: 2.00 GiB (2,147,483,648 B) were asked for on cpu\n"
+    line = PROGRAM.splitlines().index("        tf.fill((1 << 32,), 2.5)") + 1
+    eager = "tensorlens: out of memory: 16.00 GiB (17,179,869,184 B) were asked for on cpu\n"
     assert f"{eager}  by     {path}:{line} in <module>\n" in made.stdout, made.stdout
-    # 256 rows of 2**20 floats
-    fit = "tensorlens: out of memory: 1.00 GiB (1,073,741,824 B) were asked for on cpu\n"
+    # 4096 rows of 2**20 floats
+    fit = "tensorlens: out of memory: 16.00 GiB (17,179,869,184 B) were asked for on cpu\n"
     assert f"{fit}  by     {path}:{len(PROGRAM.splitlines())} in <module>\n" in made.stderr
     for text in (made.stdout, made.stderr):
-        assert "of addresses (ulimit -v)" in text
+        assert "in all (ulimit -v)" in text

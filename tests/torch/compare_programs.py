@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 WIDTH, LAYERS, BLOCKS = 64, 4, 6
 PARAMETERS = BLOCKS * LAYERS
@@ -30,6 +31,58 @@ def make_step(batch=1024):
         loss.backward()
         optimizer.step()
         return {"loss": loss}
+
+    return step
+
+
+class Residual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(2))
+
+    def forward(self, x):
+        y = F.relu(self.norms[0](self.convolutions[0](x)))
+        return F.relu(x + self.norms[1](self.convolutions[1](y)))
+
+
+class Encoder(nn.Module):
+    """Layers that are copies of one, as ``nn.TransformerEncoder`` makes them."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.embedding = nn.Embedding(500, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 3)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, tokens):
+        return self.head(self.body(self.embedding(tokens)).mean(1))
+
+
+def make_cnn(batch, width=16):
+    blocks = nn.Sequential(*(Residual(width) for _ in range(3)))
+    ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)
+    net = nn.Sequential(nn.Conv2d(3, width, 3, padding=1), blocks, *ends)
+    return _classifying(net, torch.randn(batch, 3, 32, 32))
+
+
+def make_encoder(batch, width=64, length=64):
+    return _classifying(Encoder(width), torch.randint(500, (batch, length)))
+
+
+def _classifying(net, data):
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    labels = torch.randint(10, (len(data),))
+
+    def step():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(data), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
 
     return step
 

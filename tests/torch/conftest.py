@@ -1,53 +1,41 @@
 """Each module of tests begins without what the one before has left on, or in cycles."""
 
-import contextvars
-import ctypes
 import gc
-import importlib
 import importlib.util
-import sys
-from pathlib import Path
 
 import pytest
 
 from tensorlens.capture.record import running
+from tests.aside import set_libraries_aside, take_libraries_back
 
-HERE = Path(__file__).parent
-LIBRARIES = ("torch", "torch._dynamo", "pandas")
-
-
-def set_libraries_aside():
-    """Hide what libraries keep from the collector, and so from each look at the heap."""
-    for name in LIBRARIES:
-        if importlib.util.find_spec(name.partition(".")[0]) is not None:
-            importlib.import_module(name)
-    gc.collect()
-    # a program may put its own in here
-    shown = [vars(sys), *(each for each in gc.get_objects() if type(each) is contextvars.Context)]
-    gc.freeze()
-    for each in map(ctypes.py_object, shown):
-        ctypes.pythonapi.PyObject_GC_UnTrack(each)
-        ctypes.pythonapi.PyObject_GC_Track(each)
-
-
-def runs_without_libraries(item):
-    """Whether a test does as well with what is set aside; these come first."""
-    return item.path.parent == HERE and item.path.name.startswith("test_leak_")
-
+WITH_LIBRARIES = ("test_estimate", "test_fake", "test_frozen", "test_z")
+"""The modules of tests that are to see them, with what imports most in the end."""
 
 # before any module of tests is there: its globals are to be seen
-set_libraries_aside()
+if importlib.util.find_spec("torch") is not None:
+    import torch
+
+    # some test would be the first to compile, with all that torch imports and keeps for it
+    torch.compile(torch.sin, backend="aot_eager")(torch.zeros(1))
+    torch._dynamo.reset()
+    set_libraries_aside("pandas")
+
+
+def place(item):
+    """Return when a test runs: those that see libraries come after those that need not."""
+    name = item.path.name
+    return next((i for i, each in enumerate(WITH_LIBRARIES, 1) if name.startswith(each)), 0)
 
 
 def pytest_collection_modifyitems(items):
     # with the first fake tensor torch imports as much again, at which each later look has to look
-    last = ("test_estimate", "test_fake"), "test_z"
-    items.sort(
-        key=lambda item: [
-            *(item.path.name.startswith(each) for each in reversed(last)),
-            not runs_without_libraries(item),
-        ]
-    )
+    items.sort(key=place)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if place(item):
+        take_libraries_back()
 
 
 @pytest.fixture(autouse=True, scope="module")

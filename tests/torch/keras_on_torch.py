@@ -268,7 +268,70 @@ def leaks():
     SEEN["leaks"] = [len(report.leaks), [str(each.path) for each in other.leaks]]
 
 
+class Scaled(keras.layers.Layer):
+    """A layer of the program's own, in a model of its own without a configuration."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x):
+        return keras.ops.tanh(x * self.scale)
+
+
+class Wide(keras.Model):
+    def __init__(self, width=200):
+        super().__init__()
+        self.first, self.scaled = keras.layers.Dense(width), Scaled()
+        self.last = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.last(self.scaled(self.first(x)))
+
+
+def own_loss(wanted, found):
+    return keras.ops.mean(keras.ops.square(wanted - found), axis=-1)
+
+
+def attention():
+    given = keras.Input((16, 32))
+    x = given + keras.layers.MultiHeadAttention(2, 16)(given, given)
+    x = keras.layers.Dense(64, activation="gelu")(keras.layers.LayerNormalization()(x))
+    out = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling1D()(x))
+    return keras.Model(given, out, name="attention")
+
+
+def peak_of(net, *data):
+    net.train_on_batch(*data)
+    gc.collect()
+    with tensorlens.record() as recording:
+        net.train_on_batch(*data)
+    return recording.peak("cpu").bytes
+
+
+def estimates():
+    zeros, options = keras.ops.zeros, {"batch_size": 64, "device": "cpu"}
+    own = Wide()
+    own.compile("rmsprop", own_loss)
+    own(zeros((1, 100)))
+    before = [each.numpy().copy() for each in own.weights]
+    found = tensorlens.estimate(own, **options)
+    same = all(map(np.array_equal, before, [each.numpy() for each in own.weights]))
+    SEEN["estimate leaves"] = [same, own.optimizer.built, own.train_function]
+    SEEN["estimate warns"] = [each.text for each in found.warnings]
+    SEEN["estimate roles"] = dict(found.by_role)
+    found_with = tensorlens.estimate(attention(), optimizer="adam", loss="mse", **options)
+    data = zeros((64, 100)), zeros((64, 2))
+    SEEN["own"] = [found.peak_allocated, peak_of(own, *data)]
+    del own, data
+    gc.collect()
+    net = attention()
+    net.compile("adam", "mse")
+    measured = peak_of(net, zeros((64, 16, 32)), zeros((64, 5)))
+    SEEN["attention"] = [found_with.peak_allocated, measured]
+
+
 for each in (
+    estimates,
     weights_and_slots,
     phases,
     optimizers,

@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ import pytest
 import tensorlens
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 FLOAT = 4
@@ -102,10 +102,10 @@ class SwitchedOn(Decorated):
 
 
 def run(code, *arguments, status=0, **environment):
-    """Run ``code``, or a file, in a fresh interpreter; return the finished process."""
+    """Run ``code``, or a file, in a process of its own; return the finished process."""
     what = [str(code)] if isinstance(code, Path) else ["-c", textwrap.dedent(code)]
     result = subprocess.run(
-        [sys.executable, *what, *arguments],
+        [*warm.python(), *what, *arguments],
         capture_output=True,
         text=True,
         timeout=100,

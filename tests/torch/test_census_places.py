@@ -194,22 +194,6 @@ class TestPlaces:
         assert errors == []
         assert taken == [0] * 16
 
-    def test_with_the_collector_off_or_frozen(self):
-        model = Mlp()
-        since = Since()
-        gc.disable()
-        try:
-            assert since(model) == {}
-            assert not gc.isenabled()
-            gc.freeze()
-            found = names(since.last)
-            frozen = tensorlens.MemReporter(model).snapshot()
-            assert "fc1.weight" in found & names(frozen)
-            assert any(note.startswith("gc.freeze() hides ") for note in frozen.notes)
-        finally:
-            gc.unfreeze()
-            gc.enable()
-
     def test_in_a_callback_of_the_collector(self):
         model = Mlp()
         reporter = tensorlens.MemReporter(model)

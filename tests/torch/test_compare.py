@@ -1,6 +1,7 @@
 """``compare()`` on programs whose memory is known; each option in processes of its own."""
 
 import ctypes
+import functools
 import importlib.util
 import os
 import signal
@@ -20,8 +21,10 @@ import pytest
 import tensorlens
 from tensorlens.comparing.launching import run_trial
 from tensorlens.comparing.options import checked
+from tensorlens.estimating import worker
 from tensorlens.estimating.programs import program, search_path
 from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Trial, Trouble
+from tests import warm
 
 BATCH = 1024
 A = BATCH * programs.WIDTH * 4
@@ -37,6 +40,14 @@ SAVING = {
     "checkpoint": {"checkpoint": "blocks"},
     "bf16": {"autocast": "bf16"},
 }
+"""Of which the baseline has plain SGD."""
+FEWER = {name: option for name, option in SAVING.items() if name != "fused"}
+PARTS = {"parts": {"accumulate": 4}}
+MODELS = {
+    "mlp": (programs.make_step, BATCH, SAVING),
+    "cnn": (programs.make_cnn, 16, FEWER),
+    "encoder": (programs.make_encoder, 16, FEWER),
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,10 +61,28 @@ def one_thread():
         os.environ["OMP_NUM_THREADS"] = before
 
 
-@pytest.fixture(scope="module")
+@functools.cache
+def measured_of(model):
+    make_step, batch, saving = MODELS[model]
+    options = {**saving, **PARTS} if model == "mlp" else saving
+    return tensorlens.compare(make_step, options, batch=batch, repeats=1, warmup=0, steps=2)
+
+
+@functools.cache
+def predicted_of(model):
+    make_step, batch, saving = MODELS[model]
+    given = {"how": "estimated", "device": "cpu", "batch": batch, "steps": 2}
+    return tensorlens.compare(make_step, saving, **given)
+
+
+@pytest.fixture
 def measured():
-    options = {**SAVING, "parts": {"accumulate": 4}}
-    return tensorlens.compare(programs.make_step, options, batch=BATCH, repeats=1, steps=2)
+    return measured_of("mlp")
+
+
+@pytest.fixture(autouse=True)
+def warm_estimates(monkeypatch):
+    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(fakes=True))
 
 
 def test_what_gradients_that_are_kept_take(measured):
@@ -99,14 +128,29 @@ def test_losses(measured):
     }
 
 
-def test_predicted_savings_are_the_measured_ones(measured):
-    predicted = tensorlens.compare(
-        programs.make_step, SAVING, how="estimated", device="cpu", batch=BATCH
-    )
-    for name in SAVING:
+@pytest.mark.parametrize("model", MODELS)
+def test_predicted_peaks_are_the_measured_ones(model):
+    measured, predicted = measured_of(model), predicted_of(model)
+    for name in MODELS[model][2]:
         assert predicted[name].ran, predicted[name].why
-        assert predicted.saved(name) == pytest.approx(measured.saved(name), rel=0.05)
+        peak = measured[name].peak_allocated
+        assert predicted[name].peak_allocated == pytest.approx(peak, rel=0.01)
     assert predicted.pareto == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "option"),
+    [(model, each) for model in MODELS for each in MODELS[model][2] if each != "baseline"],
+)
+def test_predicted_savings_are_the_measured_ones(model, option):
+    saved = measured_of(model).saved(option)
+    assert saved
+    assert predicted_of(model).saved(option) == pytest.approx(saved, rel=0.05)
+
+
+def test_what_options_did_is_told_of_estimates_too():
+    for found in (measured_of("mlp"), predicted_of("mlp")):
+        assert found["checkpoint"].notes == ("checkpoint: 6 blocks (Sequential)",)
 
 
 def crash(make_step):
@@ -233,13 +277,19 @@ def test_an_executor_runs_it(monkeypatch):
 
 
 def test_dask_runs_it():
-    distributed = pytest.importorskip("dask.distributed")
-    with distributed.Client(processes=True, n_workers=1, threads_per_worker=1) as client:
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": True}
+    with (
+        distributed.LocalCluster(**options, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         found = tensorlens.compare(
             "compare_programs:make_step",
             {"baseline": {}, "adam": {"optimizer": "adam"}},
             batch=BATCH,
             repeats=1,
+            warmup=0,
+            steps=2,
             executor=client.get_executor(),
         )
     assert found["adam"].peak_allocated - found["baseline"].peak_allocated == 2 * P + 4 * N

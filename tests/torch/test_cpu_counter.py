@@ -20,6 +20,7 @@ from tensorlens.frameworks.process import HeapCounter, ResidentCounter
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter, adopt_living
 from tensorlens.frameworks.torch.native import install
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -57,9 +58,9 @@ def meter():
 
 
 def run(code, *flags, **environment):
-    """Run ``code`` in a fresh interpreter; give what it printed, line by line."""
+    """Run ``code`` in a process of its own; give what it printed, line by line."""
     result = subprocess.run(
-        [sys.executable, *flags, "-c", code],
+        [*warm.python(), *flags, "-c", code],
         capture_output=True,
         text=True,
         timeout=100,

@@ -1,5 +1,6 @@
 """Estimates for host memory against what the counting allocator hands out to the same programs."""
 
+import copy
 import functools
 from collections import Counter
 
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tensorlens.estimating import worker as workers
-from tensorlens.estimating.asking import question
+from tensorlens.estimating.questions import question
 from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
@@ -18,6 +19,7 @@ from tests.benchmarks import accuracy_cpu
 
 NUMBER = (8, 4)
 """A Python number in an operation: a tensor of 8 bytes, and what it is cast to."""
+NUMBERS_AT_ONCE = 64
 RANDOM_STATE = 5056
 """sizeof(mt19937_data_pod) and the next normal values that a generator of the CPU keeps: what
 checkpointing sets aside to draw the same numbers again. No operator makes it."""
@@ -71,6 +73,15 @@ def test_every_request_of_an_operator_is_estimated_in_its_order(name, own):
         assert {size for size, _ in step} <= set(own)
 
 
+@pytest.mark.parametrize("name", ["gpt", "small_resnet"])
+def test_what_products_in_bf16_and_convolutions_take_for_themselves_is_in_the_peak(name):
+    comparison = compared(name)
+    for estimated, measured in zip(
+        comparison.estimated.peaks, comparison.measured.peaks, strict=True
+    ):
+        assert 0 <= measured - estimated <= NUMBERS_AT_ONCE
+
+
 @pytest.mark.parametrize("name", ["small_resnet", "lstm"])
 def test_only_kernels_own_memory_is_missing(name):
     comparison = compared(name)
@@ -87,6 +98,31 @@ def test_peaks_differ_by_numbers_alone():
         comparison.estimated.peaks, comparison.measured.peaks, strict=True
     ):
         assert 0 <= measured - estimated <= sum(NUMBER)
+
+
+def copied():
+    layer, x = nn.Linear(16, 16), torch.randn(4, 16)
+    net = nn.Sequential(layer, copy.deepcopy(layer), copy.deepcopy(layer))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+
+    def step():
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def test_parameters_of_copied_modules_are_there_once():
+    if not isinstance(Adapter().cpu_counter(), CpuCounter):
+        pytest.skip("; ".join(Adapter().notes()))
+    comparison = accuracy_cpu.compare(copied)
+    setups = comparison.estimated.requests[0], comparison.measured.requests[0]
+    estimated, measured = ([size for size, _ in setup] for setup in setups)
+    assert estimated == measured
+    assert comparison.estimated.ends == comparison.measured.ends
+    for step in comparison.own:
+        assert {size for size, _ in step} <= set(NUMBER)
 
 
 def tied():

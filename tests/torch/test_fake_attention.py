@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tensorlens.frameworks.torch.fake.memory.attention_choice import (  # noqa: 
     Chooser,
 )
 from tensorlens.frameworks.torch.fake.memory.attention_memory import AttentionTemporaries  # noqa: E402
+from tests import warm  # noqa: E402
 
 aten = torch.ops.aten
 A100 = find_card("a100-80gb")
@@ -367,7 +367,10 @@ def run(program, card="a100-80gb"):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("CUBLAS_WORKSPACE_CONFIG", None)
     done = subprocess.run(
-        [sys.executable, "-c", code, card], capture_output=True, text=True, env=environment
+        [*warm.python(device=True), "-c", code, card],
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     answer = json.loads(done.stdout.splitlines()[-1])

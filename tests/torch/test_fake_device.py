@@ -7,9 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 torch = pytest.importorskip("torch")
 
@@ -97,9 +100,11 @@ EXPECTED = {
 }
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, interpreter: Sequence[str] = (sys.executable,), **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments],
+        [*interpreter, *arguments],
         capture_output=True,
         text=True,
         timeout=300,
@@ -109,7 +114,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def found():
-    done = run(str(PROGRAMS), *EXPECTED, "optimizers")
+    done = run(str(PROGRAMS), *EXPECTED, "optimizers", interpreter=warm.python(device=True))
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -132,7 +137,7 @@ PREPARE = "from tensorlens.frameworks.torch.fake.device.setup import prepare; pr
 
 
 def test_not_ready_once_torch_is_imported():
-    done = run("-c", "import torch; " + PREPARE.format(""))
+    done = run("-c", "import torch; " + PREPARE.format(""), interpreter=warm.python())
     assert "is_ready=False" in done.stdout
     assert "has to be loaded before torch is imported" in done.stdout
 

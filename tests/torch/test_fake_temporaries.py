@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -135,7 +136,11 @@ case("gathered", lambda: wide.backward(torch.ones_like(wide)))
 def answers() -> dict[str, Any]:
     program = _HEAD + textwrap.indent(_CASES, "    ") + _TAIL
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+        [*warm.python(device=True), "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

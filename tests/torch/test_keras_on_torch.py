@@ -188,6 +188,24 @@ def test_out_of_memory_says_which_batch_it_was(seen: dict[str, Any]) -> None:
     assert seen["after oom"] == [12, True]
 
 
+def test_estimates_of_models_are_the_measured_peaks(seen: dict[str, Any]) -> None:
+    for name in ("own", "attention"):
+        estimated, measured = seen[name]
+        assert abs(estimated - measured) <= 0.03 * measured, (name, estimated, measured)
+    # a model of one's own has no types of its inputs, and this one no arguments for its policy
+    (told,) = [each for each in seen["estimate warns"] if "input_dtype" in each]
+    assert "which type its inputs have" in told
+    # 100 x 200 and 200 x 2 with biases, and a scale; rmsprop keeps one number for each
+    weights = 4 * (100 * 200 + 200 + 200 + 200 * 2 + 2)
+    assert seen["estimate roles"]["parameter"] == weights
+    # and how many steps there were, and how large they are
+    assert seen["estimate roles"]["optimizer"] == weights + 8
+
+
+def test_estimating_leaves_the_model_as_it_was(seen: dict[str, Any]) -> None:
+    assert seen["estimate leaves"] == [True, False, None]
+
+
 def test_leaks_are_found_as_in_torch(seen: dict[str, Any]) -> None:
     count, (path,) = seen["leaks"]
     assert count == 0

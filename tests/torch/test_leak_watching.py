@@ -155,16 +155,6 @@ def test_impossible_numbers_of_steps(arguments):
         find_leaks(lambda: None, **arguments)
 
 
-def test_frozen_objects():
-    kept = []
-    gc.freeze()
-    try:
-        report = find_leaks(leaking(kept))
-    finally:
-        gc.unfreeze()
-    assert [leak.bytes_per_step for leak in report.leaks] == [16]
-
-
 def test_the_collector_stays_as_it_was():
     gc.disable()
     try:

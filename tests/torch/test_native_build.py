@@ -14,6 +14,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.frameworks import building as build
 from tensorlens.frameworks.torch.native import build as torch_parts
 from tensorlens.frameworks.torch.native.build import COUNTER
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 COUNT = """
@@ -27,9 +28,9 @@ print(counter.source, "|", read()[0] - before, "|", *Adapter().notes())
 """
 
 
-def start(code, **environment):
+def start(code, interpreter=None, **environment):
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        [*(interpreter or warm.python()), "-c", code],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -293,7 +294,8 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     path = script(tmp_path, f"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 60")
-    process = start(COUNT, XDG_CACHE_HOME=str(tmp_path), TMPDIR=str(scratch), CXX=path)
+    places = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(scratch)}
+    process = start(COUNT, [sys.executable], **places, CXX=path)
     while not pid.exists():
         assert process.poll() is None
         time.sleep(0.02)

@@ -2,7 +2,6 @@
 
 import random
 import subprocess
-import sys
 from collections import Counter
 from itertools import accumulate
 
@@ -11,6 +10,7 @@ import torch
 
 from tensorlens.capture.record import record
 from tensorlens.records.events import START
+from tests import warm
 from tests.torch.recorder_checks import counting_allocator, levels
 
 CHUNK = 1 << 12
@@ -268,7 +268,7 @@ def test_the_host_is_not_eaten(allocator):
     pytest.importorskip("psutil")
     # a process of its own: here the kernel may fold the tables of other tests into huge pages
     told = subprocess.run(
-        [sys.executable, "-c", NOT_EATEN], capture_output=True, text=True, check=True
+        [*warm.python(), "-c", NOT_EATEN], capture_output=True, text=True, check=True
     )
     grown, dropped = map(int, told.stdout.split())
     assert dropped >= 600_000

@@ -15,6 +15,7 @@ from torch import nn
 import tensorlens
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.records.snapshots import Snapshot
+from tests import warm
 
 
 @pytest.fixture(autouse=True)
@@ -297,7 +298,7 @@ def test_json_gives_the_same_snapshot_back():
 
 
 def run(program):
-    command = [sys.executable, "-c", textwrap.dedent(program)]
+    command = [*warm.python(), "-c", textwrap.dedent(program)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 

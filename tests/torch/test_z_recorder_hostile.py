@@ -20,6 +20,7 @@ import tensorlens
 from tensorlens.capture.record import record, running
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.native import recorder as native
+from tests import warm
 from tests.torch.recorder_checks import Lines, counting_allocator, levels
 
 ROOT = Path(__file__).parents[2]
@@ -326,7 +327,7 @@ print(recording.origin.dropped > 0, len(first), log[-1].action)
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much there is")
 def test_where_there_is_no_memory_for_events_the_oldest_go(allocator):
     done = subprocess.run(
-        [sys.executable, "-c", SCARCE], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [*warm.python(), "-c", SCARCE], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     # 400,000 pairs of events are 25.6 MB
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 free\n", "")

@@ -1,9 +1,9 @@
-"""Interpreters that have imported torch already: what runs in one starts in no time.
+"""Interpreters that have imported a framework already: what runs in one starts in no time.
 
 A test that runs programs puts ``python()`` where ``sys.executable`` stands. Each program has a
-process of its own as before, a fork of one that has done nothing but import; there ``torch`` and
-what comes with it are not in ``sys.modules`` until the program imports them. What cannot be had in
-this way, such as options and variables of the interpreter, gets a fresh one.
+process of its own as before, a fork of one that has done nothing but import; there the framework
+and what comes with it are not in ``sys.modules`` until the program imports them. What cannot be had
+in this way, such as options and variables of the interpreter, gets a fresh one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ _HERE = Path(__file__).parent
 _IS_POSSIBLE = sys.platform.startswith("linux")
 
 
-def python(*, fakes: bool = False, device: bool = False) -> list[str]:
+def python(*, fakes: bool = False, device: bool = False, tensorflow: bool = False) -> list[str]:
     """Return the command of an interpreter, to be followed by a program and its arguments.
 
     Args:
         fakes: torch comes with what it imports for the first fake tensor, and the garbage
             collector leaves all that out.
         device: it finds the CUDA device that is not there, which has to be loaded before it.
+        tensorflow: TensorFlow and Keras in torch's place, left out by the collector, too; not for
+            what is about the interpreter's own end, which a fork is spared.
     """
-    names = ("torch", "torch._dynamo") if fakes or device else ("torch",)
+    names: tuple[str, ...] = ("torch", "torch._dynamo") if fakes or device else ("torch",)
+    if tensorflow:
+        names = ("tensorflow", "keras")
     return [*_command(names, device)] if _IS_POSSIBLE else [sys.executable]
 
 

@@ -1,4 +1,4 @@
-"""Imports torch, then forks for each program that a client asks for, until standard input ends."""
+"""Imports a framework, then forks for each program that a client asks for, until its input ends."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from typing import NoReturn
 
 ROOT = Path(__file__).parents[2]
 AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC", "OMP", "GOMP", "KMP", "MKL", "OPENBLAS")
+AT_THE_START += ("KERAS_", "TF_USE_LEGACY_KERAS", "XLA_")
 """Beginnings of the names of variables that an interpreter or a library reads as it starts."""
 TOLD = ("PYTHONPATH", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
 """Those among them that are followed here."""
@@ -37,7 +38,8 @@ SET = {key: value for key, value in os.environb.items() if key not in GIVEN}
 class Stash(MetaPathFinder, Loader):
     """Modules that are there as soon as anything imports one of them."""
 
-    def __init__(self, names):
+    def __init__(self, names, roots):
+        self._roots = roots
         self._modules = {name: sys.modules.pop(name) for name in names}
         self._specs = {name: module.__spec__ for name, module in self._modules.items()}
 
@@ -57,8 +59,8 @@ class Stash(MetaPathFinder, Loader):
         name = module.__spec__.name
         module.__spec__ = self._specs[name]
         module.__loader__ = module.__spec__.loader
-        # torch brings all with it; others come alone
-        package = "" if name == "torch" else name.partition(".")[0]
+        # a framework brings all with it; others come alone
+        package = "" if name in self._roots else name.partition(".")[0]
         found = [each for each in self._modules if f"{each}.".startswith(package and f"{package}.")]
         for each in found:
             sys.modules.setdefault(each, self._modules[each])
@@ -83,10 +85,10 @@ def imported(names: list[str], device: bool) -> None:
         if name.partition(".")[0] == "tensorlens":
             del sys.modules[name]
     third = [each for each in new if each in sys.modules and not is_of_python(each)]
-    sys.meta_path.insert(0, Stash(third))
+    sys.meta_path.insert(0, Stash(third, names))
     # so no fork has reason to look at all objects, whose pages it would have to copy
     gc.collect()
-    if "torch._dynamo" in names:
+    if names != ["torch"]:
         gc.freeze()
 
 
@@ -277,7 +279,7 @@ def run(program: Callable[[], None]) -> NoReturn:
     if status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    # to free all that torch has imported would copy every page of it
+    # to free all that has been imported would copy every page of it
     os._exit(status & 0xFF)
 
 

@@ -9,21 +9,16 @@ import gc
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import compress, repeat
-from operator import is_not
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 from tensorlens.frameworks.heap import rows as r
+from tensorlens.frameworks.heap.objects import held_tuples
+from tensorlens.frameworks.heap.objects import without_tuples as objects
 from tensorlens.frameworks.heap.rows import Quest, Rows
 from tensorlens.records.names import LONGEST_KEY
 
-
-def objects() -> list[Any]:
-    """Return the heap's objects without the tuples."""
-    found = gc.get_objects()
-    # all in one call, so that no other thread runs meanwhile
-    return list(compress(found, map(is_not, map(type, found), repeat(tuple))))
+__all__ = ["assemble", "dict_of", "kind_of", "objects", "search", "select"]
 
 
 def select(
@@ -49,7 +44,7 @@ def select(
 
 def search(quest: Quest) -> Rows:
     """Return how the targets are held, as the native search does."""
-    tuples = [found for found in gc.get_objects() if type(found) is tuple]
+    tuples = held_tuples([*quest.objects, quest.tuples])
     skip = array("Q", [*quest.skip, id(quest.objects), id(tuples)])
     seeking = _Search(replace(quest, objects=[*quest.objects, *tuples], skip=skip))
     try:

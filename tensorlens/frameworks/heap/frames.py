@@ -39,9 +39,10 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
     skip = ("tensorlens", *skip_modules)
     found: dict[int, str] = {}
     temporaries: dict[int, str] = {}
+    below = tuple(f"{package}." for package in skip)
     # runpy and others have a variable for a module's globals
     for name, module in _modules():
-        if not _is_below(name, skip):
+        if name not in skip and not name.startswith(below):
             found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
     for frame in _ordered_frames(skip):
         _add_frame(frame, found, temporaries)

@@ -86,6 +86,7 @@ QUOTED, BARE, DESCRIBED = range(3)
 """Where a name begins, the better first."""
 
 _MRO = type.__dict__["__mro__"].__get__
+_VARS = vars(ModuleType)["__dict__"].__get__
 
 TRANSPARENT = ("_modules", "_parameters", "_buffers")
 """Attributes that are dicts whose entries read as attributes: ``model.fc``."""
@@ -135,7 +136,7 @@ def zeros(code: str, count: int) -> array[Any]:
 
 def is_subtype(kind: type, base: type) -> bool:
     """Tell whether ``kind`` derives from ``base``, running no metaclass's code."""
-    return any(known is base for known in mro(kind))
+    return kind is base or any(known is base for known in mro(kind))
 
 
 def mro(kind: type) -> tuple[type, ...]:
@@ -146,5 +147,5 @@ def mro(kind: type) -> tuple[type, ...]:
 
 def vars_of_module(module: Any) -> dict[str, Any]:
     """Return a module's globals, running no code of a lazy module."""
-    found: dict[str, Any] = vars(ModuleType)["__dict__"].__get__(module)
+    found: dict[str, Any] = _VARS(module)
     return found

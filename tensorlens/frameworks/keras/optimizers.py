@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.keras.anchors import OptimizerAnchors
 from tensorlens.frameworks.keras.layers import Give
 from tensorlens.records.names import Names
 
@@ -20,15 +21,13 @@ _OF_ITSELF = re.compile(r"(variable(_\d+)?)?")
 """What a variable is called that was given no name."""
 
 
-class OptimizerNames:
+class OptimizerNames(OptimizerAnchors):
     """Names the slots and counters of one optimizer after another."""
 
     def __init__(self, names: Names, give: Give, name_of: Callable[[Any], int | None]) -> None:
         """``name_of`` gives the node that a weight has been given, or None."""
-        self._names, self._give, self._name_of = names, give, name_of
-        self._used: dict[str, int] = {}
-        self.anchors: dict[int, int] = {}
-        """``id()`` of an optimizer to the node of its name."""
+        super().__init__(names, give)
+        self._name_of = name_of
         self.given: set[int] = set()
         """``id()`` of the variables that were named."""
 
@@ -43,12 +42,9 @@ class OptimizerNames:
             self._add(optimizer, None)
 
     def _add(self, optimizer: Any, name: str | None) -> None:
-        if id(optimizer) in self.anchors:
+        node = self._anchor(optimizer, name)
+        if node is None:
             return
-        text = name or kinds.class_name(optimizer)
-        count = self._used[text] = self._used.get(text, 0) + 1
-        node = self._names.text(text if count == 1 else f"{text}#{count}")
-        self.anchors[id(optimizer)] = node
         content = kinds.content_of(optimizer)
         weights = kinds.items_of(content.get(_WEIGHTS))
         for attribute, value in content.items():

@@ -5,14 +5,25 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from tensorflow.python.autograph.impl import api
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
+from tensorflow.python.util import tf_stack
 
 _executing_eagerly = context.executing_eagerly
+_OURS = frozenset(str(path) for path in Path(__file__).parents[2].rglob("*.py"))
+
+
+class _WithoutOurs(tf_stack.StackTraceFilter):  # type: ignore[misc]
+    """Leaves our files out of the stacks of operations, as TensorFlow does its own."""
+
+    def get_filtered_filenames(self) -> frozenset[str]:
+        """Return the files that are left out, with those that were before."""
+        return _OURS | frozenset(self.parent.get_filtered_filenames())
 
 
 def is_building() -> bool:
@@ -29,9 +40,15 @@ def as_called(function: Any) -> Any:
 
     Autograph does not convert our wrappers, which carry its mark ``autograph_info__``. Where it was
     autograph that called one, it is given what is inside, with the options it came with
-    (_call_unconverted of tensorflow/python/autograph/impl/api.py, 2.21).
+    (_call_unconverted of tensorflow/python/autograph/impl/api.py, 2.21). Operations that are made
+    inside do not list our frames as where they were made, which is what TensorFlow shows when one
+    fails.
     """
-    caller: FrameType | None = sys._getframe(2)
+    return _unlisted(_converted(function, sys._getframe(2)))
+
+
+def _converted(function: Any, caller: FrameType | None) -> Any:
+    """Return a function, for autograph to convert where it is autograph that calls."""
     if caller is not None and caller.f_code is _of_methods():
         caller = caller.f_back
     if caller is None or caller.f_code is not _of_functions():
@@ -44,6 +61,16 @@ def as_called(function: Any) -> Any:
         return api.converted_call(function, args, kwargs, options=options)
 
     return converted
+
+
+def _unlisted(function: Any) -> Any:
+    """Return a function that runs without our files in the stacks of what it makes."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _WithoutOurs():
+            return function(*args, **kwargs)
+
+    return called
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import Reader
+from tensorlens.frameworks.heap.objects import without_tuples
 from tensorlens.frameworks.native.choice import HostCounterChoice
 from tensorlens.frameworks.torch.native import TorchAllocator, install
 
@@ -63,7 +63,7 @@ def adopt_living(allocator: TorchAllocator) -> int:
         allocator,
         [
             item
-            for item in gc.get_objects()
+            for item in without_tuples()
             if issubclass(type(item), torch.Tensor) and not issubclass(type(item), fake)
         ],
     )

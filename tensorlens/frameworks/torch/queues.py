@@ -8,10 +8,9 @@ for and not given. They are made as fast as workers can, whether or not the loop
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.batch_bytes import batch_bytes
@@ -19,6 +18,7 @@ from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.living import living
 from tensorlens.frameworks.queues_joined import joined
 from tensorlens.frameworks.torch.in_flight import Sent, sent, shared_in_flight
+from tensorlens.frameworks.torch.queue_tasks import Counts, Tasks, items
 from tensorlens.frameworks.worker_memory import workers_of
 from tensorlens.records.queues import Queue, QueuePart
 
@@ -27,7 +27,6 @@ _SOURCE = "torch/utils/data/dataloader.py, _MultiProcessingDataLoaderIter"
 _STATE = frozenset(("_task_info", "_workers", "_index_queues", "_worker_result_queue"))
 _ITERABLE = 1
 """``_DatasetKind.Iterable``."""
-_TRIES = 8
 _WAITS, _MOMENT = 20, 0.001
 """How often, and how many seconds, it is waited for what is on its way."""
 
@@ -105,22 +104,6 @@ def _number(content: Mapping[str, Any], name: str) -> int:
     return value if type(value) is int else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """What an iterator knows of its tasks at one moment."""
-
-    ready: int
-    """Received out of order, and not given so far."""
-    asked: int
-    """Not received, of workers that go on."""
-    results: int | None
-    """In the pipe from the workers and on the way into it."""
-    pinned: int
-    """Received by the thread that pins, and not by the loop."""
-    waiting: int | None
-    """Asked for, and not taken by a worker."""
-
-
 class _Look:
     """One look at an iterator with workers."""
 
@@ -130,14 +113,14 @@ class _Look:
         self._workers, self._prefetch = workers, prefetch
         self._example = example
         self._notes: list[str] = []
-        self._has_pin_thread = "_pin_memory_thread" in self._content
+        self._tasks = Tasks(self._content)
 
     def queue(self) -> Queue:
-        processes = _items(self._content["_workers"])
+        processes = items(self._content["_workers"])
         pids = [pid for pid in map(_pid, processes) if pid]
         counts, pipe = self._arrived()
         flight = shared_in_flight(pids)
-        received, pinned = self._received(), self._pinned()
+        received, pinned = self._tasks.received(), self._tasks.pinned()
         results = self._batches(counts, pipe)
         one = self._one(received + pinned, pipe, results, counts, flight)
         in_flight = self._in_flight(flight, pipe, results, one)
@@ -170,59 +153,24 @@ class _Look:
             notes=tuple(self._notes),
         )
 
-    def _arrived(self) -> tuple[_Counts, Sent | None]:
+    def _arrived(self) -> tuple[Counts, Sent | None]:
         """Return what there is, once the results that are announced are in the pipe.
 
         A worker announces one and then moves its tensors into shared memory, in another thread.
         """
         for _ in range(_WAITS):
-            counts = self._settled()
+            counts, agree = self._tasks.settled()
             pipe = sent(self._content["_worker_result_queue"])
             if pipe is None or pipe.pickled or pipe.count >= (counts.results or 0):
-                return counts, pipe
+                break
             time.sleep(_MOMENT)
-        self._notes.append("batches are on their way into shared memory: bytes may be too few")
+        else:
+            self._notes.append("batches are on their way into shared memory: bytes may be too few")
+        if not agree:
+            self._notes.append("workers went on while it was looked at: counts may be off by one")
         return counts, pipe
 
-    def _settled(self) -> _Counts:
-        """Return counts that agree with each other: two looks in a row that are the same."""
-        before = self._counts()
-        for _ in range(_TRIES):
-            now = self._counts()
-            if now == before:
-                return now
-            before = now
-        self._notes.append("workers went on while it was looked at: counts may be off by one")
-        return before
-
-    def _counts(self) -> _Counts:
-        tasks = dict(self._content["_task_info"])
-        status = _items(self._content.get("_workers_status"))
-        asked = [info[0] for info in tasks.values() if len(info) == 1]
-        going = [at for at in asked if not 0 <= at < len(status) or status[at]]
-        queues = _items(self._content["_index_queues"])
-        waiting = [_length(queue) for at, queue in enumerate(queues) if at in going]
-        return _Counts(
-            ready=len(tasks) - len(asked),
-            asked=len(going),
-            results=_length(self._content["_worker_result_queue"]),
-            pinned=(_length(self._content.get("_data_queue")) or 0) if self._has_pin_thread else 0,
-            waiting=None if None in waiting else sum(each for each in waiting if each is not None),
-        )
-
-    def _received(self) -> list[Any]:
-        tasks = dict(self._content["_task_info"])
-        return [info[1] for info in tasks.values() if len(info) == 2]
-
-    def _pinned(self) -> list[Any]:
-        if not self._has_pin_thread:
-            return []
-        waiting = content_of(self._content.get("_data_queue")).get("queue", ())
-        with contextlib.suppress(RuntimeError, TypeError):
-            return [item[1] for item in tuple(waiting)]
-        return []
-
-    def _batches(self, counts: _Counts, pipe: Sent | None) -> int | None:
+    def _batches(self, counts: Counts, pipe: Sent | None) -> int | None:
         """Return how many of the results are batches."""
         if counts.results is None:
             return None
@@ -233,7 +181,7 @@ class _Look:
             return counts.results
         return max(0, counts.results - pipe.ends)
 
-    def _in_work(self, counts: _Counts) -> int | None:
+    def _in_work(self, counts: Counts) -> int | None:
         if counts.results is None or counts.waiting is None:
             return None
         left = counts.asked - counts.waiting - counts.results - counts.pinned
@@ -244,7 +192,7 @@ class _Look:
         seen: Sequence[Any],
         pipe: Sent | None,
         results: int | None,
-        counts: _Counts,
+        counts: Counts,
         flight: int | None,
     ) -> int | None:
         """Return the bytes of the largest batch that can be seen."""
@@ -273,7 +221,7 @@ class _Look:
 
     def _parts(
         self,
-        counts: _Counts,
+        counts: Counts,
         results: int | None,
         in_flight: int | None,
         received: Sequence[Any],
@@ -288,7 +236,7 @@ class _Look:
                       limit, most, "made by workers and not received: _worker_result_queue",
                       missing=why),
         ]  # fmt: skip
-        if self._has_pin_thread:
+        if self._tasks.has_pin_thread:
             nbytes = _together(pinned)
             rule = "copied into page-locked memory by the pin_memory thread: _data_queue"
             parts.append(
@@ -368,19 +316,6 @@ def _renamed(queue: Queue, loader: Any) -> Queue:
 
 def _workers(count: int) -> str:
     return "no workers" if not count else "1 worker" if count == 1 else f"{count} workers"
-
-
-def _items(value: Any) -> list[Any]:
-    return list(value) if type(value) in (list, tuple) else []
-
-
-def _length(queue: Any) -> int | None:
-    size: Callable[[], Any] | None = getattr(type(queue), "qsize", None) and queue.qsize
-    try:
-        return None if size is None else max(0, int(size()))
-    except Exception:
-        # macOS counts no semaphores, and a closed queue nothing
-        return None
 
 
 def _pid(process: Any) -> int | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from array import array
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tensorlens.frameworks.base import Left, StepFigures
+from tensorlens.frameworks.base import StepFigures
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.native.allocator import NativeAllocator
-from tensorlens.frameworks.native.living import Living, LivingBlocks
+from tensorlens.frameworks.native.host_steps import Blocks, HostSteps
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (
@@ -23,13 +20,10 @@ from tensorlens.frameworks.torch.census.watching import watch
 from tensorlens.records.tensors import SourceLine
 
 if TYPE_CHECKING:
-    from tensorlens.frameworks.torch.leaks.device_steps import DeviceSteps, LeftOnDevices
-
-_lock = threading.Lock()
-_era = 0
+    from tensorlens.frameworks.torch.leaks.device_steps import DeviceSteps
 
 
-class TorchSteps:
+class TorchSteps(HostSteps):
     """Follows a loop from its making until it is closed; costs next to nothing while a step runs.
 
     Raises:
@@ -39,12 +33,9 @@ class TorchSteps:
     def __init__(self) -> None:
         self._unwatch = watch()
         counter = cpu.cpu_counter()
-        self._counter = counter
-        self._allocator = counter.allocator if isinstance(counter, cpu.CpuCounter) else None
-        self._blocks = LivingBlocks(self._allocator) if self._allocator is not None else None
-        self._lines: dict[int, SourceLine | None] = {-1: None}
-        self._begun: list[int] = []
-        """The eras in which this loop's steps began: several loops may be followed at once."""
+        super().__init__(
+            counter, counter.allocator if isinstance(counter, cpu.CpuCounter) else None
+        )
         self._devices: DeviceSteps | None = None
         self._no_devices = ""
         try:
@@ -55,68 +46,13 @@ class TorchSteps:
             self._unwatch()
             raise
 
-    def begin(self) -> None:
-        """Say that the next step begins: blocks from now on are of it; the first one is 0."""
-        global _era
-        with _lock:
-            _era += 1
-            self._begun.append(_era)
-            if self._blocks is not None:
-                self._blocks.set_era(_era)
-            if self._devices is not None:
-                self._devices.set_era(_era)
-
     def figures(self) -> StepFigures:
         """Return what is allocated now."""
-        allocated: dict[str, int] = {}
-        reserved: dict[str, int] = {}
-        figures = self._counter.reader()()
-        if self._allocator is not None:
-            allocated["cpu"] = figures[0]
-        reserved["cpu"] = figures[2]
-        for device in used_devices():
-            figures = device_counter(device).reader()()
-            allocated[device], reserved[device] = figures[0], figures[2]
-        lines: dict[int, tuple[int, int]] = {}
-        if self._blocks is not None:
-            totals = self._blocks.totals()
-            lines = {
-                birth: (blocks, nbytes)
-                for birth, blocks, nbytes in zip(
-                    totals.birth, totals.blocks, totals.bytes, strict=True
-                )
-            }
+        found = self._figures({device: device_counter(device) for device in used_devices()})
         if self._devices is None:
-            return StepFigures(allocated, reserved, lines)
-        lines.update(self._devices.lines())
-        return StepFigures(allocated, reserved, lines, self._devices.asked())
-
-    def left(self, since: int) -> Left | None:
-        """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
-        begun = self._begun[since]
-        parts: list[Living | LeftOnDevices] = []
-        if self._blocks is not None:
-            parts.append(self._blocks.living(begun))
-        if self._devices is not None:
-            parts.append(self._devices.left(begun))
-        if not parts:
-            return None
-        left = Left(array("Q"), array("q"), array("i"), array("i"))
-        for part in parts:
-            left.address.extend(part.address)
-            left.size.extend(part.size)
-            left.birth.extend(part.birth)
-            left.step.extend(bisect_right(self._begun, era) - 1 for era in part.era)
-        return left
-
-    def line(self, birth: int) -> SourceLine | None:
-        """Return the line of a number in the figures; None for what is not known."""
-        if birth not in self._lines:
-            if self.device(birth) != "cpu" and self._devices is not None:
-                self._lines[birth] = self._devices.line(birth)
-            elif self._allocator is not None:
-                self._lines[birth] = SourceLine(*self._allocator.birth_line(birth))
-        return self._lines.get(birth)
+            return found
+        lines = {**found.lines, **self._devices.lines()}
+        return StepFigures(found.allocated, found.reserved, lines, self._devices.asked())
 
     def device(self, birth: int) -> str:
         """Return the device of the blocks with a number in the figures."""
@@ -144,6 +80,20 @@ class TorchSteps:
         if self._devices is not None:
             self._devices.close()
         self._unwatch()
+
+    def _set_era(self, era: int) -> None:
+        super()._set_era(era)
+        if self._devices is not None:
+            self._devices.set_era(era)
+
+    def _living(self, era: int) -> list[Blocks]:
+        parts = super()._living(era)
+        return parts if self._devices is None else [*parts, self._devices.left(era)]
+
+    def _line(self, birth: int) -> SourceLine | None:
+        if self._devices is not None and self.device(birth) != "cpu":
+            return self._devices.line(birth)
+        return super()._line(birth)
 
 
 def _accelerators(allocator: NativeAllocator | None) -> DeviceSteps | None:

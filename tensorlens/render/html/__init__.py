@@ -12,6 +12,7 @@ from tensorlens.records.plans import Plan
 from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.suggestions import Suggestions
 from tensorlens.render.html.comparison import comparison_fragment
 from tensorlens.render.html.difference import difference_fragment
 from tensorlens.render.html.estimate import estimate_fragment, estimate_page
@@ -20,6 +21,7 @@ from tensorlens.render.html.lines import line_fragment
 from tensorlens.render.html.queues import plan_fragment, queue_fragment
 from tensorlens.render.html.recording import recording_fragment, recording_page
 from tensorlens.render.html.snapshot import snapshot_fragment
+from tensorlens.render.html.suggestions import suggestion_fragment
 from tensorlens.render.html.templates import environment
 from tensorlens.render.html.treemap import treemap
 
@@ -66,6 +68,8 @@ class HtmlRenderer:
             title = "what batches take"
         elif isinstance(record, Comparison):
             title = "memory options compared"
+        elif isinstance(record, Suggestions):
+            title = "what would save most"
         if isinstance(record, Recording):
             body = recording_page(record, self.view)
         elif isinstance(record, Estimate):
@@ -97,4 +101,6 @@ def fragment(record: Record, view: View | None = None) -> str:
         return plan_fragment(record)
     if isinstance(record, Comparison):
         return comparison_fragment(record)
+    if isinstance(record, Suggestions):
+        return suggestion_fragment(record)
     return line_fragment(record)

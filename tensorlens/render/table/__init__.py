@@ -15,7 +15,17 @@ from tensorlens.records.plans import Plan
 from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.render.table import comparisons, estimates, leaks, lines, queues, recording, tensors
+from tensorlens.records.suggestions import Suggestions
+from tensorlens.render.table import (
+    comparisons,
+    estimates,
+    leaks,
+    lines,
+    queues,
+    recording,
+    suggestions,
+    tensors,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -32,7 +42,7 @@ class CsvRenderer:
     A line report has one row per function, line and device; a snapshot one per tensor; a
     difference one per change; a recording one per event; a leak report one per leak; an estimate
     one per figure; an input queue one for the whole, one per part and one per worker; a plan one
-    per batch size and shape; a comparison one per option.
+    per batch size and shape; a comparison one per option; suggestions one per change.
     What could not be had is empty. Text is written as it is, so that ``csv.reader`` gives back
     the very source.
     """
@@ -65,7 +75,7 @@ def to_pandas(record: Record) -> pandas.DataFrame:
     kinds = {
         "storage": "UInt64",
         "address": "UInt64",
-        **dict.fromkeys((*leaks.NUMBERS, *comparisons.NUMBERS), "Float64"),
+        **dict.fromkeys((*leaks.NUMBERS, *comparisons.NUMBERS, *suggestions.NUMBERS), "Float64"),
         **dict.fromkeys(texts, "string"),
     }
     return pandas.DataFrame(
@@ -94,4 +104,6 @@ def _table(record: Record) -> tuple[Sequence[str], Sequence[str], Iterable[tuple
         return queues.PLAN_COLUMNS, queues.PLAN_TEXT, queues.plan_rows(record)
     if isinstance(record, Comparison):
         return comparisons.COLUMNS, comparisons.TEXT, comparisons.rows(record)
+    if isinstance(record, Suggestions):
+        return suggestions.COLUMNS, suggestions.TEXT, suggestions.rows(record)
     return lines.columns(record), lines.TEXT, lines.rows(record)

@@ -16,6 +16,7 @@ from tensorlens.records.plans import Plan
 from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.suggestions import Suggestions
 from tensorlens.render.text.comparison import comparison_parts
 from tensorlens.render.text.difference import difference_parts
 from tensorlens.render.text.estimate import card_parts, estimate_parts
@@ -27,6 +28,7 @@ from tensorlens.render.text.page import Page, output_width
 from tensorlens.render.text.queues import plan_parts, queue_parts
 from tensorlens.render.text.recording import recording_parts
 from tensorlens.render.text.snapshot import snapshot_parts
+from tensorlens.render.text.suggestions import suggestion_parts
 
 if TYPE_CHECKING:
     from tensorlens.records.loading import Record
@@ -75,6 +77,8 @@ class TextRenderer:
             parts = plan_parts(record, page)
         elif isinstance(record, Comparison):
             parts = comparison_parts(record, page)
+        elif isinstance(record, Suggestions):
+            parts = suggestion_parts(record, page)
         else:
             parts = line_parts(record, page)
         return self._joined(parts)

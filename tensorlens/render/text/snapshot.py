@@ -25,7 +25,7 @@ def snapshot_parts(snapshot: Snapshot, page: Page) -> list[str]:
     for device in devices:
         found += _device(device, page)
     if not devices and not left_out(snapshot, page.view):
-        found[0] += "\n  no tensor is alive"
+        found[0] += "\n  no tensors found"
     others = [
         f"{page.shown(device)} ({size(nbytes)} in {counted(count)})"
         for device, count, nbytes in left_out(snapshot, page.view)

@@ -54,7 +54,7 @@ def test_a_narrow_encoding_holds_it(kind: str, encoding: str) -> None:
 
 
 def test_nothing_is_alive() -> None:
-    assert text_of(snapshots.empty()) == "Tensors in memory\n  no tensor is alive\n"
+    assert text_of(snapshots.empty()) == "Tensors in memory\n  no tensors found\n"
 
 
 def test_one_tensor() -> None:

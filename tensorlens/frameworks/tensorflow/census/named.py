@@ -155,9 +155,7 @@ class NamedRows:
                 continue
             is_home = alone and issubclass(kind, kinds.module())
             text = "" if root.name is None and is_home else root.name
-            found[id(root.item)] = self.names.text(
-                kinds.class_name(root.item) if text is None else text
-            )
+            found[id(root.item)] = self.names.text(_own_name(root.item) if text is None else text)
         return found
 
     def _set_role(self, row: int, of_optimizers: Collection[int]) -> None:
@@ -246,3 +244,14 @@ def _of_graph(graph: Any, attribute: str) -> Any:
         return object.__getattribute__(graph, attribute)
     except AttributeError:
         return None
+
+
+def _own_name(item: Any) -> str:
+    """Return what a variable was called by the program, of anything else its class."""
+    name = None
+    if issubclass(type(item), kinds.variable()):
+        name = kinds.content_of(item).get("_handle_name")
+    if type(name) is not str:
+        return kinds.class_name(item)
+    # as TensorFlow calls the first result of the operation that makes it
+    return name.removesuffix(":0")

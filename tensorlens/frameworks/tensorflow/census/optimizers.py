@@ -6,19 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.keras.layers import Give
+from tensorlens.frameworks.keras.anchors import OptimizerAnchors
 from tensorlens.frameworks.tensorflow.census import kinds
-from tensorlens.records.names import Names
 
 
-class LegacyOptimizerNames:
+class LegacyOptimizerNames(OptimizerAnchors):
     """Names the slots of one optimizer after another: ``MomentumOptimizer.weight.momentum``."""
-
-    def __init__(self, names: Names, give: Give) -> None:
-        self._names, self._give = names, give
-        self._used: dict[str, int] = {}
-        self.anchors: dict[int, int] = {}
-        """``id()`` of an optimizer to the node of its name."""
 
     def add_all(self, found: Sequence[Any], roots: Sequence[Root]) -> None:
         """Name what the given optimizers hold, then what the others do."""
@@ -29,12 +22,9 @@ class LegacyOptimizerNames:
             self._add(optimizer, None)
 
     def _add(self, optimizer: Any, name: str | None) -> None:
-        if id(optimizer) in self.anchors:
+        node = self._anchor(optimizer, name)
+        if node is None:
             return
-        text = name or kinds.class_name(optimizer)
-        count = self._used[text] = self._used.get(text, 0) + 1
-        node = self._names.text(text if count == 1 else f"{text}#{count}")
-        self.anchors[id(optimizer)] = node
         content = kinds.content_of(optimizer)
         for kind, slots in _entries(content.get("_slots")):
             for slot in (value for _, value in _entries(slots)):

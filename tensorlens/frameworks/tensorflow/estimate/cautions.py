@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tensorlens.frameworks.keras.train_steps.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD
 from tensorlens.records.traces import Caution
+from tensorlens.units import format_bytes
 
 _XLA = (
     "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False): this is the step "
-    "without XLA, which as a rule needs less than that"
+    "without XLA"
+)
+_LAYOUT = (
+    "the graph is optimized as for a CPU: what TensorFlow's layout optimizer would change on a GPU "
+    "(channels first for float32 convolutions on cards below 8.0) is told as copies of each kernel"
 )
 _GROWTH = (
     "TensorFlow takes nearly all of a card at once unless memory growth is set: what is reserved "
@@ -35,20 +42,27 @@ _ORDER = (
 )
 _UNROLLED = "recurrent layers were written out step by step, as Python runs them"
 _ONE_BATCH = "one batch is counted: what the input pipeline holds ahead is tensorlens.inputs()'s"
+_AHEAD = (
+    "the upper bound has room for {} more batches ({} each), which fit() holds ahead of the step; "
+    "of NumPy arrays it may keep a copy, of all samples, which is not counted"
+)
 
 
-def cautions(nodes: Sequence[Node], asked: Asked, model: Any) -> list[Caution]:
-    """Return what applies to a graph on a device."""
+def cautions(nodes: Sequence[Node], asked: Asked, model: Any, batch: int) -> list[Caution]:
+    """Return what applies to a graph on a device, with a batch of so many bytes."""
     ops = {node.op for node in nodes}
     recurrent = any(hasattr(each, "unroll") for each in model._flatten_layers())
-    texts = [_ONE_BATCH]
-    if asked.device == "cpu":
+    on_host = asked.device == "cpu"
+    texts = [_AHEAD.format(BATCHES_AHEAD, format_bytes(batch)) if on_host else _ONE_BATCH]
+    if asked.input_dtype is None and not tells_types(model):
+        texts.append(TYPES_ARE_GUESSED)
+    if on_host:
         if not asked.eager:
             texts.append(_ORDER.format(asked.threads))
         elif recurrent:
             texts.append(_UNROLLED)
     else:
-        texts += [_GROWTH] if asked.eager else [_XLA, _GROWTH]
+        texts += [_GROWTH] if asked.eager else [_XLA, _LAYOUT, _GROWTH]
         texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
         texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
         texts += [_RECURRENT] if recurrent else []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,6 +33,9 @@ _CHEAP = frozenset(
     )
 )
 """Kernels whose ``IsExpensive()`` is false."""
+_SHORT = 8000 / 2.6e9
+"""Seconds of a kernel that soon counts as cheap: TensorFlow takes the time of each, and once its
+average is below 8000 cycles, after some ninety runs, a thread runs it itself."""
 _MERGES = ("Merge", "RefMerge")
 _MOST = 2_000_000
 """Operations after which a run ends: a loop that does not."""
@@ -48,7 +51,10 @@ class Kernels(Protocol):
         """Give a buffer's bytes back."""
 
     def seconds(self, node: Node, values: Sequence[Value]) -> float:
-        """Return about how long it takes."""
+        """Return about how long it takes this time."""
+
+    def likely_seconds(self, node: Node, values: Sequence[Value]) -> float:
+        """Return about how long it takes on average."""
 
 
 @dataclass(slots=True)
@@ -75,6 +81,7 @@ class Executor:
         threads: of the pool between operations.
         fetched: number of an operation and of its output that the caller keeps.
         in_turn: whether all kernels are cheap, as those are that only launch one on a GPU.
+        consumers: of some operations, instead of those in the graph: the same in another order.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class Executor:
         fetched: Collection[tuple[int, int]] = (),
         *,
         in_turn: bool = False,
+        consumers: Mapping[int, Sequence[tuple[int, int, int]]] | None = None,
     ) -> None:
         self._nodes = nodes
         self._kernels = kernels
@@ -92,12 +100,14 @@ class Executor:
         self._fetched = frozenset(fetched)
         self._entries = entries_by_frame(nodes)
         self._in_turn = in_turn
+        self._consumers = consumers or {}
         self._kept: list[Value] = []
         self._running: list[tuple[float, int, _Thread, _Task, Any]] = []
         self._sequence = 0
         self._now = 0.0
         self._ran = 0
         self._root = Frame("", None)
+        self._cheap: dict[int, bool] = {}
 
     def run(self) -> None:
         """Run everything; what is fetched is let go of at the end."""
@@ -165,16 +175,15 @@ class Executor:
         self._propagate(node, iteration, outputs, ready)
         for value in outputs or ():
             drop(value, free)
+        iteration.outstanding -= 1
+        self._clean(iteration, ready)
         self._schedule(thread, ready)
         thread.is_idle = True
-        iteration.outstanding -= 1
-        self._clean(iteration, ready := [])
-        self._schedule(thread, ready)
 
     def _schedule(self, thread: _Thread, ready: Sequence[_Task]) -> None:
         costly: _Task | None = None
         for task in ready:
-            if self._in_turn or task.is_dead or task.node.op in _CHEAP:
+            if task.is_dead or self._is_cheap(task):
                 thread.inline.append(task)
             else:
                 if costly is not None:
@@ -185,6 +194,16 @@ class Executor:
                 thread.pool.appendleft(costly)
             else:
                 thread.inline.append(costly)
+
+    def _is_cheap(self, task: _Task) -> bool:
+        """Tell whether a thread runs it itself, one after the other, and hands nothing on."""
+        node = task.node
+        known = self._cheap.get(node.number)
+        if known is None:
+            known = self._in_turn or node.op in _CHEAP
+            known = known or self._kernels.likely_seconds(node, task.values) < _SHORT
+            self._cheap[node.number] = known
+        return known
 
     def _propagate(
         self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
@@ -248,7 +267,7 @@ class Executor:
         taken = None
         if node.op == "Switch" and outputs is not None:
             taken = {slot for slot, value in enumerate(outputs) if value is not NOTHING}
-        for slot, number, place in node.consumers:
+        for slot, number, place in self._consumers.get(node.number, node.consumers):
             target = self._nodes[number]
             is_dead = outputs is None or (taken is not None and slot >= 0 and slot not in taken)
             value = None if is_dead or slot < 0 or outputs is None else outputs[slot]
@@ -332,7 +351,9 @@ class Executor:
 
     def _begin_queued(self, frame: Frame, ready: list[_Task]) -> None:
         queued, frame.queued = frame.queued, []
-        made = self._begin_iteration(frame, frame.newest + 1, ready)
+        made = frame.begin(frame.newest + 1)
         for node, value in queued:
             self._activate(node, made, (value,), ready)
             drop(value, self._kernels.free)
+        for node, value in frame.invariants:
+            self._activate(node, made, (value,), ready)

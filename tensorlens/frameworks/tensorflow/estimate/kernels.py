@@ -46,6 +46,7 @@ class Machine:
         scratch: what kernels take besides their results.
         unknown: told an operation whose results have no shape.
         costs: about how long an operation takes.
+        varied: what becomes of that in one run.
         forwards: whether results are written into inputs that nobody else reads.
     """
 
@@ -58,6 +59,7 @@ class Machine:
         unknown: Callable[[Node], None],
         forwards: bool = True,
         costs: CostOf = seconds,
+        varied: Callable[[float], float] = float,
     ) -> None:
         self.memory = memory
         self.variables = variables
@@ -66,7 +68,9 @@ class Machine:
         self._unknown = unknown
         self._forwards = forwards
         self._costs = costs
+        self._varied = varied
         self._constants: dict[int, Value] = {}
+        self._likely: dict[int, float] = {}
         self._place: Node | None = None
 
     def run(self, node: Node, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Buffer]]:
@@ -89,8 +93,15 @@ class Machine:
             self.memory.give(buffer.row, self._place)
 
     def seconds(self, node: Node, values: Sequence[Value]) -> float:
-        """Return about how long it takes."""
-        return self._costs(node, values)
+        """Return about how long it takes this time."""
+        return self._varied(self.likely_seconds(node, values))
+
+    def likely_seconds(self, node: Node, values: Sequence[Value]) -> float:
+        """Return about how long it takes: in a loop, as long as the first time."""
+        known = self._likely.get(node.number)
+        if known is None:
+            known = self._likely[node.number] = self._costs(node, values)
+        return known
 
     def allocate(self, nbytes: int, name: str | None = None) -> Buffer:
         """Return a new buffer, referred to by nobody."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import tf_optimizer
 
@@ -15,6 +15,13 @@ from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLAIN = ("s", "i", "f", "b")
+_LOOPS = "While"
+_BODY = "/body/_"
+"""In the name of an operation: what was inlined of a loop's body."""
+_MIXING = (
+    *("loop_optimization", "dependency_optimization", "arithmetic_optimization", "remapping"),
+    *("shape_optimization", "common_subgraph_elimination", "layout_optimizer"),
+)
 _TRAIN = "train_op"
 
 
@@ -35,9 +42,42 @@ def optimized(traced: Traced) -> list[Node]:
     kept = [each.op.name for each in graph.outputs] + [op.name for op in graph.control_outputs]
     kept += [each.placeholder for each in traced.feeds]
     given.collection_def[_TRAIN].node_list.value.extend(dict.fromkeys(kept))
+    found = tf_optimizer.OptimizeGraph(_settings(), given, verbose=False)
+    if any(node.op == _LOOPS for node in definition.node):
+        inlined = tf_optimizer.OptimizeGraph(_settings(_MIXING), given, verbose=False)
+        _sort_bodies(found, [node.name for node in inlined.node])
+    return nodes_of(found)
+
+
+def _settings(without: Sequence[str] = ()) -> Any:
     settings = config_pb2.ConfigProto()
-    settings.graph_options.rewrite_options.min_graph_nodes = -1
-    return nodes_of(tf_optimizer.OptimizeGraph(settings, given, verbose=False))
+    options = settings.graph_options.rewrite_options
+    options.min_graph_nodes = -1
+    for each in without:
+        setattr(options, each, rewriter_config_pb2.RewriterConfig.OFF)
+    return settings
+
+
+def _sort_bodies(found: Any, names: Sequence[str]) -> None:
+    """Sort the operations of each loop's body as they were once they were inlined.
+
+    What else is optimized mixes them up, in a way that depends on the rest of the graph; in the
+    graph that TensorFlow runs they are in this order (seen in partition graphs of 2.21).
+    """
+    ranks = {name: rank for rank, name in enumerate(names)}
+    places: dict[str, list[int]] = {}
+    for place, node in enumerate(found.node):
+        body, marked, _ = node.name.rpartition(_BODY)
+        if marked and node.name in ranks:
+            places.setdefault(body, []).append(place)
+    texts = [node.SerializeToString() for node in found.node]
+    for each in places.values():
+        ordered = sorted(each, key=lambda place: ranks[found.node[place].name])
+        moved = [texts[place] for place in ordered]
+        for place, text in zip(each, moved, strict=True):
+            texts[place] = text
+    for node, text in zip(found.node, texts, strict=True):
+        node.ParseFromString(text)
 
 
 def as_traced(traced: Traced) -> list[Node]:

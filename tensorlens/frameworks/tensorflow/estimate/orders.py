@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.tensorflow.estimate.costs import seconds
-from tensorlens.frameworks.tensorflow.estimate.held import Value
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node
-
 SEEDS = range(1, 32)
 _SPREAD = 1.0
-_MOST = 20_000
+_MOST = 12_000
 """Requests of all runs together after which no other order is tried."""
-_UNTRIED = 0.02
-"""What orders that were not tried may peak at beyond those that were, as a share."""
+_UNTRIED, _UNKNOWN = 0.02, 0.15
+"""What orders that were not tried may peak at beyond those that were, as a share: of all seeds,
+and where a run takes so long that a few must do."""
 _RUNTIME = 16 << 10
 """Bytes that a step has besides: constants of the graph, the iterator, states of generators."""
 
-CostOf = Callable[[Node, Sequence[Value]], float]
+BATCHES_AHEAD = 4
+"""What Keras' adapter of arrays holds besides the batch of the step, as measured of ``fit``."""
 
 
 class Meter:
@@ -64,20 +62,16 @@ class Orders:
     """How many orders were run."""
 
 
-def uneven(seed: int) -> CostOf:
-    """Return guesses that are off by chance, as times on a real machine are.
+def uneven(seed: int) -> Callable[[float], float]:
+    """Return what makes guesses be off by chance, as times on a real machine are.
 
     Args:
-        seed: the same one gives the same guesses; 0: none is off.
+        seed: the same one gives the same; 0: none is off.
     """
     if not seed:
-        return seconds
-    chance = random.Random(seed)
-
-    def cost(node: Node, values: Sequence[Value]) -> float:
-        return seconds(node, values) * chance.lognormvariate(0.0, _SPREAD)
-
-    return cost
+        return float
+    vary = random.Random(seed).lognormvariate
+    return lambda seconds: seconds * vary(0.0, _SPREAD)
 
 
 def in_many_orders(peak_of: Callable[[int], Meter]) -> Orders:
@@ -96,5 +90,6 @@ def in_many_orders(peak_of: Callable[[int], Meter]) -> Orders:
             break
     peaks.sort()
     low, high = peaks[0][0], peaks[-1][0]
-    low, high = int(low * (1 - _UNTRIED)), int(high * (1 + _UNTRIED)) + _RUNTIME
+    untried = _UNTRIED if len(peaks) == len(SEEDS) else _UNKNOWN
+    low, high = int(low * (1 - untried)), int(high * (1 + untried)) + _RUNTIME
     return Orders(peaks[len(peaks) // 2][1], low, high, len(peaks))

@@ -11,10 +11,12 @@ from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.costs import launched, seconds
 from tensorlens.frameworks.tensorflow.estimate.cpu import scratch as cpu_scratch
 from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
+from tensorlens.frameworks.tensorflow.estimate.edges import in_order_of_building
 from tensorlens.frameworks.tensorflow.estimate.executor import Executor
 from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Memory, Value, keep
-from tensorlens.frameworks.tensorflow.estimate.kernels import CostOf, Machine
+from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
 from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node
+from tensorlens.frameworks.tensorflow.estimate.orders import uneven
 from tensorlens.frameworks.tensorflow.estimate.tape import kept_until
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
 
@@ -33,7 +35,7 @@ class Play:
         hold: Callable[[Held, int], int],
         began: Callable[[], None],
         unknown: Callable[[Node], None],
-        costs: CostOf = seconds,
+        seed: int = 0,
     ) -> None:
         """Run it once.
 
@@ -42,7 +44,7 @@ class Play:
             hold: gives the row of what is there before the step, by its bytes.
             began: called when all of that is there.
             unknown: told an operation whose results have no shape.
-            costs: about how long operations take on a processor.
+            seed: of the order in which operations come that are ready together.
         """
         asked, traced = self.asked, self.traced
         variables: dict[str, Value] = {}
@@ -58,7 +60,8 @@ class Play:
             cpu_scratch if on_host else cuda.scratch_of(asked.card),
             unknown,
             forwards=not asked.eager,
-            costs=costs if on_host else launched,
+            costs=seconds if on_host else launched,
+            varied=uneven(seed),
         )
         numbers = {node.name: node.number for node in self.nodes}
         fetched = self._fetched(numbers)
@@ -66,13 +69,26 @@ class Play:
             until = kept_until(traced.calls, numbers)
             EagerRun(self.nodes, machine, until, {number for number, _ in fetched}).run()
         else:
-            Executor(self.nodes, machine, asked.threads, fetched, in_turn=not on_host).run()
+            order = in_order_of_building(self.nodes, seed) if on_host else None
+            Executor(
+                self.nodes,
+                machine,
+                asked.threads,
+                fetched,
+                in_turn=not on_host,
+                consumers=order,
+            ).run()
 
     def _fetched(self, numbers: Mapping[str, int]) -> set[tuple[int, int]]:
         outputs = ((each.op.name, each.value_index) for each in self.traced.graph.outputs)
         return {(numbers[name], slot) for name, slot in outputs if name in numbers}
 
 
+def bytes_of(each: Held) -> int:
+    """Return what it takes."""
+    return prod(each.shape) * ITEM_SIZES.get(each.dtype, 0)
+
+
 def _there(each: Held, hold: Callable[[Held, int], int]) -> Value:
-    nbytes = prod(each.shape) * ITEM_SIZES.get(each.dtype, 0)
+    nbytes = bytes_of(each)
     return keep(Value(Buffer(nbytes, hold(each, nbytes)), each.shape))

@@ -14,14 +14,18 @@ from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
 from tensorlens.frameworks.tensorflow.estimate.cpu import with_positions
-from tensorlens.frameworks.tensorflow.estimate.edges import in_order_of_building
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
-from tensorlens.frameworks.tensorflow.estimate.orders import Meter, Orders, in_many_orders, uneven
+from tensorlens.frameworks.tensorflow.estimate.orders import (
+    BATCHES_AHEAD,
+    Meter,
+    Orders,
+    in_many_orders,
+)
 from tensorlens.frameworks.tensorflow.estimate.places import Places
-from tensorlens.frameworks.tensorflow.estimate.playing import Play
+from tensorlens.frameworks.tensorflow.estimate.playing import Play, bytes_of
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
 from tensorlens.records.events import Label
 from tensorlens.records.traces import Caution, Trace
@@ -44,11 +48,11 @@ def run(model: Any, asked: Asked) -> Trace:
     on_host = asked.device == "cpu"
     if on_host and not asked.eager:
         with_positions(nodes)
-        in_order_of_building(nodes)
+    batch = sum(bytes_of(each) for each in traced.feeds)
     found = Trace(
         framework="tensorflow",
         formulas=popular(traced.layers, asked.batch),
-        cautions=cautions(nodes, asked, traced.layers),
+        cautions=cautions(nodes, asked, traced.layers, batch),
         versions={
             "tensorflow": str(tf.__version__),
             "keras": str(keras.__version__),
@@ -57,10 +61,13 @@ def run(model: Any, asked: Asked) -> Trace:
     )
     play = Play(traced, nodes, asked)
     seed = 0
-    if on_host and not asked.eager and asked.threads > 1:
+    if on_host and not asked.eager:
         orders = in_many_orders(lambda seed: _metered(play, seed))
-        seed, found.spread = orders.typical, (orders.low, orders.high)
+        seed, found.spread = orders.typical, (orders.low, orders.high + BATCHES_AHEAD * batch)
         found.cautions += _told(orders)
+    elif on_host:
+        peak = _metered(play, 0).peak
+        found.spread = peak, peak + BATCHES_AHEAD * batch
     ledger = Ledger(found, "cpu" if on_host else "cuda:0", Places(found.log, traced.graph).of)
     _label_gradients(traced, nodes, ledger)
     play.run(
@@ -68,7 +75,7 @@ def run(model: Any, asked: Asked) -> Trace:
         lambda each, nbytes: ledger.hold(nbytes, _label(each)),
         lambda: ledger.mark("step 1"),
         _Unknown(found),
-        uneven(seed),
+        seed,
     )
     ledger.mark("end")
     found.log.sources = sources_of(found.log, linecache.getlines)
@@ -94,7 +101,7 @@ def _metered(play: Play, seed: int) -> Meter:
         lambda each, nbytes: meter.take(nbytes, None),
         lambda: None,
         lambda node: None,
-        uneven(seed),
+        seed,
     )
     return meter
 

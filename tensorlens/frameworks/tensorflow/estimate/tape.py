@@ -56,12 +56,23 @@ def forget_gradients(graph: Any) -> None:
     graph and all the weights that this captured.
     """
     registered = ops.gradient_registry._registry
-    for operation in graph.get_operations():
+    for operation in _operations(graph):
         # of operations that have none asking would raise
         if "_gradient_op_type" in operation.node_def.attr:
             name = operation.get_attr("_gradient_op_type").decode()
             if name.startswith("CustomGradient-"):
                 registered.pop(name, None)
+
+
+def _operations(graph: Any) -> Iterator[Any]:
+    """Yield the operations of a graph, and those of the branches and loops in it."""
+    for operation in graph.get_operations():
+        yield operation
+        for value in operation.node_def.attr.values():
+            if value.WhichOneof("value") == "func":
+                inner = getattr(graph._get_function(value.func.name), "graph", None)
+                if inner is not None:
+                    yield from _operations(inner)
 
 
 def kept_until(calls: Sequence[GradientCall], numbers: Mapping[str, int]) -> Mapping[int, int]:

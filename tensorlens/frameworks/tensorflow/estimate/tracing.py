@@ -66,27 +66,28 @@ def trace(model: Any, asked: Asked) -> Traced:
     """
     outer = StepGraph()
     make, configuration = _optimizer(model, asked)
-    with outer.as_default(), names_and_seeds_kept():
-        made = model
-        if asked.policy is not None and asked.policy != model.dtype_policy.name:
-            made = with_policy(model, asked.policy)
-        elif not is_built(model):
-            made = made_anew(model)
-            build(made, inputs_of(made, asked)[0])
-        twin = twin_of(made)
-        try:
-            made_optimizer = make(**configuration)
-        except ValueError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(f"optimizer={asked.optimizer!r}: {reason}") from None
-        _compile(twin, model, asked, made_optimizer)
-        inputs, names = inputs_of(made, asked)
-        targets = targets_of(twin, inputs, twin.loss)
-        optimizer = twin.optimizer
-        gradients: dict[str, str] = {}
-        if optimizer is not None:
-            optimizer.build(twin.trainable_variables)
-            _note_gradients(optimizer, gradients)
+    with names_and_seeds_kept():
+        with outer.as_default():
+            made = model
+            if asked.policy is not None and asked.policy != model.dtype_policy.name:
+                made = with_policy(model, asked.policy)
+            elif not is_built(model):
+                made = made_anew(model)
+                build(made, inputs_of(made, asked)[0])
+            twin = twin_of(made)
+            try:
+                made_optimizer = make(**configuration)
+            except ValueError as error:
+                reason = " ".join(str(error).split())[:200]
+                raise UsageError(f"optimizer={asked.optimizer!r}: {reason}") from None
+            _compile(twin, model, asked, made_optimizer)
+            inputs, names = inputs_of(made, asked)
+            targets = targets_of(twin, inputs, twin.loss)
+            optimizer = twin.optimizer
+            gradients: dict[str, str] = {}
+            if optimizer is not None:
+                optimizer.build(twin.trainable_variables)
+                _note_gradients(optimizer, gradients)
         step = tf.function(twin.train_step, autograph=False)
         calls: list[GradientCall] = []
         with noting_gradients(calls), unrolled(made) if asked.eager else nullcontext():

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras.train_steps.policies import with_dtype
 
 _TRACKED = "_tracker"
 _DEPENDENCIES = "_self_unconditional_"
@@ -127,22 +128,10 @@ def with_policy(model: Any, policy: str) -> Any:
     """
     import keras
 
-    configuration = _with_dtype(model.get_config(), policy)
+    configuration = with_dtype(model.get_config(), policy)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
         return type(model).from_config(configuration)
     finally:
         keras.config.set_dtype_policy(before)
-
-
-def _with_dtype(value: Any, policy: str) -> Any:
-    if isinstance(value, dict):
-        if value.get("class_name") in ("DTypePolicy", "Policy") and "config" in value:
-            return {**value, "config": {**value["config"], "name": policy}}
-        return {key: _with_dtype(each, policy) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_with_dtype(each, policy) for each in value]
-    if isinstance(value, tuple):
-        return tuple(_with_dtype(each, policy) for each in value)
-    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.heap.objects import without_tuples
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.fake.tracker import Tracker
 from tensorlens.records.events import Label
@@ -33,7 +33,7 @@ class BlockNames:
     def look(self) -> None:
         """Name what models and optimizers hold now, and the gradients there are."""
         self._looks += 1
-        objects = gc.get_objects()
+        objects = without_tuples()
         found = [each for each in objects if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
         optimizers = [each for each in found if isinstance(each, torch.optim.Optimizer)]

@@ -19,18 +19,22 @@ from tensorlens.frameworks.torch.fake.inputs import name_inputs
 from tensorlens.frameworks.torch.fake.jobs import Job
 from tensorlens.frameworks.torch.fake.memory.attention import FusedAttention
 from tensorlens.frameworks.torch.fake.memory.attention_memory import AttentionTemporaries
+from tensorlens.frameworks.torch.fake.memory.host_kernels import HostKernels
 from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries
 from tensorlens.frameworks.torch.fake.memory.workspaces import Workspaces
 from tensorlens.frameworks.torch.fake.names import BlockNames
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-from tensorlens.frameworks.torch.fake.steps import Steps, beginning
 from tensorlens.frameworks.torch.fake.surroundings.compiled import compiling
+from tensorlens.frameworks.torch.fake.surroundings.copies import copying
 from tensorlens.frameworks.torch.fake.surroundings.distributed import distributed
 from tensorlens.frameworks.torch.fake.surroundings.host import on_host
 from tensorlens.frameworks.torch.fake.surroundings.loading import loading
 from tensorlens.frameworks.torch.fake.surroundings.threads import in_threads
 from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, noting_nodes
 from tensorlens.frameworks.torch.fake.values.answers import answering
+from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
+from tensorlens.frameworks.trying.beginning import beginning
+from tensorlens.frameworks.trying.steps import Steps
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
 
@@ -76,7 +80,7 @@ def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> 
         enter = stage.enter_context
         enter(told_to(cautions))
         enter(_defaults())
-        hidden = None
+        hidden: HiddenOf | None = HostKernels.here() if job.device == "cpu" else None
         if job.device == "cuda":
             card = job.card or H100
             hidden = Together(
@@ -86,6 +90,7 @@ def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> 
         enter(answering(cautions))
         enter(loading(cautions))
         enter(compiling(cautions))
+        enter(copying())
         enter(in_threads())
         enter(distributed(job.world_size if job.world_size > 1 else None, 0, cautions))
         enter(FakeTensorMode(allow_non_fake_inputs=True))
@@ -96,7 +101,7 @@ def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> 
             enter(setting())
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(TraceMeter(tracker))
-        steps = Steps(job.steps, tracker, tell)
+        steps = Steps(job.steps, tracker, tell, OptimizerSteps)
         program = job.program
         steps.run(
             program,

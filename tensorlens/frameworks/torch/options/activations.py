@@ -16,6 +16,7 @@ from tensorlens.frameworks.torch.options.stage import (
     Option,
     Stage,
     repeated_blocks,
+    stepping_classes,
     wrapped,
 )
 
@@ -43,7 +44,7 @@ class Autocast(Option):
                     (torch.autograd, "backward"),
                     (torch.autograd, "grad"),
                     (torch.Tensor, "backward"),
-                    *((kind, "step") for kind in _optimizer_classes()),
+                    *((kind, "step") for kind in stepping_classes()),
                 ):
                     stack.enter_context(wrapped(owner, name, self._outside))
                 yield
@@ -183,12 +184,3 @@ _PRODUCTS = {
     *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
     *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_cudnn_attention"),
 }
-
-
-def _optimizer_classes() -> Iterator[type]:
-    waiting = [torch.optim.Optimizer]
-    while waiting:
-        kind = waiting.pop()
-        waiting += kind.__subclasses__()
-        if kind is not torch.optim.Optimizer and "step" in vars(kind):
-            yield kind

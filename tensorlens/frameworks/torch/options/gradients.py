@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.options.stage import CannotApply, Option, Stage, Step, wrapped
+from tensorlens.frameworks.torch.options.stage import (
+    CannotApply,
+    Option,
+    Stage,
+    Step,
+    stepping_classes,
+    wrapped,
+)
 
 
 class SetToNone(Option):
@@ -116,17 +123,9 @@ def _optimizer_steps(option: Accumulate) -> Iterator[None]:
         return step
 
     with contextlib.ExitStack() as stack:
-        for kind in _classes(torch.optim.Optimizer):
-            if "step" in vars(kind) and kind is not torch.optim.Optimizer:
-                stack.enter_context(wrapped(kind, "step", asking))
+        for kind in stepping_classes():
+            stack.enter_context(wrapped(kind, "step", asking))
         yield
-
-
-def _classes(kind: type) -> Iterator[type]:
-    children: list[type] = kind.__subclasses__()
-    for child in children:
-        yield child
-        yield from _classes(child)
 
 
 def _number(value: Any) -> float | None:

@@ -1,27 +1,22 @@
-"""A trial run for real: its steps, their peaks, their time and their losses."""
+"""A trial run for real on torch."""
 
 from __future__ import annotations
 
-import gc
-import random
-import re
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
 from tensorlens.frameworks.torch.failures import failed_request
-from tensorlens.frameworks.torch.fake.steps import Steps
-from tensorlens.frameworks.torch.fake.tracker import Tracker
-from tensorlens.frameworks.torch.options.limits import give_back_heap, limited
-from tensorlens.frameworks.torch.options.losses import loss_of
-from tensorlens.frameworks.torch.options.program import Optioned
-from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Result, Trial, Trouble
-
-_RESIDENT = re.compile(r"VmHWM:\s*(\d+) kB")
-_NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
+from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
+from tensorlens.frameworks.torch.options.limits import limited
+from tensorlens.frameworks.torch.options.losses import number
+from tensorlens.frameworks.torch.options.program import optioned
+from tensorlens.frameworks.trials import Measured, Result, Trial
+from tensorlens.frameworks.trying.memory import peak_resident
+from tensorlens.frameworks.trying.optioned import Optioned
+from tensorlens.frameworks.trying.running import run_trial
 
 
 def run(trial: Trial, tell: Callable[[int], None]) -> Result:
@@ -34,65 +29,39 @@ def run(trial: Trial, tell: Callable[[int], None]) -> Result:
     Raises:
         CannotApply: the option cannot work here.
     """
-    if trial.limit is not None:
-        _rehearse(trial)
-    _seed()
-    meter = Meter(trial.device)
-    losses: list[float | None] = []
-    optioned = Optioned(trial.program, trial.choice, trial.batch, estimated=False)
+    return run_trial(trial, tell, _Bench())
 
-    def call(step: Callable[[], Any]) -> None:
-        losses.append(loss_of(step()))
-        meter.wait()
 
-    steps = Steps(trial.warmup + trial.steps, cast(Tracker, meter), tell)
-    try:
-        with limited(trial.limit):
-            steps.run(trial.program, optioned.begin, call)
-    except BaseException as error:
+class _Bench:
+    """What torch brings to the running of a trial."""
+
+    def seed(self) -> None:
+        torch.manual_seed(0)
+
+    def meter(self, device: str | None) -> Meter:
+        return Meter(device)
+
+    def optioned(self, trial: Trial, batch: int | None) -> Optioned:
+        return optioned(trial.program, trial.choice, batch, estimated=False)
+
+    def follow(self, act: Callable[[], None]) -> OptimizerSteps:
+        return OptimizerSteps(act)
+
+    def number(self, tensor: Any) -> float | None:
+        return number(tensor)
+
+    def refusal(self, error: BaseException, *, limited: bool) -> str | None:
         request = failed_request(error)
-        if request is None:
-            raise
-        return Trouble(OUT_OF_MEMORY, request.text)
-    optioned.finished()
-    known = [loss for loss in losses if loss is not None]
-    figures = meter.figures()
-    missing = dict(figures.missing)
-    has_losses = bool(known) and len(known) == len(losses)
-    if not has_losses:
-        missing["losses"] = _NO_LOSS
-    return Measured(
-        device=figures.device,
-        peak_allocated=figures.peak_allocated,
-        peak_reserved=figures.peak_reserved,
-        setup_allocated=figures.setup_allocated,
-        seconds=tuple(steps.seconds[trial.warmup :]),
-        losses=tuple(known) if has_losses else None,
-        notes=tuple(optioned.stage.notes),
-        missing=missing,
-    )
+        return None if request is None else request.text
 
+    def limited(self, nbytes: int | None) -> AbstractContextManager[None]:
+        return limited(nbytes)
 
-def _rehearse(trial: Trial) -> None:
-    """Run one small step and leave nothing of it, so that libraries are loaded and threads run."""
-    if trial.rehearsal is None or torch.cuda.is_available():
-        return
-    optioned = Optioned(trial.program, trial.choice, trial.rehearsal, estimated=False)
-    step = optioned.begin()
-    if step is not None:
-        step()
-    del step, optioned
-    gc.collect()
-    give_back_heap()
+    def rehearses(self) -> bool:
+        return not torch.cuda.is_available()
 
-
-def _seed() -> None:
-    """Let every option begin with the same random numbers; the program may seed its own."""
-    random.seed(0)
-    torch.manual_seed(0)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(0)
+    def cleared(self) -> None:
+        """Nothing is left."""
 
 
 class Meter:
@@ -141,7 +110,7 @@ class Meter:
         setup = self._setup.get(device, 0)
         if device == "cpu":
             missing = dict(self._counter.missing)
-            resident = _peak_resident()
+            resident = peak_resident()
             if resident is None:
                 missing["peak_reserved"] = "this system does not tell the peak of the resident set"
             return Measured(device, self._peak, resident, setup, (), None, missing=missing)
@@ -157,11 +126,3 @@ class Meter:
 
 def _cuda_devices() -> range:
     return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-
-
-def _peak_resident() -> int | None:
-    try:
-        match = _RESIDENT.search(Path("/proc/self/status").read_text())
-    except OSError:
-        return None
-    return None if match is None else int(match[1]) * 1024

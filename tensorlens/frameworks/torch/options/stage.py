@@ -1,41 +1,35 @@
-"""Where options act: around the making of a step and around the step, from outside of both."""
+"""What options of torch know of the program: its models and the blocks that these repeat."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from tensorlens.frameworks.trials import CannotApply
+from tensorlens.frameworks.heap.objects import without_tuples
+from tensorlens.frameworks.trying import stage
+from tensorlens.frameworks.trying.stage import CannotApply, Step, wrapped
 
-__all__ = ["CannotApply", "Option", "Stage"]
+__all__ = [
+    "CannotApply",
+    "Option",
+    "Stage",
+    "Step",
+    "repeated_blocks",
+    "stepping_classes",
+    "wrapped",
+]
 
-Step = Callable[[], Any]
 
-
-class Stage:
-    """What options know of the program, and what they have to say.
-
-    Args:
-        estimated: whether it runs on tensors without data.
-        batch: what the function that makes the step is called with; None: nothing.
-    """
-
-    def __init__(self, *, estimated: bool, batch: int | None) -> None:
-        self.estimated = estimated
-        self.batch = batch
-        self.notes: list[str] = []
+class Stage(stage.Stage):
+    """What options know of the program, and what they have to say."""
 
     def models(self) -> list[torch.nn.Module]:
         """Return the modules with parameters that are in no other one, in the order they came.
 
         Every module alive is looked at, wherever it is kept; no code of theirs runs.
         """
-        found = [item for item in gc.get_objects() if issubclass(type(item), torch.nn.Module)]
+        found = [item for item in without_tuples() if issubclass(type(item), torch.nn.Module)]
         inside = {
             id(child) for module in found for child in (vars(module).get("_modules") or {}).values()
         }
@@ -49,34 +43,8 @@ class Stage:
         raise CannotApply("no model: no nn.Module with parameters is alive after make_step()")
 
 
-class Option:
-    """One setting; each method is a place where it can act."""
-
-    def __init__(self, value: Any, stage: Stage) -> None:
-        self.value = value
-        self.stage = stage
-
-    def building(self) -> AbstractContextManager[Any]:
-        """Return what is entered while the step is made."""
-        return nullcontext()
-
-    def built(self) -> None:
-        """Act on the models, before the first step."""
-
-    def stepping(self) -> AbstractContextManager[Any]:
-        """Return what is entered around each step."""
-        return nullcontext()
-
-    def around(self, step: Step) -> Step:
-        """Return the step to run in the place of ``step``."""
-        return step
-
-    def finished(self) -> None:
-        """Say after the steps whether it could do anything.
-
-        Raises:
-            CannotApply: it changed nothing.
-        """
+Option = stage.Option[Stage]
+"""One setting."""
 
 
 def repeated_blocks(models: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
@@ -91,6 +59,19 @@ def repeated_blocks(models: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
     return found
 
 
+def stepping_classes() -> list[type]:
+    """Return the classes of optimizers that have a ``step`` of their own, each once."""
+    waiting: list[type] = [torch.optim.Optimizer]
+    found: dict[int, type] = {}
+    while waiting:
+        kinds: list[type] = waiting.pop().__subclasses__()
+        for kind in kinds:
+            if id(kind) not in found:
+                found[id(kind)] = kind
+                waiting.append(kind)
+    return [kind for kind in found.values() if "step" in vars(kind)]
+
+
 def _look(module: torch.nn.Module, found: list[torch.nn.Module]) -> None:
     children = list(module.children())
     blocks: list[torch.nn.Module] = []
@@ -102,21 +83,6 @@ def _look(module: torch.nn.Module, found: list[torch.nn.Module]) -> None:
     for child in children:
         if all(child is not block for block in blocks):
             _look(child, found)
-
-
-@contextlib.contextmanager
-def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute by what ``make`` makes of it, while it is entered."""
-    own = vars(owner).get(name)
-    replacement = make(getattr(owner, name))
-    setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:

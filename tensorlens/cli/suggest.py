@@ -1,0 +1,107 @@
+"""``tensorlens suggest``: the changes that would save most at the peak, and what they really do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from tensorlens.cli.output import Output, add_options
+from tensorlens.cli.viewing import give
+from tensorlens.comparing.options import parsed
+from tensorlens.errors import UsageError
+from tensorlens.estimating.worker import ProgramFailed
+
+_EPILOG = """\
+examples:
+  tensorlens suggest train:make_step
+  tensorlens suggest train.py:make_step --verify --top 5
+  tensorlens suggest train:make_step --set batch=64 -o changes.html
+  tensorlens suggest run.tlens
+
+PROGRAM is a function that builds model, optimizer and data and returns step();
+or a recording: a .tlens file, or torch's memory snapshot. It runs once, in a
+process of its own, and is recorded; each change is tried on that recording.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to the ``tensorlens`` command line."""
+    parser = subparsers.add_parser(
+        "suggest",
+        help="which changes would save most at the peak",
+        description="Record a program's step and tell which changes would save most at its peak,\n"
+        "each with its predicted saving.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "program", metavar="PROGRAM", help="module:function, file.py:function or a recording"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="run the step with each change, and measure"
+    )
+    parser.add_argument("--device", metavar="NAME", help="whose memory: cpu, cuda:0")
+    for name, text in (
+        ("top", "how many changes (3)"),
+        ("batch", "what the function is called with"),
+        ("warmup", "steps before those that are timed (1)"),
+        ("steps", "steps that follow (2)"),
+        ("repeats", "runs of each change to verify (1)"),
+    ):
+        parser.add_argument(f"--{name}", metavar="N", type=int, help=text)
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="after which a process is ended"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="arguments",
+        help="a keyword argument of the function; repeatable",
+    )
+    add_options(parser, "the suggestions")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the suggestions; return 0, or 1 where the program failed.
+
+    Raises:
+        TensorlensError: the output cannot be written, or a recording not be read.
+        UsageError: something of what is asked makes no sense.
+    """
+    output = Output.checked(args.output, args.force) if args.output else None
+    names = ("top", "batch", "warmup", "steps", "repeats", "timeout", "device")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    from tensorlens.suggesting import suggest
+
+    try:
+        found = suggest(
+            _program(args.program),
+            verify=args.verify,
+            arguments=parsed(args.arguments, {}).get("arguments", {}),
+            **given,
+        )
+    except ProgramFailed as error:
+        if error.details and sys.stderr is not None:
+            sys.stderr.write(error.details.rstrip("\n") + "\n")
+        raise
+    give(found, output, None)
+    return 0
+
+
+def _program(typed: str) -> Any:
+    """Return the recording in a file, where it is one; else the program as it was typed."""
+    if typed.endswith(".py") or ":" in typed or not Path(typed).is_file():
+        return typed
+    from tensorlens.records.loading import load
+    from tensorlens.records.recordings import Recording
+
+    found = load(typed)
+    if not isinstance(found, Recording):
+        raise UsageError(f"{typed} is no recording: give a .tlens file, or module:function")
+    return found

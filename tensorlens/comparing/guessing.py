@@ -1,0 +1,101 @@
+"""Which framework a program is of, by what it imports; nothing of it is imported or run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from tensorlens.estimating.programs import search_path
+from tensorlens.frameworks.trials import OPTIONS, Program
+
+_USUAL = "torch"
+_KERAS = "keras"
+
+
+def framework_of(make_step: Any, program: Program) -> str:
+    """Return the framework of a program: torch's where nothing tells.
+
+    A function is of what it names, or else of what its module imports; a program given by its
+    place of what that file imports. Keras is TensorFlow's unless ``KERAS_BACKEND`` is torch.
+
+    Args:
+        make_step: what was given: a function, or a text.
+        program: the same, checked.
+    """
+    found = _of_source(program) if isinstance(make_step, str) else _of_function(make_step)
+    return next(found, _USUAL)
+
+
+def _of_function(function: Any) -> Iterator[str]:
+    function = getattr(function, "func", function)
+    code = getattr(function, "__code__", None)
+    held = getattr(function, "__globals__", {})
+    if isinstance(code, CodeType):
+        for name in _names(code):
+            yield from _framework(_module_of(held.get(name, name)))
+    for item in list(held.values()):
+        if isinstance(item, ModuleType):
+            yield from _framework(item.__name__)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _module_of(item: Any) -> str:
+    """Return the module that a global is, or is of; a name that is no global may be imported."""
+    if isinstance(item, str):
+        return item
+    if isinstance(item, ModuleType):
+        return item.__name__
+    return str(getattr(item, "__module__", ""))
+
+
+def _of_source(program: Program) -> Iterator[str]:
+    path = _file_of(program)
+    if path is None:
+        return
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        # whoever runs it will say so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _framework(alias.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from _framework(node.module)
+
+
+def _file_of(program: Program) -> Path | None:
+    if program.file is not None:
+        return Path(program.file)
+    names = (program.module or "").split(".")
+    places = (Path(folder, *names) for folder in search_path())
+    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _framework(module: str) -> Iterator[str]:
+    root = module.partition(".")[0]
+    if root in OPTIONS:
+        yield root
+    elif root == _KERAS:
+        yield _backend()
+
+
+def _backend() -> str:
+    keras = sys.modules.get(_KERAS)
+    name = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if keras is not None and hasattr(keras, "config"):
+        name = keras.config.backend()
+    return name if name in OPTIONS else _USUAL

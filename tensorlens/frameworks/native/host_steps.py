@@ -1,0 +1,116 @@
+"""What is allocated on the host after each step of a loop, and which blocks of which are left."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Protocol
+
+from tensorlens.frameworks.base import Counter, Left, StepFigures
+from tensorlens.frameworks.native.allocator import NativeAllocator
+from tensorlens.frameworks.native.living import LivingBlocks
+from tensorlens.records.tensors import SourceLine
+
+_lock = threading.Lock()
+_era = 0
+
+
+class Blocks(Protocol):
+    """Blocks that live, in columns."""
+
+    @property
+    def address(self) -> array[int]:
+        """Where each begins."""
+
+    @property
+    def size(self) -> array[int]:
+        """Bytes."""
+
+    @property
+    def birth(self) -> array[int]:
+        """Number of the line that made it."""
+
+    @property
+    def era(self) -> array[int]:
+        """What had been set last when it was made."""
+
+
+class HostSteps:
+    """Follows a loop on the host; a framework adds what it knows of its devices.
+
+    Args:
+        counter: of host memory.
+        allocator: that counts exactly; None where the counter is a fallback.
+    """
+
+    def __init__(self, counter: Counter, allocator: NativeAllocator | None) -> None:
+        self._counter = counter
+        self._allocator = allocator
+        self._blocks = LivingBlocks(allocator) if allocator is not None else None
+        self._lines: dict[int, SourceLine | None] = {-1: None}
+        self._begun: list[int] = []
+        """The eras in which this loop's steps began: several loops may be followed at once."""
+
+    def begin(self) -> None:
+        """Say that the next step begins: blocks from now on are of it; the first one is 0."""
+        global _era
+        with _lock:
+            _era += 1
+            self._begun.append(_era)
+            self._set_era(_era)
+
+    def left(self, since: int) -> Left | None:
+        """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
+        parts = self._living(self._begun[since])
+        if not parts:
+            return None
+        left = Left(array("Q"), array("q"), array("i"), array("i"))
+        for part in parts:
+            left.address.extend(part.address)
+            left.size.extend(part.size)
+            left.birth.extend(part.birth)
+            left.step.extend(bisect_right(self._begun, era) - 1 for era in part.era)
+        return left
+
+    def line(self, birth: int) -> SourceLine | None:
+        """Return the line of a number in the figures; None for what is not known."""
+        if birth not in self._lines:
+            found = self._line(birth)
+            if found is None:
+                return None
+            self._lines[birth] = found
+        return self._lines[birth]
+
+    def device(self, birth: int) -> str:
+        """Return the device of the blocks with a number in the figures."""
+        return "cpu"
+
+    def _set_era(self, era: int) -> None:
+        if self._blocks is not None:
+            self._blocks.set_era(era)
+
+    def _living(self, era: int) -> list[Blocks]:
+        """Return the blocks of an era or a later one that live, in parts."""
+        return [] if self._blocks is None else [self._blocks.living(era)]
+
+    def _line(self, birth: int) -> SourceLine | None:
+        if self._allocator is None:
+            return None
+        return SourceLine(*self._allocator.birth_line(birth))
+
+    def _figures(self, devices: Mapping[str, Counter]) -> StepFigures:
+        """Return what is allocated now, on the host by line and on devices in sum."""
+        now = self._counter.reader()()
+        allocated = {"cpu": now[0]} if self._allocator is not None else {}
+        reserved = {"cpu": now[2]}
+        for name, counter in devices.items():
+            now = counter.reader()()
+            allocated[name], reserved[name] = now[0], now[2]
+        lines: dict[int, tuple[int, int]] = {}
+        if self._blocks is not None:
+            totals = self._blocks.totals()
+            columns = zip(totals.birth, totals.blocks, totals.bytes, strict=True)
+            lines = {birth: (blocks, nbytes) for birth, blocks, nbytes in columns}
+        return StepFigures(allocated, reserved, lines)

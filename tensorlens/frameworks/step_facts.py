@@ -1,0 +1,78 @@
+"""What a framework can tell of a program's steps that no log of allocations has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ZERO_GRAD, BACKWARD = "tensorlens: zero_grad", "tensorlens: backward"
+"""Names of the marks at the calls of ``zero_grad()``, and where a backward pass begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One of the blocks that a model repeats."""
+
+    path: str
+    """As recordings have it: ``net.layers.0``."""
+    kind: str
+    """The name of its class."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOptimizer:
+    """An optimizer of the program."""
+
+    kind: str
+    """The name of its class."""
+    momentum: bool
+    """Whether it is one that keeps momentum because it was asked to (``momentum=0.9``)."""
+    decays: bool
+    """Whether it was asked for a weight decay other than its class's own."""
+    largest: int
+    """Bytes of its largest parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A variable of a function that waits for backward, which backward has no use for."""
+
+    name: str
+    function: str
+    filename: str
+    lineno: int
+    """The line that calls backward."""
+    address: int
+    """Of its storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A queue of batches ahead of the step."""
+
+    name: str
+    """``DataLoader, 2 workers x prefetch 2``."""
+    batches: int
+    """At most."""
+    workers: int
+    batch_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What is known of the steps."""
+
+    blocks: tuple[Block, ...] = ()
+    optimizers: tuple[MadeOptimizer, ...] = ()
+    sets_to_none: bool | None = None
+    """What the last ``zero_grad()`` of the program was called with; None: it calls none."""
+    is_lower: bool = False
+    """Whether autocast is on in the step, or parameters are in lower precision already."""
+    has_8bit: bool = False
+    """Whether bitsandbytes is installed."""
+    waiting: tuple[Waiting, ...] = ()
+    own_results: tuple[int, ...] = ()
+    """Addresses of what autograd keeps for nothing but the operator that computed it, when the
+    last backward pass begins."""
+    queues: tuple[Ahead, ...] = ()
+    is_whole: bool = False
+    """Whether it is a whole program, which built-in options cannot be put around."""

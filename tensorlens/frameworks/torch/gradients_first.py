@@ -1,0 +1,24 @@
+"""A step that begins without the gradients of the one before."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def gradients_first(make_step: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
+    """Make the step, and return it with ``zero_grad()`` of all optimizers called before it."""
+    step = make_step()
+    optimizers = [
+        each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)
+    ]
+
+    def run() -> Any:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        return step()
+
+    return run

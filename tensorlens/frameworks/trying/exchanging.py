@@ -1,0 +1,88 @@
+"""Instances of other classes in the place of those that a program makes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Make = Callable[[type, dict[str, Any]], Any]
+
+
+@contextlib.contextmanager
+def exchanging(kind: type, make: Make) -> Iterator[None]:
+    """Let ``make`` make what is asked of a class and of those derived from it.
+
+    Args:
+        kind: the class.
+        make: called with the class that was asked for and with the arguments by name; it returns
+            an initialised instance of any class. What it makes meanwhile is made as ever.
+    """
+    is_inside = False
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_inside
+        is_copy = not args and not kwargs and not _takes_nothing(cls)
+        if is_inside or is_copy:
+            return object.__new__(cls)
+        is_inside = True
+        try:
+            made = make(cls, given(cls, args, kwargs))
+        finally:
+            is_inside = False
+        if isinstance(made, cls):
+            _initialised_once(made)
+        return made
+
+    kind.__new__ = new  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        # taken away, the class would refuse arguments ever after (object_new of CPython)
+        kind.__new__ = _plain  # type: ignore[method-assign,assignment]
+
+
+def given(cls: type, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a class by name."""
+    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+    bound = signature.bind(None, *args, **kwargs)
+    found = dict(bound.arguments)
+    found.pop(next(iter(signature.parameters)), None)
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(found.pop(parameter.name, {}))
+    return found
+
+
+def accepted(kind: type, found: dict[str, Any], kept: tuple[str, ...]) -> dict[str, Any]:
+    """Return those of the arguments kept that a class takes."""
+    takes = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+    return {name: found[name] for name in kept if name in found and name in takes}
+
+
+def _takes_nothing(cls: type) -> bool:
+    """Tell whether an instance can be made without arguments."""
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
+    loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return all(each.default is not each.empty or each.kind in loose for each in parameters)
+
+
+def _plain(cls: type, *args: Any, **kwargs: Any) -> Any:
+    return object.__new__(cls)
+
+
+def _initialised_once(made: Any) -> None:
+    """Keep Python from calling ``__init__`` once more, with the arguments of the first class."""
+    kind = type(made)
+    init = kind.__init__
+
+    @functools.wraps(init)
+    def skipping(instance: Any, *args: Any, **kwargs: Any) -> None:
+        if instance is made:
+            kind.__init__ = init
+            return
+        init(instance, *args, **kwargs)
+
+    kind.__init__ = skipping

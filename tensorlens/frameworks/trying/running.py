@@ -1,0 +1,130 @@
+"""A trial run for real: its steps, their peaks, their time and their losses."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Result, Trial, Trouble
+from tensorlens.frameworks.trying.losses import loss_of
+from tensorlens.frameworks.trying.memory import give_back_heap
+from tensorlens.frameworks.trying.optioned import Optioned
+from tensorlens.frameworks.trying.steps import Followed, Marks, Steps
+
+_NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
+
+
+class Meter(Marks, Protocol):
+    """Takes the marks of steps, and reads the peaks."""
+
+    def wait(self) -> None:
+        """Return when devices have done all that they were asked to."""
+
+    def figures(self) -> Measured:
+        """Return the peaks."""
+
+
+class Bench(Protocol):
+    """What a framework brings to the running of a trial."""
+
+    def seed(self) -> None:
+        """Let the framework's generators of random numbers begin with 0."""
+
+    def meter(self, device: str | None) -> Meter:
+        """Return what measures from here on; ``device``: whose figures are wanted."""
+
+    def optioned(self, trial: Trial, batch: int | None) -> Optioned:
+        """Return the program with its option around it."""
+
+    def follow(self, act: Callable[[], None]) -> Followed:
+        """Call ``act`` after each step of an optimizer."""
+
+    def number(self, tensor: Any) -> float | None:
+        """Return the number in a tensor; raise NotATensor for what is none."""
+
+    def refusal(self, error: BaseException, *, limited: bool) -> str | None:
+        """Return what was asked for if the error is for want of memory, else None."""
+
+    def limited(self, nbytes: int | None) -> AbstractContextManager[None]:
+        """Let the program have so many bytes from here on; None: as many as there are."""
+
+    def rehearses(self) -> bool:
+        """Tell whether one small step comes before a limit, for what libraries load."""
+
+    def cleared(self) -> None:
+        """Leave nothing of the rehearsal."""
+
+
+def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result:
+    """Run a trial and return what it came to.
+
+    Args:
+        trial: what to run.
+        tell: called with the number of steps done.
+        bench: of the framework.
+
+    Raises:
+        CannotApply: the option cannot work here.
+    """
+    if trial.limit is not None and trial.rehearsal is not None and bench.rehearses():
+        _rehearse(trial, bench)
+    _seed(bench)
+    meter = bench.meter(trial.device)
+    losses: list[float | None] = []
+    optioned = bench.optioned(trial, trial.batch)
+
+    def call(step: Callable[[], Any]) -> None:
+        losses.append(loss_of(step(), bench.number))
+        meter.wait()
+
+    steps = Steps(trial.warmup + trial.steps, meter, tell, bench.follow)
+    try:
+        with bench.limited(trial.limit):
+            steps.run(trial.program, optioned.begin, call)
+    except BaseException as error:
+        text = bench.refusal(error, limited=trial.limit is not None)
+        if text is None:
+            raise
+        return Trouble(OUT_OF_MEMORY, text)
+    optioned.finished()
+    known = [loss for loss in losses if loss is not None]
+    figures = meter.figures()
+    missing = dict(figures.missing)
+    has_losses = bool(known) and len(known) == len(losses)
+    if not has_losses:
+        missing["losses"] = _NO_LOSS
+    return Measured(
+        device=figures.device,
+        peak_allocated=figures.peak_allocated,
+        peak_reserved=figures.peak_reserved,
+        setup_allocated=figures.setup_allocated,
+        seconds=tuple(steps.seconds[trial.warmup :]),
+        losses=tuple(known) if has_losses else None,
+        notes=tuple(optioned.stage.notes),
+        missing=missing,
+    )
+
+
+def _rehearse(trial: Trial, bench: Bench) -> None:
+    """Run one small step and leave nothing of it, so that libraries are loaded and threads run."""
+    optioned = bench.optioned(trial, trial.rehearsal)
+    step = optioned.begin()
+    if step is not None:
+        step()
+    del step, optioned
+    bench.cleared()
+    gc.collect()
+    give_back_heap()
+
+
+def _seed(bench: Bench) -> None:
+    """Let every option begin with the same random numbers; the program may seed its own."""
+    random.seed(0)
+    bench.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(0)

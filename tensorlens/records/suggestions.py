@@ -1,0 +1,135 @@
+"""What would save most at the peak of a program's steps.
+
+Sizes are bytes; None is unknown, never 0.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tensorlens.errors import UsageError
+from tensorlens.records.documents import Document
+
+SCHEMA = "tensorlens.suggestions"
+VERSION = 1
+
+KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept")
+"""Blocks computed again in backward, autocast, another optimizer, gradients freed where they are
+zeroed, gradients freed before forward, a tensor freed after its last use."""
+
+REPLAYED, SIMULATED = "replayed", "simulated"
+"""How a prediction was made: from the events of the recording, or by the step with the change run
+on tensors without data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One change, by itself: savings of several do not add up."""
+
+    kind: str
+    """One of :data:`KINDS`."""
+    change: str
+    """In a few words: ``checkpoint 6 blocks``."""
+    what: str
+    """The blocks, the variable or the optimizer that it is about."""
+    code: str
+    """What to write."""
+    predicted_peak: int
+    predicted_saving: int
+    """Bytes by which the peak will be lower, wherever the new one is."""
+    how: str = REPLAYED
+    """:data:`REPLAYED` or :data:`SIMULATED`."""
+    cost: str = ""
+    """What has to be paid for it; empty where that is not known."""
+    settings: tuple[str, ...] = ()
+    """The option of :func:`tensorlens.compare` that does it: ``optimizer=sgd``. Empty where only
+    the program's own code can."""
+    measured_peak: int | None = None
+    measured_saving: int | None = None
+    measured_time: float | None = None
+    """Time per step as a ratio to that of the program as it is."""
+    missing: str = ""
+    """Why nothing is measured."""
+
+    @property
+    def option(self) -> dict[str, Any] | None:
+        """The option for :func:`tensorlens.compare`; None where only the program's code can."""
+        if not self.settings:
+            return None
+        pairs = (each.partition("=") for each in self.settings)
+        return {name: _value(text) for name, _, text in pairs}
+
+    @property
+    def off(self) -> float | None:
+        """By what part of the measured saving the prediction is off; None where unknown."""
+        if not self.measured_saving:
+            return None
+        return self.predicted_saving / self.measured_saving - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestions(Document):
+    """The changes that would save most, the largest saving first.
+
+    As a table: one row per change.
+    """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "list of suggestions"
+
+    suggestions: tuple[Suggestion, ...]
+    device: str
+    peak: int
+    """The most that was handed out, as the program is."""
+    moment: str
+    """When: ``in backward, step 2``."""
+    program: str = ""
+    verified: bool = False
+    measured_peak: int | None = None
+    """Of the program as it is, where suggestions were measured."""
+    others: tuple[str, ...] = ()
+    """Further changes that would save less."""
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.suggestions)
+
+    def __iter__(self) -> Iterator[Suggestion]:
+        return iter(self.suggestions)
+
+    def __getitem__(self, key: int | str) -> Suggestion:
+        if isinstance(key, int):
+            return self.suggestions[key]
+        for each in self.suggestions:
+            if each.kind == key:
+                return each
+        known = ", ".join(dict.fromkeys(each.kind for each in self.suggestions)) or "none"
+        raise UsageError(f"there is no suggestion of the kind {key!r}: there is {known}")
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it in the format the file's ending names.
+
+        Raises:
+            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+            TensorlensError: the file could not be written; nothing is left behind.
+        """
+        from tensorlens.render import save
+
+        return save(self, path, overwrite=overwrite)
+
+    def _trouble(self) -> str | None:
+        strange = next((each.kind for each in self.suggestions if each.kind not in KINDS), None)
+        return None if strange is None else f"there is no kind {strange!r} of suggestions"
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,91 @@
+"""What text and HTML say of suggestions, the same in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.records.suggestions import REPLAYED, SIMULATED, Suggestion, Suggestions
+from tensorlens.render.figures import UNKNOWN, size
+
+PREDICTED = ("change", "saves", "of peak", "peak then", "predicted")
+VERIFIED = ("change", "predicted", "measured", "off", "peak then", "time")
+
+_HOW = {
+    REPLAYED: "replayed: the recording, with tensors gone, freed earlier or computed again",
+    SIMULATED: "simulated: the step with the change, run on tensors without data",
+}
+
+
+def headline(found: Suggestions) -> str:
+    """Return what it is of."""
+    of = f" of {found.program}" if found.program else ""
+    return f"What would save most{of}: on {found.device}"
+
+
+def conditions(found: Suggestions) -> str:
+    """Return what the savings are savings of."""
+    return f"peak {size(found.peak)}, {found.moment}; each change by itself"
+
+
+def titles(found: Suggestions) -> Sequence[str]:
+    """Return the titles of :func:`rows`."""
+    return VERIFIED if found.verified else PREDICTED
+
+
+def rows(found: Suggestions) -> tuple[tuple[str, ...], ...]:
+    """Return a row for each change."""
+    row = _verified if found.verified else _predicted
+    return tuple(row(found, each) for each in found)
+
+
+def details(suggestion: Suggestion) -> tuple[str, ...]:
+    """Return what it is about and what it costs."""
+    cost = f"cost: {suggestion.cost}" if suggestion.cost else ""
+    return tuple(filter(None, (suggestion.what, cost)))
+
+
+def remarks(found: Suggestions) -> tuple[str, ...]:
+    """Return what has to be said below the tables."""
+    said = []
+    if not found.suggestions:
+        said.append("nothing that was tried saves 1 % of the peak or more")
+    if found.others:
+        said.append(f"less than these: {', '.join(found.others)}")
+    said += [text for how, text in _HOW.items() if any(each.how == how for each in found)]
+    if any(each.measured_time is not None for each in found):
+        said.append(
+            "time: of a step, as a ratio to the program as it is; compare() tells its noise"
+        )
+    said += [f"{each.change}: not measured: {each.missing}" for each in found if each.missing]
+    if found.measured_peak is not None and found.measured_peak != found.peak:
+        said.append(f"measured without any change: {size(found.measured_peak)}")
+    return (*said, *found.notes)
+
+
+def _predicted(found: Suggestions, each: Suggestion) -> tuple[str, ...]:
+    part = 100 * each.predicted_saving / found.peak if found.peak else 0.0
+    return (
+        each.change,
+        size(each.predicted_saving),
+        f"{part:.1f} %",
+        size(each.predicted_peak),
+        each.how,
+    )
+
+
+def _verified(found: Suggestions, each: Suggestion) -> tuple[str, ...]:
+    time = each.measured_time
+    return (
+        each.change,
+        size(each.predicted_saving),
+        size(each.measured_saving),
+        _off(each),
+        size(each.predicted_peak if each.measured_peak is None else each.measured_peak),
+        UNKNOWN if time is None else f"x{time:.2f}",
+    )
+
+
+def _off(each: Suggestion) -> str:
+    if each.off is None:
+        return UNKNOWN
+    return "exact" if each.predicted_saving == each.measured_saving else f"{100 * each.off:+.1f} %"

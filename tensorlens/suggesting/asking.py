@@ -1,0 +1,192 @@
+"""``suggest()``: the changes that would save most, and on request what they really save."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tensorlens.comparing import compare
+from tensorlens.comparing.guessing import framework_of
+from tensorlens.errors import UsageError
+from tensorlens.estimating.programs import MakeStep, program
+from tensorlens.estimating.worker import ProgramFailed
+from tensorlens.frameworks.step_facts import StepFacts
+from tensorlens.frameworks.torch.fake.jobs import Failure
+from tensorlens.recording.devices import dropped_peak
+from tensorlens.records.comparisons import Outcome, texts
+from tensorlens.records.recordings import Recording
+from tensorlens.records.suggestions import Suggestion, Suggestions
+from tensorlens.suggesting.candidates import Candidate, Finder
+from tensorlens.suggesting.checkpoints import checkpointed
+from tensorlens.suggesting.gradients import set_to_none, zero_before_forward
+from tensorlens.suggesting.kept import during_backward, of_the_step_before
+from tensorlens.suggesting.optimizers import in_8_bits, without_state
+from tensorlens.suggesting.scene import Scene
+from tensorlens.suggesting.simulating import Simulation
+from tensorlens.suggesting.verifying import verified
+from tensorlens.suggesting.watching import Watcher, watched
+from tensorlens.units import format_bytes
+
+_TORCH = "torch"
+WORTH = 0.01
+"""A change is told when it saves at least this part of the peak."""
+
+_FINDERS: tuple[Finder, ...] = (
+    checkpointed,
+    without_state,
+    in_8_bits,
+    set_to_none,
+    zero_before_forward,
+    of_the_step_before,
+    during_backward,
+)
+
+
+def suggest(
+    step: MakeStep | Recording,
+    *,
+    verify: bool = False,
+    top: int = 3,
+    device: str | None = None,
+    batch: int | None = None,
+    warmup: int = 1,
+    steps: int = 2,
+    repeats: int = 1,
+    arguments: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> Suggestions:
+    """Return the changes that would save most at the peak, each with its predicted saving.
+
+    The program runs once, in a process of its own, from its first line through ``warmup + steps``
+    steps, and is recorded. Each change is tried on that recording; the new peak is looked for over
+    all of it. Those that save less than 1 % of the peak are left out.
+
+    Args:
+        step: ``make_step``, a function that builds model, optimizer and data and returns
+            ``step()``; or ``"module:function"`` or ``"file.py:function"``. Or a recording that
+            there is already, of one step or more.
+        verify: run the step with each change as well, by :func:`tensorlens.compare`, and tell the
+            measured saving beside the predicted one.
+        top: how many changes are returned.
+        device: whose memory: ``cpu``, ``cuda:0``. By default the CUDA device that is used most, or
+            the CPU where none is used; of a recording, the one with the highest peak.
+        batch: what ``make_step`` is called with; None: nothing.
+        warmup: steps before those that are timed where changes are verified.
+        steps: steps that follow.
+        repeats: how often each change is run where changes are verified.
+        arguments: keyword arguments of ``make_step``.
+        timeout: seconds after which a process is ended.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+        ProgramFailed: the program raised an error, or its process crashed.
+    """
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise UsageError(f"top={top}: how many changes are wanted, at least 1")
+    if isinstance(step, Recording):
+        if verify:
+            raise UsageError("verify=True runs the program: give make_step in place of a recording")
+        scene = Scene(step.still(), device=device)
+        return _told(scene, _candidates(scene, _FINDERS), top, "")
+    if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
+        raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
+    if framework_of(step, program(step)) != _TORCH:
+        raise UsageError(
+            "suggest() knows the steps of torch alone: for another framework compare() its options"
+        )
+    asked: dict[str, Any] = {
+        "batch": batch,
+        "warmup": warmup,
+        "steps": steps,
+        "arguments": arguments,
+        "timeout": timeout,
+    }
+    recording, facts, first, name = _recorded(step, device, asked)
+    scene = Scene(recording, facts, first)
+    simulation = Simulation(step, scene.device, batch, arguments or {}, warmup + steps)
+    found = _candidates(scene, (*_FINDERS, simulation.autocast))
+    told = _told(scene, found, top, name, simulation.notes)
+    if not verify or not told.suggestions:
+        return replace(told, verified=verify)
+    return verified(told, step, repeats=repeats, **asked)
+
+
+def _recorded(
+    step: MakeStep, device: str | None, asked: Mapping[str, Any]
+) -> tuple[Recording, StepFacts, str, str]:
+    """Return the recording of a program, what it told besides, the device, and its name."""
+    with tempfile.TemporaryDirectory(prefix="tensorlens-") as folder:
+        watcher = Watcher(folder, asked["warmup"] + asked["steps"])
+        done = compare(
+            step, {"as it is": watcher}, device=device, repeats=1, framework=_TORCH, **asked
+        )
+        left = watched(folder)
+    outcome: Outcome = done.outcomes[0]
+    if not outcome.ran or left is None:
+        text = outcome.why or "the program made no steps that could be recorded"
+        raise ProgramFailed(Failure(f"the program failed: {text}", outcome.details))
+    recording, facts = left
+    return recording, facts, done.device, done.program
+
+
+def _candidates(scene: Scene, finders: Sequence[Finder]) -> Iterator[Candidate]:
+    for find in finders:
+        yield from find(scene)
+
+
+def _told(
+    scene: Scene,
+    candidates: Iterator[Candidate],
+    top: int,
+    program: str,
+    notes: Sequence[str] = (),
+) -> Suggestions:
+    least = max(1.0, WORTH * scene.peak)
+    worth = [each for each in candidates if scene.peak - each.peak >= least]
+    worth.sort(key=lambda each: each.peak)
+    return Suggestions(
+        suggestions=tuple(_suggestion(scene, each) for each in worth[:top]),
+        device=scene.device,
+        peak=scene.peak,
+        moment=scene.moment(scene.peak_row),
+        program=program,
+        others=tuple(_in_short(scene, each) for each in worth[top:]),
+        notes=(*_dropped(scene), *_queues(scene), *notes),
+    )
+
+
+def _suggestion(scene: Scene, candidate: Candidate) -> Suggestion:
+    return Suggestion(
+        kind=candidate.kind,
+        change=candidate.change,
+        what=candidate.what,
+        code=candidate.code,
+        predicted_peak=candidate.peak,
+        predicted_saving=scene.peak - candidate.peak,
+        how=candidate.how,
+        cost=candidate.cost,
+        settings=texts(candidate.settings),
+    )
+
+
+def _in_short(scene: Scene, candidate: Candidate) -> str:
+    return f"{candidate.change} ({100 * (1 - candidate.peak / scene.peak):.1f} %)"
+
+
+def _queues(scene: Scene) -> Iterator[str]:
+    """Give what a smaller queue would hold less; it is beside the peak, in shared memory."""
+    for each in () if scene.facts is None else scene.facts.queues:
+        fewer = each.batches - each.workers
+        if fewer > 0:
+            yield (
+                f"beside this peak: {each.name} holds up to {each.batches:,} batches"
+                f" ({format_bytes(each.batches * each.batch_nbytes)}) ahead of the step;"
+                f" prefetch_factor=1 holds {format_bytes(fewer * each.batch_nbytes)} less"
+            )
+
+
+def _dropped(scene: Scene) -> Iterator[str]:
+    if dropped_peak(scene.recording, scene.device) > scene.peak:
+        yield "the highest instant is among the events that were dropped: record a shorter span"

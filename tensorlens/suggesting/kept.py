@@ -1,0 +1,119 @@
+"""Tensors that are there after their last use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tensorlens.frameworks.step_facts import BACKWARD
+from tensorlens.records.events import START
+from tensorlens.records.tensors import SourceLine
+from tensorlens.suggesting.candidates import Candidate
+from tensorlens.suggesting.scene import Scene
+
+_NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
+
+
+def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
+    """Give what forward made in one step and what is still there in the next, by variable."""
+    kept = _outliving(scene)
+    groups: dict[str, list[tuple[int, int]]] = {}
+    graph = any(_is_of_graph(scene, row) for row, _ in kept)
+    for row, until in kept:
+        # what a graph keeps goes with the variable that keeps the graph
+        groups.setdefault("" if graph else _variable(scene, row), []).append((row, until))
+    for found in groups.values():
+        replay = scene.replay()
+        for row, until in found:
+            replay.free(row, until)
+        name, line = _named(scene, [row for row, _ in found])
+        yield Candidate(
+            kind="kept",
+            change=f"free {name} after the step",
+            what=f"made at {line}, still there in the next step" if line else "of the step before",
+            code=_code(name, graph),
+            peak=replay.peak()[0],
+            cost="none",
+        )
+
+
+def during_backward(scene: Scene) -> Iterator[Candidate]:
+    """Give the variables that wait for backward to end, which backward has no use for."""
+    begins = scene.marks(BACKWARD)
+    for each in () if scene.facts is None else scene.facts.waiting:
+        place = scene.at(each.address, begins[-1]) if begins else None
+        if place is None:
+            continue
+        replay = scene.replay()
+        for row in scene.alike(place):
+            begin = next((begin for begin in begins if row < begin < scene.end(row)), None)
+            if begin is not None:
+                replay.free(row, begin)
+        line = SourceLine(each.filename, each.lineno, each.function)
+        yield Candidate(
+            kind="kept",
+            change=f"free {each.name} before backward",
+            what=f"a variable of {each.function}() that backward has no use for",
+            code=f"del {each.name} (before {_short(line)})",
+            peak=replay.peak()[0],
+            cost="none",
+        )
+
+
+def _outliving(scene: Scene) -> list[tuple[int, int]]:
+    """Return what outlives the step whose forward made it, and the row where that step ends.
+
+    What only the first step makes is a cache, and stays. What was there when the recording began
+    counts where a census called it an activation and it is freed in the recording.
+    """
+    found = []
+    log = scene.log
+    if len(scene.steps) < 2:
+        return [
+            (row, 0)
+            for row in scene.allocations()
+            if log.kind[row] == START and scene.role(row) == "activation" and log.pair[row] >= 0
+        ]
+    for number, span in enumerate(scene.steps[:-1]):
+        for row in scene.allocations(span):
+            if scene.phase(row) != "forward" or scene.end(row) < span.end:
+                continue
+            if scene.role(row) not in _NEEDED and (number or _comes_again(scene, row)):
+                found.append((row, span.end))
+    return found
+
+
+def _comes_again(scene: Scene, row: int) -> bool:
+    second = scene.steps[1]
+    return any(other in second for other in scene.alike(row))
+
+
+def _is_of_graph(scene: Scene, row: int) -> bool:
+    name = scene.roles.named(row)
+    return name is not None and "Backward" in name.rpartition(": ")[2]
+
+
+def _variable(scene: Scene, row: int) -> str:
+    name = scene.roles.named(row)
+    return str(scene.study.born[scene.study.place(row)]) if name is None else name
+
+
+def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
+    """Return the variable that is largest, of those that no graph holds, and where it was made."""
+    ordered = sorted(rows, key=lambda row: -scene.log.size[row])
+    names = [row for row in ordered if not _is_of_graph(scene, row) and scene.roles.named(row)]
+    row = names[0] if names else ordered[0]
+    line = scene.study.born[scene.study.place(row)]
+    name = scene.roles.named(row) if names else None
+    short = "what is kept" if name is None else name.rpartition(": ")[2]
+    return short, "" if line is None else _short(line)
+
+
+def _code(name: str, graph: bool) -> str:
+    if graph:
+        return f"keep {name}.detach() or .item(): with it, it keeps its whole graph"
+    return f"del {name} at the end of the step, or keep what is needed of it: .item(), .cpu()"
+
+
+def _short(line: SourceLine) -> str:
+    name = line.filename.replace("\\", "/").rpartition("/")[2]
+    return f"{name or line.filename}:{line.lineno}"

@@ -1,0 +1,87 @@
+"""An optimizer that keeps less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorlens.suggesting.candidates import Candidate
+from tensorlens.suggesting.scene import Scene
+
+_STATELESS = ("SGD",)
+_SMALLEST_8BIT = 4096 * 4
+"""Bytes of the smallest single-precision state that is kept in 8 bits (``min_8bit_size`` of
+bitsandbytes' optimizers)."""
+_BLOCK = 256
+"""Elements that share one single-precision scale (``blockwise`` state of bitsandbytes 0.41 on)."""
+_TRAINS = "trains differently: learning rate and schedule have to be found again"
+
+
+def without_state(scene: Scene) -> Iterator[Candidate]:
+    """Give the change to plain SGD, where optimizers keep state.
+
+    Their state goes, and all that their steps hand out. SGD hands out nothing but, with weight
+    decay, one gradient more at a time.
+    """
+    state = _state(scene)
+    if not state:
+        return
+    made = () if scene.facts is None else scene.facts.optimizers
+    momentum = any(each.momentum for each in made if each.kind in _STATELESS)
+    replay = scene.replay()
+    for row in {*state, *_of_steps(scene)}:
+        replay.remove(row)
+    largest = max((each.largest for each in made if each.decays), default=0)
+    for span in scene.updates if largest else ():
+        replay.insert(span.begin, (largest, -largest))
+    kinds = sorted({each.kind for each in made}) or ["the optimizer"]
+    yield Candidate(
+        kind="optimizer",
+        change="SGD without momentum" if momentum else "SGD",
+        what=f"the state of {', '.join(kinds)}",
+        code="torch.optim.SGD(model.parameters(), lr=...)",
+        peak=replay.peak()[0],
+        cost=_TRAINS,
+        settings={} if momentum else {"optimizer": "sgd"},
+    )
+
+
+def in_8_bits(scene: Scene) -> Iterator[Candidate]:
+    """Give the change to Adam with state in 8 bits, where bitsandbytes and a GPU are here."""
+    facts = scene.facts
+    if facts is None or not facts.has_8bit or not scene.device.startswith("cuda"):
+        return
+    if not {each.kind for each in facts.optimizers} <= {"Adam", "AdamW"}:
+        return
+    state = _state(scene)
+    replay = scene.replay()
+    for row in state:
+        replay.resize(row, bytes_in_8_bits(scene.log.size[row]))
+    for row in _of_steps(scene):
+        if row not in state:
+            replay.remove(row)
+    if state:
+        yield Candidate(
+            kind="optimizer",
+            change="Adam with state in 8 bits",
+            what="the state of Adam",
+            code="bitsandbytes.optim.Adam8bit(model.parameters(), lr=...)",
+            peak=replay.peak()[0],
+            cost="rounds the state to 8 bits",
+            settings={"optimizer": "adam8bit"},
+        )
+
+
+def bytes_in_8_bits(nbytes: int) -> int:
+    """Return what single-precision state of so many bytes takes in 8 bits, with its scales."""
+    if nbytes < _SMALLEST_8BIT:
+        return nbytes
+    elements = nbytes // 4
+    return elements + 4 * -(-elements // _BLOCK)
+
+
+def _state(scene: Scene) -> set[int]:
+    return {row for row in scene.allocations() if scene.role(row) == "optimizer"}
+
+
+def _of_steps(scene: Scene) -> set[int]:
+    return {row for row in scene.allocations() if scene.phase(row) == "optimizer"}

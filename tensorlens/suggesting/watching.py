@@ -1,0 +1,91 @@
+"""In the process of the program: records it from its first line to the last step."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensorlens.capture.record import LiveRecording, record
+from tensorlens.frameworks.step_facts import StepFacts
+from tensorlens.records.loading import load
+from tensorlens.records.recordings import Recording
+
+_RECORDING, _FACTS = "steps.tlens", "facts.pickle"
+
+
+class Watcher:
+    """An option of :func:`tensorlens.compare` that changes nothing and records all.
+
+    Args:
+        folder: where the recording is left.
+        steps: how many times the step is called.
+    """
+
+    __name__ = "watched"
+
+    def __init__(self, folder: str, steps: int) -> None:
+        self._folder = folder
+        self._steps = steps
+
+    def __call__(self, make_step: Callable[[], Any]) -> Any:
+        """Make the step and return it, watched."""
+        from tensorlens.frameworks.torch.step_facts import StepWatch
+
+        recording = record()
+        recording.start()
+        watch = StepWatch(recording.mark)
+        try:
+            with watch.on():
+                step = make_step()
+        except BaseException:
+            # a whole program, which is ended after its last step
+            self._leave(recording, _facts(watch, is_whole=True))
+            raise
+        if not callable(step):
+            self._leave(recording, _facts(watch, is_whole=True))
+            return step
+        done = 0
+
+        def watched() -> Any:
+            nonlocal done
+            done += 1
+            if done > self._steps:
+                return step()
+            recording.mark(f"step {done}")
+            watch.is_last = done == self._steps
+            with watch.on():
+                result = step()
+            if watch.is_last:
+                recording.mark("end")
+                self._leave(recording, _facts(watch, is_whole=False))
+            return result
+
+        return watched
+
+    def _leave(self, recording: LiveRecording, facts: StepFacts) -> None:
+        recording.stop()
+        folder = Path(self._folder)
+        recording.save(folder / _RECORDING, overwrite=True)
+        (folder / _FACTS).write_bytes(pickle.dumps(facts))
+
+
+def _facts(watch: Any, is_whole: bool) -> StepFacts:
+    """Return what is known; what cannot be found out of a strange program is left out."""
+    try:
+        facts: StepFacts = watch.facts(is_whole)
+    except Exception:
+        return StepFacts(is_whole=is_whole)
+    return facts
+
+
+def watched(folder: str) -> tuple[Recording, StepFacts] | None:
+    """Return what a :class:`Watcher` left in a folder; None where it left nothing."""
+    place = Path(folder)
+    if not (place / _FACTS).exists():
+        return None
+    recording = load(place / _RECORDING)
+    assert isinstance(recording, Recording)
+    facts: StepFacts = pickle.loads((place / _FACTS).read_bytes())
+    return recording, facts

@@ -1,0 +1,240 @@
+"""``compare()`` on programs of TensorFlow and Keras whose memory is known, in processes."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+import tf_compare_programs as programs
+
+import tensorlens
+from tensorlens.comparing.launching import run_trial
+from tensorlens.comparing.options import checked
+from tensorlens.errors import UsageError
+from tensorlens.estimating.programs import program, search_path
+from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
+from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Trial, Trouble
+
+BATCH = 1024
+A = BATCH * programs.WIDTH * 4
+"""Bytes of one layer's output."""
+P = programs.PARAMETER_BYTES
+N = programs.PARAMETERS
+
+SAVING = {
+    "baseline": {},
+    "adam": {"optimizer": "adam"},
+    "rmsprop": {"optimizer": "rmsprop"},
+    "bf16": {"policy": "mixed_bfloat16"},
+    "blocks": {"recompute": "blocks"},
+}
+
+
+@pytest.fixture(scope="module")
+def measured():
+    options = {**SAVING, "scope": {"recompute": "full"}}
+    return tensorlens.compare(programs.make_step, options, batch=BATCH, repeats=1, steps=2)
+
+
+@pytest.fixture(scope="module")
+def handle():
+    """Bytes that a variable has beside its value, as the counter of this process counts them."""
+    counter = cpu_counter()
+    if not isinstance(counter, CpuCounter):
+        pytest.skip("TensorFlow's allocator is not counted exactly here")
+    value = tf.zeros([programs.WIDTH, programs.WIDTH])
+    tf.Variable(value)
+    read = counter.reader()
+    before = read()[0]
+    kept = tf.Variable(value)
+    found = read()[0] - before
+    del kept
+    return found % (programs.WIDTH * programs.WIDTH * 4)
+
+
+def test_the_framework_is_the_one_that_the_program_uses(measured):
+    assert measured.framework == "tensorflow" and measured.device == "cpu"
+
+
+def test_the_slots_of_optimizers(measured, handle):
+    baseline = measured["baseline"].peak_allocated
+    assert measured["adam"].peak_allocated - baseline == 2 * (P + N * handle)
+    assert measured["rmsprop"].peak_allocated - baseline == P + N * handle
+    # they are made in the first step
+    assert measured["adam"].setup_allocated == measured["baseline"].setup_allocated
+
+
+def test_what_is_computed_again_is_not_kept(measured):
+    # of 24 outputs each block keeps its last one, as the input of the next; of one at a time the
+    # others are made again
+    kept = programs.BLOCKS - 1 + programs.LAYERS
+    assert measured.saved("blocks") == pytest.approx((N - kept) * A, rel=0.25)
+    assert measured.loss_check("blocks").verdict == "same"
+    assert "6 blocks (Block)" in measured["blocks"].notes[0]
+    assert measured.saved("scope") > (N - kept) * A / 2
+    assert measured.loss_check("scope").verdict == "same"
+
+
+def test_losses(measured):
+    verdicts = {name: measured.loss_check(name).verdict for name in SAVING}
+    assert verdicts == {
+        "baseline": "same",
+        "adam": "same at first",
+        "rmsprop": "same at first",
+        "bf16": "differs",
+        "blocks": "same",
+    }
+
+
+def test_predicted_savings_are_the_measured_ones(measured):
+    options = {**SAVING, "jit": {"jit_compile": True}}
+    predicted = tensorlens.compare(
+        programs.make_step, options, how="estimated", device="cpu", batch=BATCH
+    )
+    for name in SAVING:
+        assert predicted[name].ran, predicted[name].why
+        assert predicted.saved(name) == pytest.approx(measured.saved(name), rel=0.05)
+    assert predicted["jit"].status == "cannot" and "measure it" in predicted["jit"].why
+
+
+def test_the_largest_batch_under_a_simulated_capacity_is_the_largest():
+    options = {"a": {}}
+    found = tensorlens.compare(
+        programs.make_step,
+        options,
+        how="estimated",
+        card="t4",
+        capacity="1 GiB",
+        lowest=90_000,
+        highest=130_000,
+    )
+    batch, beyond = found["a"].largest_batch, found["a"].beyond
+    assert found["a"].ran, found["a"].why
+    assert 90_000 < batch < 130_000 and beyond.startswith(f"{batch + 1:,} would need")
+
+
+def crash(make_step):
+    ctypes.string_at(0)
+
+
+def refused(make_step):
+    @tf.function
+    def step():
+        return tf.strings.length(tf.strings.as_string(tf.random.uniform([])))
+
+    return step
+
+
+def test_what_cannot_work_or_fails_is_a_row():
+    options = {
+        "baseline": {},
+        "swap": {"memory_optimization": "SWAPPING_HEURISTICS"},
+        "heuristics": {"memory_optimization": "heuristics"},
+        "scheduling": {"memory_optimization": "SCHEDULING_HEURISTICS"},
+        "sgd": {"optimizer": "sgd"},
+        "lion": {"optimizer": "lion"},
+        "policy": {"policy": "mixed_float16"},
+        "blocks": {"recompute": "blocks"},
+        "jit": {"jit_compile": True},
+        "eager": {"run_eagerly": True},
+        "strings": {"jit_compile": True, "function": refused},
+        "crash": crash,
+    }
+    found = tensorlens.compare(programs.make_session, options, repeats=1, warmup=0, steps=1)
+    said = {each.name: (each.status, each.why) for each in found.outcomes}
+    for name in ("baseline", "heuristics", "scheduling", "sgd"):
+        assert said[name] == ("ran", "")
+    for name, words in {
+        "swap": "no GPU",
+        "lion": "v1 graphs have sgd, adam, rmsprop",
+        "policy": "no model of Keras",
+        "blocks": "no repeated blocks",
+        "jit": "makes no tf.function",
+        "eager": "no tf.function called",
+        "strings": "XLA refuses it",
+    }.items():
+        if name == "swap" and tf.config.list_physical_devices("GPU"):
+            continue
+        assert said[name][0] == "cannot" and words in said[name][1], said[name]
+    assert said["crash"] == ("failed", "the process was ended by SIGSEGV: a crash")
+    assert "recomputed" in found["heuristics"].notes[0]
+    assert "nothing is rewritten" in found["scheduling"].notes[0]
+    assert found.loss_check("heuristics").verdict == "same"
+    assert str(found)
+
+
+def test_the_memory_optimizer_reaches_functions():
+    found = tensorlens.compare(
+        programs.make_function,
+        {"NO": {"memory_optimization": "NO_MEM_OPT"}, "all": {"memory_optimization": "HEURISTICS"}},
+        repeats=1,
+        steps=1,
+    )
+    assert "recomputed" in found["all"].notes[0]
+    assert found["NO"].notes == ()
+    assert found.loss_check("all").verdict == "same"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
+def test_the_largest_batch_under_setrlimit_is_the_largest():
+    capacity = 64 << 20
+    found = tensorlens.compare(
+        programs.make_large, {"only": {}}, capacity=capacity, repeats=1, warmup=0, steps=1
+    )
+    batch = found["only"].largest_batch
+    # 16 of 4 MiB, less what the process needs besides
+    assert 12 <= batch <= 16
+    (option,) = checked({"only": {}}, framework="tensorflow", arguments={}, with_data=True)
+    trial = Trial(
+        "only",
+        program(programs.make_large),
+        option.choice,
+        "tensorflow",
+        search_path(),
+        batch=batch,
+        steps=1,
+        limit=capacity,
+        rehearsal=1,
+    )
+    assert isinstance(run_trial(trial), Measured)
+    one_more = run_trial(replace(trial, batch=batch + 1))
+    assert isinstance(one_more, Trouble) and one_more.kind == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"a": {"memory_optimization": "SWAP"}}, "memory_optimization='SWAP': it takes one of"),
+        ({"a": {"recompute": 0}}, "it takes one of blocks, full, activations; a number"),
+        ({"a": {"autocast": "bf16"}}, "there is no setting 'autocast'; there are memory_optim"),
+    ],
+)
+def test_options_that_make_no_sense(options, words):
+    with pytest.raises(UsageError, match=words):
+        tensorlens.compare(programs.make_step, options)
+
+
+def test_the_command_line():
+    arguments = ["--option", "sgd", "--option", "bf16", "policy=mixed_bfloat16"]
+    arguments += ["--batch", "8", "--repeats", "1", "--steps", "1", "--warmup", "0"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tensorlens",
+            "compare",
+            "tf_compare_programs:make_step",
+            *arguments,
+        ],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": str(Path(tensorlens.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sgd" in done.stdout and "bf16" in done.stdout and "Without figures" not in done.stdout

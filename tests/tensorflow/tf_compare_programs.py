@@ -1,0 +1,104 @@
+"""Programs whose memory can be told by hand, or nearly so."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+WIDTH, LAYERS, BLOCKS = 64, 4, 6
+PARAMETERS = BLOCKS * LAYERS
+PARAMETER_BYTES = PARAMETERS * WIDTH * WIDTH * 4
+
+
+class Block(keras.layers.Layer):
+    """Layers that keep their outputs for backward, which are the inputs of the next."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = [keras.layers.Dense(WIDTH, "tanh", use_bias=False) for _ in range(LAYERS)]
+
+    def build(self, shape):
+        for layer in self.inner:
+            layer.build(shape)
+
+    def call(self, x):
+        for layer in self.inner:
+            x = layer(x)
+        return x
+
+
+def make_model():
+    inputs = keras.Input((WIDTH,))
+    x = inputs
+    for _ in range(BLOCKS):
+        x = Block()(x)
+    return keras.Model(inputs, x)
+
+
+def make_step(batch=1024):
+    model = make_model()
+    # operation by operation, or the order of what a graph runs would be another each time
+    model.compile("sgd", "mse", run_eagerly=True)
+    # not from NumPy: whether an array is copied depends on where its memory begins
+    x = tf.random.stateless_uniform([batch, WIDTH], [0, 0])
+    y = tf.random.stateless_uniform([batch, WIDTH], [1, 1])
+
+    def step():
+        return model.train_on_batch(x, y)
+
+    return step
+
+
+def make_session(batch=64):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        graph.seed = 0
+        x = v1.placeholder(tf.float32, [None, WIDTH])
+        h = x
+        for number in range(4):
+            w = v1.get_variable(f"w{number}", [WIDTH, WIDTH])
+            h = tf.nn.relu(tf.matmul(h, w))
+        with tf.name_scope("train"):
+            loss = tf.reduce_mean(tf.square(h - x))
+            train = v1.train.AdamOptimizer().minimize(loss)
+        session = v1.Session(
+            config=v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+        )
+        session.run(v1.global_variables_initializer())
+    data = np.random.RandomState(0).rand(batch, WIDTH).astype("float32")
+
+    def step():
+        return session.run([loss, train], {x: data})[0]
+
+    return step
+
+
+def make_function(batch=64):
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    w = tf.Variable(tf.random.normal([WIDTH, WIDTH]))
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([w])
+    data = tf.ones([batch, WIDTH])
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.relu(data @ w) ** 2)
+        optimizer.apply(tape.gradient(loss, [w]), [w])
+        return loss
+
+    return step
+
+
+def make_large(batch):
+    """Hold 4 MiB for each of the batch, and train something small."""
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    held = tf.ones([batch, 1 << 20])
+    weight = tf.Variable([1.0])
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * held[0, :1])
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    return step

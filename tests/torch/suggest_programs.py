@@ -1,0 +1,142 @@
+"""Programs in which something takes memory that need not."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+WIDTH, LAYERS, BLOCKS = 64, 4, 6
+PARAMETERS = BLOCKS * LAYERS
+PARAMETER_BYTES = PARAMETERS * WIDTH * WIDTH * 4
+BATCH = 1024
+OUTPUT_BYTES = BATCH * WIDTH * 4
+CLASSES = 1000
+
+
+class Layer(nn.Module):
+    """Keeps its output for backward, and its input, which is the output before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x))
+
+
+class Residual(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x):
+        return functional.relu(x + self.second(functional.relu(self.norm(self.first(x)))))
+
+
+def make_stack():
+    """Gradients are filled with zeros, and Adam has two numbers for each parameter."""
+    net = nn.Sequential(*(nn.Sequential(*(Layer() for _ in range(LAYERS))) for _ in range(BLOCKS)))
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-6)
+    data = torch.randn(BATCH, WIDTH)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        loss = net(data).sum()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    return step
+
+
+def make_convolutions():
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        *(Residual(16) for _ in range(5)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    data, wanted = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
+
+    def step():
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(data), wanted)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def make_encoder(early=False):
+    """Logits wait for backward, which has no use for them, unless they go ``early``."""
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    net = nn.Sequential(
+        nn.Embedding(CLASSES, 64),
+        nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
+        nn.Linear(64, CLASSES),
+    )
+    optimizer = torch.optim.AdamW(net.parameters())
+    words = torch.randint(CLASSES, (8, 64))
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        logits = net(words)
+        loss = functional.cross_entropy(logits.view(-1, CLASSES), words.view(-1))
+        if early:
+            del logits
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+LOGITS_BYTES = 8 * 64 * CLASSES * 4
+
+
+def make_keeper(keeps=True):
+    """What the last step gave is kept while the next one runs, and so are its gradients."""
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4 * WIDTH))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    data = torch.randn(BATCH, WIDTH)
+    last = []
+
+    def step():
+        optimizer.zero_grad()
+        outputs = net(data)
+        outputs.pow(2).sum().backward()
+        optimizer.step()
+        if keeps:
+            last[:] = [outputs.detach()]
+
+    return step
+
+
+def make_late(width=512):
+    """Gradients go after forward, when they have been beside all that it kept."""
+    net = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(4)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    data = torch.randn(width, width)
+
+    def step():
+        loss = net(data).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def make_lean():
+    """Nothing that could be given up."""
+    weight = torch.ones(1 << 20, requires_grad=True)
+
+    def step():
+        weight.sum().backward()
+        weight.grad = None
+
+    return step

@@ -1,0 +1,108 @@
+"""What kernels of the CPU take for themselves, found by running them on zeros."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+from tensorlens.frameworks.torch import Adapter
+from tensorlens.frameworks.torch.fake.memory import host_kernels
+from tensorlens.frameworks.torch.fake.memory.host_kernels import HOST_KERNEL, HostKernels
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def kernels():
+    found = HostKernels.here()
+    if found is None:
+        pytest.skip("; ".join(Adapter().notes()))
+    return found
+
+
+def convolution(batch):
+    image, weight = torch.empty(batch, 8, 32, 32), torch.empty(24, 8, 3, 3)
+    return image, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+
+
+def taken_by(program):
+    """Return the bytes that a program takes at its peak, beyond those of its result."""
+    counter = Adapter().cpu_counter()
+    read = counter.reader()
+    before, *_ = read()
+    result = program()
+    return read()[1] - before - result.nbytes
+
+
+def asked(kernels, func, make):
+    with FakeTensorMode():
+        return sum(each.nbytes for each in kernels(func, make(), {}, None, 0))
+
+
+def test_a_convolution(kernels):
+    images, weights = torch.rand(4, 8, 32, 32), torch.rand(24, 8, 3, 3)
+    with torch.no_grad():
+        truth = taken_by(lambda: F.conv2d(images, weights, padding=1))
+    found = asked(kernels, aten.convolution.default, lambda: convolution(4))
+    assert found == truth > 0
+
+
+def test_what_a_large_convolution_takes_follows_from_smaller_ones(kernels, monkeypatch):
+    whole = asked(kernels, aten.convolution.default, lambda: convolution(32))
+    one_image = 32 * 32 * 24 * 8 * 9
+    monkeypatch.setattr(host_kernels, "MOST_PRODUCTS", 8 * one_image)
+    ran = []
+    monkeypatch.setattr(
+        host_kernels._Operand, "zeros", _noting(host_kernels._Operand.zeros, ran), raising=True
+    )
+    reduced = HostKernels(kernels._allocator)
+    assert asked(reduced, aten.convolution.default, lambda: convolution(32)) == whole
+    assert [shape[0] for shape in ran if shape[1:] == (8, 32, 32)] == [8, 4]
+
+
+def _noting(zeros, ran):
+    def noted(operand):
+        ran.append(operand.shape)
+        return zeros(operand)
+
+    return noted
+
+
+def test_a_product_in_single_precision_takes_nothing(kernels):
+    def product(dtype):
+        return lambda: (torch.empty(64, 512, dtype=dtype).t(), torch.empty(64, 256, dtype=dtype))
+
+    assert asked(kernels, aten.mm.default, product(torch.float32)) == 0
+    one = torch.rand(64, 512).bfloat16().t()
+    other = torch.rand(64, 256).bfloat16()
+    truth = taken_by(lambda: torch.mm(one, other))
+    assert asked(kernels, aten.mm.default, product(torch.bfloat16)) == truth
+
+
+def test_the_program_s_autocast_does_not_reach_it(kernels):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = asked(kernels, aten.convolution.default, lambda: convolution(4))
+    assert found == asked(
+        HostKernels(kernels._allocator), aten.convolution.default, lambda: convolution(4)
+    )
+
+
+def test_what_is_too_large_or_cannot_run_is_not_known(kernels, monkeypatch):
+    monkeypatch.setattr(host_kernels, "MOST_BYTES", 1 << 10)
+    assert asked(kernels, aten.convolution.default, lambda: convolution(4)) == 0
+    mismatched = (torch.empty(2, 3, dtype=torch.bfloat16), torch.empty(5, 7, dtype=torch.bfloat16))
+    with FakeTensorMode():
+        assert kernels(aten.mm.default, mismatched, {}, None, 0) == ()
+
+
+def test_each_is_run_once(kernels, monkeypatch):
+    ran = []
+    monkeypatch.setattr(
+        host_kernels._Operand, "zeros", _noting(host_kernels._Operand.zeros, ran), raising=True
+    )
+    for _ in range(3):
+        asked(kernels, aten.convolution.default, lambda: convolution(2))
+    assert len(ran) == 2
+    with FakeTensorMode():
+        (hidden,) = kernels(aten.convolution.default, convolution(2), {}, None, 0)
+    assert hidden.name == HOST_KERNEL

@@ -1,0 +1,169 @@
+"""``suggest()`` on programs whose memory is known, its predictions against what is measured."""
+
+import os
+from pathlib import Path
+
+import pytest
+import suggest_programs as programs
+
+import tensorlens
+from tensorlens.cli import main
+from tensorlens.errors import UsageError
+from tensorlens.estimating.worker import ProgramFailed
+
+A, P, N = programs.OUTPUT_BYTES, programs.PARAMETER_BYTES, programs.PARAMETERS
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "OMP_NUM_THREADS", "1")
+        yield
+
+
+def verified(make_step):
+    return tensorlens.suggest(make_step, verify=True, top=9, steps=1)
+
+
+@pytest.fixture(scope="module")
+def stack():
+    return verified(programs.make_stack)
+
+
+@pytest.fixture(scope="module")
+def convolutions():
+    return verified(programs.make_convolutions)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return verified(programs.make_encoder)
+
+
+def check(found, kinds):
+    assert {each.kind for each in found} >= kinds
+    assert found.measured_peak == pytest.approx(found.peak, rel=0.001)
+    for each in found:
+        if each.settings:
+            assert each.measured_saving is not None, each.missing
+            assert each.predicted_saving == pytest.approx(each.measured_saving, rel=0.05), each
+            assert each.predicted_peak == found.peak - each.predicted_saving
+
+
+def test_predictions_for_a_stack_of_layers_are_what_is_measured(stack):
+    check(stack, {"checkpoint", "bf16", "optimizer", "set_to_none"})
+
+
+def test_predictions_for_convolutions_are_what_is_measured(convolutions):
+    check(convolutions, {"checkpoint", "bf16"})
+    # plain SGD keeps nothing, and gradients are freed already
+    assert {each.kind for each in convolutions}.isdisjoint({"optimizer", "set_to_none"})
+
+
+def test_predictions_for_a_transformer_are_what_is_measured(encoder):
+    check(encoder, {"checkpoint", "bf16", "optimizer", "set_to_none", "kept"})
+
+
+def test_the_state_of_adam_by_hand(stack):
+    # two numbers for each one of a parameter, and a count of 4 bytes for each parameter
+    assert stack["optimizer"].predicted_saving == 2 * P + 4 * N
+    assert stack["optimizer"].option == {"optimizer": "sgd"}
+    assert stack["optimizer"].how == "replayed"
+
+
+def test_gradients_that_are_zeroed_by_hand(stack):
+    # the peak is where backward begins: none of them is needed yet
+    assert stack["set_to_none"].predicted_saving == P
+    assert stack["set_to_none"].code == "optimizer.zero_grad(set_to_none=True)"
+
+
+def test_checkpoints_by_hand(stack):
+    # kept are the outputs of 5 blocks, as inputs of the next, and 4 outputs that are made again
+    saved = (N - (programs.BLOCKS - 1) - programs.LAYERS) * A
+    assert stack["checkpoint"].predicted_saving == pytest.approx(saved, rel=0.05)
+    assert stack["checkpoint"].change == "checkpoint 6 blocks"
+    assert stack["checkpoint"].what == "6 x Sequential in net"
+    assert "runs twice" in stack["checkpoint"].cost
+
+
+def test_what_is_halved_is_simulated(stack):
+    assert stack["bf16"].how == "simulated"
+    assert stack["bf16"].option == {"autocast": "bf16"}
+
+
+def test_logits_that_backward_has_no_use_for(encoder):
+    (logits,) = [each for each in encoder if each.kind == "kept"]
+    assert logits.change == "free logits before backward"
+    assert logits.option is None and "only your code" in logits.missing
+    line = next(
+        number
+        for number, text in enumerate(Path(programs.__file__).read_text().splitlines(), 1)
+        if number > programs.make_encoder.__code__.co_firstlineno and "loss.backward" in text
+    )
+    assert logits.code == f"del logits (before suggest_programs.py:{line})"
+    assert logits.predicted_saving == programs.LOGITS_BYTES
+
+
+def peaks(make_step, **changed):
+    options = {"as it is": {}, "changed": {"arguments": changed}}
+    found = tensorlens.compare(make_step, options, repeats=1, steps=2)
+    return found["as it is"].peak_allocated, found["changed"].peak_allocated
+
+
+def test_logits_that_go_save_as_much_as_was_predicted(encoder):
+    before, after = peaks(programs.make_encoder, early=True)
+    (logits,) = [each for each in encoder if each.kind == "kept"]
+    assert logits.predicted_saving == before - after
+
+
+def test_outputs_of_the_step_before():
+    found = tensorlens.suggest(programs.make_keeper)
+    (outputs,) = [each for each in found if each.kind == "kept"]
+    assert outputs.predicted_saving == 4 * A
+    assert outputs.change == "free outputs after the step"
+    assert "suggest_programs.py" in outputs.what
+    before, after = peaks(programs.make_keeper, keeps=False)
+    assert before - after == outputs.predicted_saving
+
+
+def test_gradients_that_go_too_late():
+    found = tensorlens.suggest(programs.make_late, verify=True)
+    late = found["zero_grad"]
+    assert late.option is None
+    assert late.predicted_saving == late.measured_saving > 0
+
+
+def test_nothing_to_save_is_said():
+    found = tensorlens.suggest(programs.make_lean)
+    assert len(found) == 0
+    assert "nothing that was tried saves 1 %" in str(found)
+
+
+def test_a_recording_alone(tmp_path, capsys):
+    with tensorlens.record() as recording:
+        step = programs.make_stack()
+        for _ in range(3):
+            step()
+    found = tensorlens.suggest(recording, top=9)
+    assert found["optimizer"].predicted_saving == 2 * P + 4 * N
+    assert found["set_to_none"].predicted_saving == P
+    saved = (N - (programs.BLOCKS - 1) - programs.LAYERS) * A
+    assert found["checkpoint"].predicted_saving == pytest.approx(saved, rel=0.05)
+    assert {each.how for each in found} == {"replayed"}
+    with pytest.raises(UsageError, match="give make_step"):
+        tensorlens.suggest(recording, verify=True)
+    recording.save(tmp_path / "steps.tlens")
+    assert main(["suggest", str(tmp_path / "steps.tlens"), "--top", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "checkpoint 6 blocks" in shown and "less than these: SGD" in shown
+
+
+def test_a_program_that_fails():
+    def make_step():
+        def step():
+            raise ValueError("not today")
+
+        return step
+
+    with pytest.raises(ProgramFailed, match="ValueError: not today"):
+        tensorlens.suggest(make_step)
