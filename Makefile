@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
-PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
 # what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 # the line tracer is another one from 3.12 on; its tests need no torch

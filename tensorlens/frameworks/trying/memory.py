@@ -16,9 +16,10 @@ _RESIDENT = re.compile(r"VmHWM:\s*(\d+) kB")
 
 @contextlib.contextmanager
 def host_limited(nbytes: int) -> Iterator[None]:
-    """Let the process have so many bytes more than it has mapped now.
+    """Let the process have so many bytes more than it has mapped and uses now.
 
-    That is ``RLIMIT_DATA``, by which Linux 4.7 and later count private mappings.
+    That is ``RLIMIT_DATA``, by which Linux 4.7 and later count private mappings. What the C
+    library keeps free goes back to the system before.
 
     Raises:
         CannotApply: this system sets no such limit.
@@ -26,6 +27,7 @@ def host_limited(nbytes: int) -> Iterator[None]:
     try:
         import resource
 
+        _give_back_heap()
         mapped = _status(_DATA)
     except ImportError:
         mapped = None
@@ -43,8 +45,7 @@ def host_limited(nbytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
-def give_back_heap() -> None:
-    """Have the C library give free memory back to the system, where it can."""
+def _give_back_heap() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Result, Trial, Trouble
 from tensorlens.frameworks.trying.losses import loss_of
-from tensorlens.frameworks.trying.memory import give_back_heap
 from tensorlens.frameworks.trying.optioned import Optioned
 from tensorlens.frameworks.trying.steps import Followed, Marks, Steps
 
@@ -118,7 +117,6 @@ def _rehearse(trial: Trial, bench: Bench) -> None:
     del step, optioned
     bench.cleared()
     gc.collect()
-    give_back_heap()
 
 
 def _seed(bench: Bench) -> None:
