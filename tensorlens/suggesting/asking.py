@@ -30,6 +30,9 @@ from tensorlens.suggesting.watching import Watcher, watched
 from tensorlens.units import format_bytes
 
 _TORCH = "torch"
+_TORCH_ALONE = (
+    "suggest() knows the steps of torch alone: for another framework compare() its options"
+)
 WORTH = 0.01
 """A change is told when it saves at least this part of the peak."""
 
@@ -89,13 +92,13 @@ def suggest(
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
         scene = Scene(step.still(), device=device)
+        if "TensorFlow" in step.origin.source.get(scene.device, ""):
+            raise UsageError(_TORCH_ALONE)
         return _told(scene, _candidates(scene, _FINDERS), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
     if framework_of(step, program(step)) != _TORCH:
-        raise UsageError(
-            "suggest() knows the steps of torch alone: for another framework compare() its options"
-        )
+        raise UsageError(_TORCH_ALONE)
     asked: dict[str, Any] = {
         "batch": batch,
         "warmup": warmup,

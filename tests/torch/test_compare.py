@@ -261,9 +261,7 @@ def test_the_largest_batch_under_a_simulated_capacity_is_the_largest():
     assert needed(batch) <= capacity < needed(batch + 1)
 
 
-def test_an_executor_runs_it(monkeypatch):
-    # pytest-xdist's workers have none, which multiprocessing asks for
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
+def test_an_executor_runs_it():
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
         found = tensorlens.compare(
             "compare_programs:make_step",

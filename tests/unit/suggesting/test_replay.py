@@ -4,8 +4,11 @@ import sys
 
 import pytest
 
+from tensorlens.errors import UsageError
 from tensorlens.frameworks.later_use import unused
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog
+from tensorlens.records.recordings import Origin, Recording
+from tensorlens.suggesting.asking import suggest
 from tensorlens.suggesting.blocks import repeated_paths
 from tensorlens.suggesting.optimizers import bytes_in_8_bits
 from tensorlens.suggesting.replay import Replay
@@ -145,3 +148,9 @@ def test_what_inner_functions_see_is_left_out():
         return unused(sys._getframe()), inner
 
     assert "shared" not in function()[0]
+
+
+def test_a_recording_of_another_framework_is_refused():
+    origin = Origin(source={"cpu": "TensorFlow CPU allocator"})
+    with pytest.raises(UsageError, match=r"torch alone: .* compare\(\) its options"):
+        suggest(Recording(log_of(100), origin))
