@@ -62,8 +62,12 @@ def test_the_framework_is_the_one_that_the_program_uses(measured):
 
 def test_the_slots_of_optimizers(measured, handle):
     baseline = measured["baseline"].peak_allocated
-    assert measured["adam"].peak_allocated - baseline == 2 * (P + N * handle)
-    assert measured["rmsprop"].peak_allocated - baseline == P + N * handle
+    # a number may be read at the peak of one run and not of another
+    scalars = 16
+    adam = measured["adam"].peak_allocated - baseline
+    assert adam == pytest.approx(2 * (P + N * handle), abs=scalars)
+    rmsprop = measured["rmsprop"].peak_allocated - baseline
+    assert rmsprop == pytest.approx(P + N * handle, abs=scalars)
     # they are made in the first step
     assert measured["adam"].setup_allocated == measured["baseline"].setup_allocated
 

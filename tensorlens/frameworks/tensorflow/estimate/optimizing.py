@@ -25,11 +25,17 @@ _MIXING = (
 _TRAIN = "train_op"
 
 
-def optimized(traced: Traced) -> list[Node]:
-    """Return the operations that run, in the order of the optimized graph.
+def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
+    """Return the operations that run.
 
     TensorFlow's own optimizer (Grappler) is run on the graph: it folds constants, fuses, merges
-    what is the same, and leaves out what nobody reads.
+    what is the same, and leaves out what nobody reads. The order of what it gives depends on the
+    names of layers too.
+
+    Args:
+        traced: the train step.
+        in_order: have the operations in the order in which they were traced, whatever the layers
+            are called, and not in that of the optimized graph.
     """
     graph = traced.graph
     definition = graph.as_graph_def()
@@ -46,6 +52,8 @@ def optimized(traced: Traced) -> list[Node]:
     if any(node.op == _LOOPS for node in definition.node):
         inlined = tf_optimizer.OptimizeGraph(_settings(_MIXING), given, verbose=False)
         _sort_bodies(found, [node.name for node in inlined.node])
+    if in_order:
+        _sort(found, [node.name for node in definition.node])
     return nodes_of(found)
 
 
@@ -80,14 +88,35 @@ def _sort_bodies(found: Any, names: Sequence[str]) -> None:
         node.ParseFromString(text)
 
 
+def _sort(found: Any, traced: Sequence[str]) -> None:
+    """Sort operations as they were traced; new ones come behind the last of what they read."""
+    ranks = {name: rank for rank, name in enumerate(traced)}
+    sources = {
+        node.name: [text.lstrip("^").partition(":")[0] for text in node.input]
+        for node in found.node
+        if node.name not in ranks
+    }
+    while sources:
+        ready = [name for name, each in sources.items() if all(one in ranks for one in each)]
+        # none is ready in the circle of a loop
+        for name in ready or list(sources):
+            known = (ranks[one] for one in sources.pop(name) if one in ranks)
+            ranks[name] = max(known, default=-1)
+    ordered = sorted(found.node, key=lambda node: ranks[node.name])
+    texts = [node.SerializeToString() for node in ordered]
+    for node, text in zip(found.node, texts, strict=True):
+        node.ParseFromString(text)
+
+
 def as_traced(traced: Traced) -> list[Node]:
     """Return the operations as they were traced, in the order of the program."""
-    definition = traced.graph.as_graph_def()
+    graph = traced.graph
+    definition = graph.as_graph_def()
     variables = {each.placeholder: each for each in traced.variables}
     for node in definition.node:
         if node.name in variables:
             _as_handle(node, variables[node.name])
-    return nodes_of(definition)
+    return nodes_of(definition, graph)
 
 
 def _as_handle(node: Any, variable: Held) -> None:
@@ -100,11 +129,17 @@ def _as_handle(node: Any, variable: Held) -> None:
     node.attr["shared_name"].s = node.name.encode()
 
 
-def nodes_of(definition: Any) -> list[Node]:
-    """Return the operations of a graph's definition with the shapes of what they make."""
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.graph_util.import_graph_def(definition, name="")
+def nodes_of(definition: Any, graph: Any = None) -> list[Node]:
+    """Return the operations of a graph's definition with the shapes of what they make.
+
+    Args:
+        definition: the graph.
+        graph: one with operations of the same names and results; None: it has to be built.
+    """
+    if graph is None:
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.graph_util.import_graph_def(definition, name="")
     numbers = {node.name: number for number, node in enumerate(definition.node)}
     found = [
         _node(number, node, numbers, graph.get_operation_by_name(node.name).outputs)

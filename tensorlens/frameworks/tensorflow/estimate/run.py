@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tensorlens.collector import paused
 from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
@@ -35,6 +36,7 @@ _NOTABLE = 1.07
 """How far apart peaks must be to be told, as a ratio."""
 
 
+@paused()
 def run(model: Any, asked: Asked) -> Trace:
     """Return what one train step of a model asks of its device's allocator.
 
@@ -44,8 +46,8 @@ def run(model: Any, asked: Asked) -> Trace:
         UsageError: the shapes of the model's inputs are not known.
     """
     traced = trace(model, asked)
-    nodes = as_traced(traced) if asked.eager else optimized(traced)
     on_host = asked.device == "cpu"
+    nodes = as_traced(traced) if asked.eager else optimized(traced, in_order=not on_host)
     if on_host and not asked.eager:
         with_positions(nodes)
     batch = sum(bytes_of(each) for each in traced.feeds)

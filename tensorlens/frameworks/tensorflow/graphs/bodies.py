@@ -7,8 +7,9 @@ and keeps neither alive.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tensorlens.frameworks.tensorflow.graphs.frames import LazyFrames, of_operations
@@ -43,6 +44,14 @@ class Body:
     """Of a function that computes gradients: the function whose gradients these are."""
     compiled: bool = False
     """Whether XLA compiles it."""
+
+    @cached_property
+    def scopes(self) -> Mapping[str, Sequence[Node]]:
+        """Scope to the nodes right in it."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes.values():
+            found.setdefault(node.name.rpartition("/")[0], []).append(node)
+        return found
 
 
 def from_definition(definition: Any, frames: LazyFrames) -> Body:

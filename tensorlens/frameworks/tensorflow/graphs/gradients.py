@@ -138,9 +138,8 @@ def _inside(body: Body, scope: str) -> list[Node]:
     """Return the nodes right in a scope that take part in computing, without gradients."""
     return [
         node
-        for node in body.nodes.values()
-        if node.name.rpartition("/")[0] == scope
-        and node.op not in ("Const", "NoOp", "Placeholder", "ReadVariableOp", "Identity")
+        for node in body.scopes.get(scope, ())
+        if node.op not in ("Const", "NoOp", "Placeholder", "ReadVariableOp", "Identity")
         and not is_gradient(node.name)
     ]
 
