@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,6 @@ def pytest_configure() -> None:
     # a shell starts what it puts in the background with Ctrl-C ignored, and children inherit that
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # multiprocessing asks for it when it spawns a process, and pytest-xdist's workers have none
-    main = sys.modules["__main__"]
-    main.__spec__ = getattr(main, "__spec__", None)
 
 
 @pytest.hookimpl(tryfirst=True)

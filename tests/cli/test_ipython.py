@@ -1,6 +1,7 @@
 """The magics, in an IPython shell of the test's own process."""
 
 import re
+import sys
 
 import pytest
 
@@ -28,12 +29,15 @@ def fail():
 
 @pytest.fixture(scope="module")
 def only_shell():
+    main = sys.modules["__main__"]
     shell = InteractiveShell.instance()
     shell.colors = "nocolor"
     shell.run_cell("%load_ext tensorlens")
     yield shell
     shell.run_cell("%unload_ext tensorlens")
     InteractiveShell.clear_instance()
+    # the shell has put its own there, of which multiprocessing can spawn nothing
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture
