@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorlens.comparing.child import FORKS, Began, Ended
 from tensorlens.errors import UsageError
+from tensorlens.estimating.worker import interpreter
 from tensorlens.frameworks.torch.fake.jobs import Progress
 from tensorlens.frameworks.trials import FAILED, Measured, Result, Trial, Trouble
 from tensorlens.records.traces import Trace
@@ -111,7 +112,7 @@ class _Nursery:
         # not a pipe, which would stop a program that writes much and that nobody reads
         self._written = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, folder],
+            [*interpreter(), "-c", _COMMAND, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._written,

@@ -6,41 +6,50 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from tensorlens.cli import doctor
-from tests import warm
 
 MAIN = """
-import argparse, sys
+import argparse, functools, sys
 from tensorlens.cli import doctor
+
+# asked once for all that is printed here: TensorFlow takes seconds
+doctor._of_tensorflow = functools.cache(doctor._of_tensorflow)
 parser = argparse.ArgumentParser(prog="tensorlens")
 doctor.add_parser(parser.add_subparsers(required=True))
-args = parser.parse_args(sys.argv[1:])
-code = args.func(args)
+for encoding, *arguments in (("ascii",), ("utf-8",), ("utf-8", "--json")):
+    assert encoding == "utf-8" or sys.stdout.encoding == encoding
+    sys.stdout.reconfigure(encoding=encoding)
+    args = parser.parse_args(["doctor", *arguments])
+    assert args.func(args) == 0
+    print(end="\\0", flush=True)
 assert "tensorflow" not in sys.modules
 torch = sys.modules.get("torch")
 assert torch is None or not torch.cuda.is_initialized()
-sys.exit(code)
 """
 
 
-def call(*arguments, **environment):
-    return subprocess.run(
-        [*warm.python(), "-c", MAIN, "doctor", *arguments],
-        capture_output=True,
-        env={**os.environ, **environment},
-    )
-
-
 @pytest.fixture(scope="module")
-def output():
-    pytest.importorskip("torch")
-    done = call(PYTHONIOENCODING="utf-8")
+def printed():
+    """What a terminal without UTF-8, one with it, and a program that asks for JSON are told."""
+    plain = {"PYTHONIOENCODING": "ascii", "LANG": "C", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN], capture_output=True, env={**os.environ, **plain}
+    )
     assert done.returncode == 0, done.stderr
-    return done.stdout.decode()
+    *texts, rest = done.stdout.split(b"\0")
+    assert rest == b""
+    return texts
+
+
+@pytest.fixture
+def output(printed):
+    pytest.importorskip("torch")
+    return printed[1].decode()
 
 
 def test_it_tells_of_python_torch_the_cpu_and_every_backend(output):
@@ -54,16 +63,13 @@ def test_it_fits_eighty_columns(output):
     assert max(map(len, output.splitlines())) <= 80
 
 
-def test_it_survives_a_terminal_without_utf8():
-    done = call(PYTHONIOENCODING="ascii", LANG="C", LC_ALL="C")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.isascii()
-    assert done.stdout.startswith(b"ok  Python")
+def test_it_survives_a_terminal_without_utf8(printed):
+    assert printed[0].isascii()
+    assert printed[0].startswith(b"ok  Python")
 
 
-def test_json_holds_the_same_findings():
-    done = call("--json")
-    report = json.loads(done.stdout)
+def test_json_holds_the_same_findings(printed):
+    report = json.loads(printed[2])
     assert report["measurable"] is True
     found = {(item["part_of"], item["name"]): item for item in report["findings"]}
     assert found["torch", "cpu"]["measures"]

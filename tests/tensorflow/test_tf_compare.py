@@ -12,16 +12,20 @@ import tensorflow as tf
 import tf_compare_programs as programs
 
 import tensorlens
-from tensorlens.comparing.launching import run_trial
+from tensorlens.comparing import launching
+from tensorlens.comparing.launching import Launcher
 from tensorlens.comparing.options import checked
 from tensorlens.errors import UsageError
 from tensorlens.estimating.programs import program, search_path
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
 from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Trial, Trouble
+from tests import warm
 
 BATCH = 1024
 A = BATCH * programs.WIDTH * 4
 """Bytes of one layer's output."""
+LOWEST = 11
+"""The smallest batch that is tried under a limit."""
 P = programs.PARAMETER_BYTES
 N = programs.PARAMETERS
 
@@ -32,6 +36,18 @@ SAVING = {
     "bf16": {"policy": "mixed_bfloat16"},
     "blocks": {"recompute": "blocks"},
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warm_processes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launching, "interpreter", lambda: warm.python(tensorflow=True))
+        yield
+
+
+@pytest.fixture
+def fresh_processes(monkeypatch):
+    monkeypatch.setattr(launching, "interpreter", lambda: (sys.executable,))
 
 
 @pytest.fixture(scope="module")
@@ -184,11 +200,10 @@ def test_the_memory_optimizer_reaches_functions():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
-def test_the_largest_batch_under_setrlimit_is_the_largest():
+def test_the_largest_batch_under_setrlimit_is_the_largest(fresh_processes):
     capacity = 64 << 20
-    found = tensorlens.compare(
-        programs.make_large, {"only": {}}, capacity=capacity, repeats=1, warmup=0, steps=1
-    )
+    given = {"lowest": LOWEST, "highest": 20, "repeats": 1, "warmup": 0, "steps": 1}
+    found = tensorlens.compare(programs.make_large, {"only": {}}, capacity=capacity, **given)
     batch = found["only"].largest_batch
     # 16 of 4 MiB, less what the process needs besides
     assert 12 <= batch <= 16
@@ -202,10 +217,11 @@ def test_the_largest_batch_under_setrlimit_is_the_largest():
         batch=batch,
         steps=1,
         limit=capacity,
-        rehearsal=1,
+        rehearsal=LOWEST,
     )
-    assert isinstance(run_trial(trial), Measured)
-    one_more = run_trial(replace(trial, batch=batch + 1))
+    with Launcher() as launcher:
+        assert isinstance(launcher.run(trial), Measured)
+        one_more = launcher.run(replace(trial, batch=batch + 1))
     assert isinstance(one_more, Trouble) and one_more.kind == OUT_OF_MEMORY
 
 

@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 import tensorlens
-from tensorlens.comparing.launching import run_trial
+from tensorlens.comparing import launching
+from tensorlens.comparing.launching import Launcher
 from tensorlens.comparing.options import checked
 from tensorlens.estimating import worker
 from tensorlens.estimating.programs import program, search_path
@@ -29,6 +30,8 @@ from tests import warm
 BATCH = 1024
 A = BATCH * programs.WIDTH * 4
 """Bytes of one layer's output."""
+LOWEST = 12
+"""The smallest batch that is tried under a limit."""
 P = programs.PARAMETER_BYTES
 N = programs.PARAMETERS
 
@@ -81,8 +84,14 @@ def measured():
 
 
 @pytest.fixture(autouse=True)
-def warm_estimates(monkeypatch):
-    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(fakes=True))
+def warm_processes(monkeypatch):
+    for module in (launching, worker):
+        monkeypatch.setattr(module, "interpreter", lambda: warm.python(fakes=True))
+
+
+@pytest.fixture
+def fresh_processes(warm_processes, monkeypatch):
+    monkeypatch.setattr(launching, "interpreter", lambda: (sys.executable,))
 
 
 def test_what_gradients_that_are_kept_take(measured):
@@ -178,7 +187,7 @@ def give_nothing(make_step):
     return quiet
 
 
-def test_what_cannot_work_or_fails_is_a_row():
+def test_what_cannot_work_or_fails_is_a_row(fresh_processes):
     options = {
         "baseline": {},
         "swap": {"offload": True},
@@ -217,11 +226,10 @@ def test_what_cannot_work_or_fails_is_a_row():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
-def test_the_largest_batch_under_setrlimit_is_the_largest():
+def test_the_largest_batch_under_setrlimit_is_the_largest(fresh_processes):
     capacity = 64 << 20
-    found = tensorlens.compare(
-        programs.make_large, {"only": {}}, capacity=capacity, repeats=1, warmup=0, steps=1
-    )
+    given = {"lowest": LOWEST, "highest": 20, "repeats": 1, "warmup": 0, "steps": 1}
+    found = tensorlens.compare(programs.make_large, {"only": {}}, capacity=capacity, **given)
     batch = found["only"].largest_batch
     # 16 of 4 MiB, less what the process needs besides
     assert 13 <= batch <= 16
@@ -235,10 +243,11 @@ def test_the_largest_batch_under_setrlimit_is_the_largest():
         batch=batch,
         steps=1,
         limit=capacity,
-        rehearsal=1,
+        rehearsal=LOWEST,
     )
-    assert isinstance(run_trial(trial), Measured)
-    one_more = run_trial(replace(trial, batch=batch + 1))
+    with Launcher() as launcher:
+        assert isinstance(launcher.run(trial), Measured)
+        one_more = launcher.run(replace(trial, batch=batch + 1))
     assert isinstance(one_more, Trouble) and one_more.kind == OUT_OF_MEMORY
 
 

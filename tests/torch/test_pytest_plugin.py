@@ -191,28 +191,43 @@ def test_with():
     found.stdout.fnmatch_lines(["1.00 KiB of tensors outlive the test, its limit is 0 B"])
 
 
-@pytest.mark.parametrize(
-    ("mark", "complaint"),
-    [
-        ("limit_tensor_leaks()", 'it takes one size, as in limit_tensor_leaks("64 MiB")'),
-        ("limit_tensor_leaks('1 B', '2 B')", "it takes one size, as in"),
-        ("limit_tensor_leaks('many')", "'many' is not a size: write for example"),
-        ("limit_tensor_leaks(-1)", "-1 is not a size: it is less than nothing"),
-        ("limit_tensor_leaks(True)", "True is not a size"),
-        ("limit_tensor_leaks(1.5)", "1.5 is not a size"),
-        ("limit_tensor_leaks('1 B', device='cpu')", "unknown argument 'device'"),
-        ("limit_tensor_memory('1 B', devices='cpu')", "unknown argument 'devices'"),
-        ("limit_tensor_memory('1 B', device=0)", "0 is no device: write for example 'cuda:0'"),
-        ("limit_tensor_memory('1 B', device='CPU 1')", "'CPU 1' is no device"),
-    ],
-)
-def test_a_marker_that_cannot_be_read_ends_collection(results, mark: str, complaint: str) -> None:
-    source = f"@pytest.mark.{mark}\ndef test_it():\n    pass\n"
-    found = results(source, head="import pytest\n")
-    assert found.ret == pytest.ExitCode.USAGE_ERROR
-    (line,) = [each for each in found.errlines if each.startswith("ERROR: ")]
-    assert "::test_it: limit_tensor_" in line and complaint in line
+COMPLAINTS = [
+    ("limit_tensor_leaks()", 'it takes one size, as in limit_tensor_leaks("64 MiB")'),
+    ("limit_tensor_leaks('1 B', '2 B')", "it takes one size, as in"),
+    ("limit_tensor_leaks('many')", "'many' is not a size: write for example"),
+    ("limit_tensor_leaks(-1)", "-1 is not a size: it is less than nothing"),
+    ("limit_tensor_leaks(True)", "True is not a size"),
+    ("limit_tensor_leaks(1.5)", "1.5 is not a size"),
+    ("limit_tensor_leaks('1 B', device='cpu')", "unknown argument 'device'"),
+    ("limit_tensor_memory('1 B', devices='cpu')", "unknown argument 'devices'"),
+    ("limit_tensor_memory('1 B', device=0)", "0 is no device: write for example 'cuda:0'"),
+    ("limit_tensor_memory('1 B', device='CPU 1')", "'CPU 1' is no device"),
+]
+EACH = """
+import sys
+import pytest
+
+for name in sys.argv[1:]:
+    code = pytest.main(["-p", "tensorlens.integrations.pytest", "-p", "no:cacheprovider", name])
+    print(f"{name} ended: {int(code)}", file=sys.stderr)
+"""
+
+
+def test_a_marker_that_cannot_be_read_ends_collection(results, pytester) -> None:
+    sources = [f"@pytest.mark.{mark}\ndef test_it():\n    pass\n" for mark, _ in COMPLAINTS]
+    files = {f"test_{at}": "import pytest\n" + source for at, source in enumerate(sources)}
+    pytester.makepyfile(**files)
+    # a run each, all in one process
+    found = pytester.run(*warm.python(), "-c", EACH, *[f"{name}.py" for name in files])
+    assert found.ret == 0
+    errors = [each for each in found.errlines if each]
     assert "Traceback" not in found.stderr.str()
+    for at, (_, complaint) in enumerate(COMPLAINTS):
+        line, end = errors[2 * at : 2 * at + 2]
+        assert line.startswith("ERROR: ")
+        assert f"test_{at}.py::test_it: limit_tensor_" in line and complaint in line
+        assert end == f"test_{at}.py ended: {int(pytest.ExitCode.USAGE_ERROR)}"
+    assert len(errors) == 2 * len(COMPLAINTS)
 
 
 def test_markers_are_registered(results) -> None:

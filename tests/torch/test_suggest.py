@@ -8,8 +8,11 @@ import suggest_programs as programs
 
 import tensorlens
 from tensorlens.cli import main
+from tensorlens.comparing import launching
 from tensorlens.errors import UsageError
+from tensorlens.estimating import worker
 from tensorlens.estimating.worker import ProgramFailed
+from tests import warm
 
 A, P, N = programs.OUTPUT_BYTES, programs.PARAMETER_BYTES, programs.PARAMETERS
 
@@ -18,6 +21,8 @@ A, P, N = programs.OUTPUT_BYTES, programs.PARAMETER_BYTES, programs.PARAMETERS
 def one_thread():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "OMP_NUM_THREADS", "1")
+        for module in (launching, worker):
+            patch.setattr(module, "interpreter", lambda: warm.python(fakes=True))
         yield
 
 
