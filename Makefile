@@ -8,6 +8,8 @@ TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
+# some tests only wait, while TensorFlow tries a refused request again for ten seconds
+TENSORFLOW_WORKERS = $(shell echo $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)))
 # what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 # the line tracer is another one from 3.12 on; its tests need no torch
@@ -34,13 +36,15 @@ lint: $(VENV)/.ready
 
 # each room by itself: every look at the heap is as long as what its process has imported
 pytest: $(VENV)/.tensorflow
-	$(BIN)/python $(PYTEST) tests/unit
+	$(BIN)/python $(PYTEST) tests/unit/frameworks
+	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
-	$(BIN)/python $(PYTEST) tests/tensorflow
+	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
+	$(VENV)-$*/bin/python -m pytest tests/unit/frameworks/test_heap_*.py
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines tests/unit/render tests/unit/records \
-	    tests/unit/recording tests/unit/frameworks/test_heap_*.py
+	    tests/unit/recording --ignore=tests/unit/render/test_recording_browser.py
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.benchmarks

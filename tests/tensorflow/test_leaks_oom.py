@@ -1,6 +1,7 @@
 """TensorFlow's failed allocations: what was asked for, by which line, and what was resident."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy
@@ -58,19 +59,33 @@ def line_of(function, offset):
     return f"{__file__}:{code.co_firstlineno + offset}"
 
 
-def test_eager_operations_in_a_recording():
-    def region():
-        with tensorlens.record():
-            ask()
+def ask_in_a_recording():
+    with tensorlens.record():
+        ask()
 
-    lines = note(caught(region))
+
+@pytest.fixture(scope="module")
+def refusals():
+    """What came of both, side by side: TensorFlow tries a refused request again for 10 s."""
+    oom._budget = oom._Budget()
+    count = tf.constant(HUGE, tf.int64)
+    # made before: AutoGraph is not to read sources on two threads
+    ask_in_a_graph.get_concrete_function(count)
+    with ThreadPoolExecutor() as pool:
+        recorded = pool.submit(caught, ask_in_a_recording)
+        graph = pool.submit(caught, ask_in_a_graph, count)
+        return {"recorded": recorded.result(), "graph": graph.result()}
+
+
+def test_eager_operations_in_a_recording(refusals):
+    lines = note(refusals["recorded"])
     assert lines[0] == ASKED
     assert lines[1] == f"  by     {line_of(ask, 1)} in ask"
     assert lines[2] == "           return tf.fill((HUGE,), 2.5)  # asked here"
 
 
-def test_a_graph_names_its_node_and_the_line_that_made_it():
-    found = explain(caught(ask_in_a_graph, tf.constant(HUGE, tf.int64)))
+def test_a_graph_names_its_node_and_the_line_that_made_it(refusals):
+    found = explain(refusals["graph"])
     assert (found.request.device, found.request.nbytes) == ("cpu", HUGE * 4)
     assert str(found.request.line).startswith(line_of(ask_in_a_graph.python_function, 2))
     assert found.request.source == "return tf.fill((count,), 2.5) * 2.0  # asked in the graph"

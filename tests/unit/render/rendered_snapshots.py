@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from tensorlens.records.differences import Difference
@@ -92,10 +93,12 @@ def views() -> Snapshot:
     )
 
 
+@cache
 def list_of_ten_thousand() -> Snapshot:
     return snapshot_of(T(f"history[{n}]", (), born=("train.py", 9)) for n in range(10_000))
 
 
+@cache
 def many() -> Snapshot:
     """A hundred tensors of 1 to 100 KiB."""
     return snapshot_of(T(f"layer.{n}.weight", (256 * n,), "parameter") for n in range(1, 101))
@@ -136,6 +139,7 @@ KINDS = {
 }
 
 
+@cache
 def changes() -> dict[str, Difference]:
     """From each to the next, from each to itself, and two that show every kind of change."""
     kinds = [made() for made in KINDS.values()]
