@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
 # some tests only wait, while TensorFlow tries a refused request again for ten seconds
-TENSORFLOW_WORKERS = $(shell echo $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)))
+TENSORFLOW_WORKERS = $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 # what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 # the line tracer is another one from 3.12 on; its tests need no torch
