@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tensorlens.frameworks.step_facts import ZERO_GRAD
-from tensorlens.records.events import FREE
+from tensorlens.records.events import FREE, START
 from tensorlens.suggesting.candidates import Candidate
 from tensorlens.suggesting.scene import Scene, Span
 
@@ -24,15 +24,24 @@ def set_to_none(scene: Scene) -> Iterator[Candidate]:
     if facts is not None and facts.sets_to_none is not False:
         return
     zeroed = _zeroed(scene)
-    kept = [row for row in _gradients(scene) if _between(zeroed, row + 1, scene.end(row))]
+    spans = [*map(Span, zeroed, [*zeroed[1:], len(scene.log)])]
+    added = [[*_accumulated(scene, span)] for span in spans]
+    # those of another model that is there as well are not added to
+    sizes = {scene.log.size[row] for rows in added for row in rows}
+    kept = [
+        row
+        for row in _gradients(scene)
+        if _between(zeroed, row + 1, scene.end(row))
+        and (scene.log.kind[row] != START or scene.log.size[row] in sizes)
+    ]
     if not kept:
         return
     replay = scene.replay()
     for row in kept:
         replay.free(row, zeroed[bisect_left(zeroed, row + 1)])
-    for span in map(Span, zeroed, [*zeroed[1:], len(scene.log)]):
+    for span, rows in zip(spans, added, strict=True):
         wanted = Counter(scene.log.size[row] for row in kept if row < span.begin < scene.end(row))
-        for row in _accumulated(scene, span):
+        for row in rows:
             if wanted[scene.log.size[row]] > 0:
                 wanted[scene.log.size[row]] -= 1
                 replay.free(row, span.end)
