@@ -2,8 +2,8 @@
 
 The experiment is one of 2018 on a GPU, with TensorFlow 1.8: which batch still fits? Here it runs
 on the CPU, on random data of MNIST's shape. Run it with ``python samples/grappler_options.py``; it
-takes a minute or two on a machine with nothing else to do, as each option and each batch is tried
-in a process of its own.
+takes several minutes for each of two tables, most of them spent waiting: each batch is tried in a
+process of its own, and TensorFlow asks again for ten seconds when memory is refused.
 """
 
 import os
