@@ -92,7 +92,9 @@ def suggest(
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
         scene = Scene(step.still(), device=device)
-        if "TensorFlow" in step.origin.source.get(scene.device, ""):
+        source = step.origin.source.get(scene.device, "")
+        # of both in one process it is torch's steps that are looked at
+        if "TensorFlow" in source and _TORCH not in source:
             raise UsageError(_TORCH_ALONE)
         return _told(scene, _candidates(scene, _FINDERS), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
