@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
+from tensorlens.cli.steps import add_step_options, arguments_of
 from tensorlens.comparing.guessing import framework_of
 from tensorlens.comparing.options import parsed
 from tensorlens.errors import UsageError
@@ -60,6 +61,14 @@ The exit code is 0 when at least one option ran, else 1; 2 for a usage error.
 """
 
 
+_NUMBERS = {
+    "batch": "what the function is called with",
+    "lowest": "the smallest batch to try (1)",
+    "highest": "the largest batch to try",
+    "warmup": "steps before those that are timed (1)",
+    "steps": "steps that are timed in each run (3)",
+    "repeats": "runs of each option (3)",
+}
 _WIDTH = 80
 _FAR = " " * 16
 
@@ -94,7 +103,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--device", metavar="NAME", help="whose memory: cpu, cuda:0")
     parser.add_argument("--card", metavar="NAME", help="of an estimate: h100, 'rtx 4090'")
     parser.add_argument("--capacity", metavar="SIZE", help="find the largest batch under it: 24GiB")
-    _add_numbers(parser)
+    add_step_options(parser, _NUMBERS, called=", for all options")
     parser.add_argument(
         "-o",
         "--output",
@@ -105,29 +114,6 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite files that exist")
     parser.set_defaults(func=run)
-
-
-def _add_numbers(parser: argparse.ArgumentParser) -> None:
-    for name, text in (
-        ("batch", "what the function is called with"),
-        ("lowest", "the smallest batch to try (1)"),
-        ("highest", "the largest batch to try"),
-        ("warmup", "steps before those that are timed (1)"),
-        ("steps", "steps that are timed in each run (3)"),
-        ("repeats", "runs of each option (3)"),
-    ):
-        parser.add_argument(f"--{name}", metavar="N", type=int, help=text)
-    parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, help="after which a process is ended"
-    )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        dest="arguments",
-        help="a keyword argument of the function, for all options; repeatable",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -157,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
         capacity=args.capacity,
         batch=args.batch,
         highest=args.highest,
-        arguments=parsed(args.arguments, {}).get("arguments", {}),
+        arguments=arguments_of(args),
         timeout=args.timeout,
         framework=framework,
         **given,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.output import Output, add_options
+from tensorlens.cli.steps import add_step_options, arguments_of
 from tensorlens.cli.viewing import give
-from tensorlens.comparing.options import parsed
 from tensorlens.errors import UsageError
 from tensorlens.estimating.worker import ProgramFailed
 
@@ -24,6 +24,14 @@ PROGRAM is a function that builds model, optimizer and data and returns step();
 or a recording: a .tlens file, or torch's memory snapshot. It runs once, in a
 process of its own, and is recorded; each change is tried on that recording.
 """
+
+_NUMBERS = {
+    "top": "how many changes (3)",
+    "batch": "what the function is called with",
+    "warmup": "steps before those that are timed (1)",
+    "steps": "steps that follow (2)",
+    "repeats": "runs of each change to verify (1)",
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -44,25 +52,7 @@ def add_parser(subparsers: Any) -> None:
         "--verify", action="store_true", help="run the step with each change, and measure"
     )
     parser.add_argument("--device", metavar="NAME", help="whose memory: cpu, cuda:0")
-    for name, text in (
-        ("top", "how many changes (3)"),
-        ("batch", "what the function is called with"),
-        ("warmup", "steps before those that are timed (1)"),
-        ("steps", "steps that follow (2)"),
-        ("repeats", "runs of each change to verify (1)"),
-    ):
-        parser.add_argument(f"--{name}", metavar="N", type=int, help=text)
-    parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, help="after which a process is ended"
-    )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        dest="arguments",
-        help="a keyword argument of the function; repeatable",
-    )
+    add_step_options(parser, _NUMBERS)
     add_options(parser, "the suggestions")
     parser.set_defaults(func=run)
 
@@ -83,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         found = suggest(
             _program(args.program),
             verify=args.verify,
-            arguments=parsed(args.arguments, {}).get("arguments", {}),
+            arguments=arguments_of(args),
             **given,
         )
     except ProgramFailed as error:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from tensorlens.frameworks.heap.objects import instances
+
 
 def gradients_first(make_step: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
     """Make the step, and return it with ``zero_grad()`` of all optimizers called before it."""
     step = make_step()
-    optimizers = [
-        each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)
-    ]
+    optimizers = instances(torch.optim.Optimizer)
 
     def run() -> Any:
         for optimizer in optimizers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib.util
 import inspect
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.code import is_foreign
+from tensorlens.frameworks.heap.objects import instances, without_tuples
 from tensorlens.frameworks.later_use import unused
 from tensorlens.frameworks.step_facts import (
     BACKWARD,
@@ -74,7 +74,7 @@ class StepWatch:
         lower = sum(each.nbytes for each in parameters if each.dtype in _LOWER)
         return StepFacts(
             blocks=tuple(Block(where, kind) for where, kind in found if where is not None),
-            optimizers=tuple(map(_described, _optimizers())),
+            optimizers=tuple(map(_described, instances(torch.optim.Optimizer))),
             sets_to_none=self._sets_to_none,
             is_lower=self._is_lower or 2 * lower > sum(each.nbytes for each in parameters),
             has_8bit=importlib.util.find_spec("bitsandbytes") is not None,
@@ -154,12 +154,8 @@ def _address(tensor: Any) -> int:
         return 0
 
 
-def _optimizers() -> list[torch.optim.Optimizer]:
-    return [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
-
-
 def _queues() -> Iterator[Ahead]:
-    for each in gc.get_objects():
+    for each in without_tuples():
         if "Iter" not in class_name(each) or not is_iterator(each):
             continue
         queue = look_at_iterator(each)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tensorlens.frameworks.heap.objects import instances
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.trying import stage
 from tensorlens.frameworks.trying.stage import CannotApply, Step, wrapped
@@ -23,8 +23,7 @@ class Stage(stage.Stage):
 
         Every layer alive is looked at, wherever it is kept; no code of theirs runs.
         """
-        kind = kinds.layer()
-        found = [item for item in gc.get_objects() if issubclass(type(item), kind)]
+        found = instances(kinds.layer())
         inside = {id(child) for layer in found for child in children_of(layer)}
         return [layer for layer in found if id(layer) not in inside and children_of(layer)]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tensorlens.frameworks.heap.objects import without_tuples
+from tensorlens.frameworks.heap.objects import instances
 from tensorlens.frameworks.trying import stage
 from tensorlens.frameworks.trying.stage import CannotApply, Step, wrapped
 
@@ -29,7 +29,7 @@ class Stage(stage.Stage):
 
         Every module alive is looked at, wherever it is kept; no code of theirs runs.
         """
-        found = [item for item in without_tuples() if issubclass(type(item), torch.nn.Module)]
+        found = instances(torch.nn.Module)
         inside = {
             id(child) for module in found for child in (vars(module).get("_modules") or {}).values()
         }

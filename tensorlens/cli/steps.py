@@ -1,0 +1,44 @@
+"""What the verbs that run a program's steps share: how many, and with which arguments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from tensorlens.comparing.options import parsed
+
+
+def add_step_options(
+    parser: argparse.ArgumentParser, numbers: Mapping[str, str], *, called: str = ""
+) -> None:
+    """Add options that are numbers, by name with their help, then ``--timeout`` and ``--set``.
+
+    Args:
+        parser: of the verb.
+        numbers: name of an option to its help.
+        called: what the help of ``--set`` says of when the function is called so.
+    """
+    for name, text in numbers.items():
+        parser.add_argument(f"--{name}", metavar="N", type=int, help=text)
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="after which a process is ended"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="arguments",
+        help=f"a keyword argument of the function{called}; repeatable",
+    )
+
+
+def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments that ``--set`` gives.
+
+    Raises:
+        UsageError: one is not ``NAME=VALUE``.
+    """
+    found: dict[str, Any] = parsed(args.arguments, {}).get("arguments", {})
+    return found
