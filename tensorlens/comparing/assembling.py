@@ -51,6 +51,7 @@ def measured_outcome(
         least_capacity=least,
         largest_batch=batch,
         beyond=beyond,
+        held_ahead=max((each.held_ahead for each in runs if each.held_ahead), default=None),
         peaks=peaks,
         seconds=tuple(statistics.median(each.seconds) for each in runs if each.seconds),
         losses=() if first.losses is None else finite(first.losses),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
@@ -21,6 +21,17 @@ def batch_bytes(*batches: Any) -> int | None:
     Texts and bytes count by their length, numbers do not. No code of the batch's own is run: what
     is no list, tuple or dict is looked into by its attributes.
     """
+    seen = _memories(batches)
+    return sum(seen.values()) if seen else None
+
+
+def holds_tensors(batch: Any) -> bool:
+    """Tell whether some of a batch is in tensors of torch."""
+    return any(isinstance(key, tuple) and key[0] == "torch" for key in _memories((batch,)))
+
+
+def _memories(batches: Sequence[Any]) -> dict[object, int]:
+    """Return the bytes of each memory that is found in batches."""
     seen: dict[object, int] = {}
     waiting = [(batch, 0) for batch in batches]
     known: set[int] = set()
@@ -37,7 +48,7 @@ def batch_bytes(*batches: Any) -> int | None:
             seen[key] = max(nbytes, seen.get(key, 0))
         elif depth < _DEEPEST:
             waiting.extend((inner, depth + 1) for inner in _inside(item))
-    return sum(seen.values()) if seen else None
+    return seen
 
 
 def _inside(item: Any) -> Iterator[Any]:

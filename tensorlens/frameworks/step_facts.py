@@ -47,14 +47,17 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A queue of batches ahead of the step."""
+    """A loader that has batches made ahead of the step."""
 
     name: str
     """``DataLoader, 2 workers x prefetch 2``."""
     batches: int
-    """At most."""
+    """How many were asked for and not used so far, at most."""
     workers: int
     batch_nbytes: int
+    """Of the largest batch."""
+    memory: str
+    """Where they wait: ``shared memory``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,5 +77,6 @@ class StepFacts:
     """Addresses of what autograd keeps for nothing but the operator that computed it, when the
     last backward pass begins."""
     queues: tuple[Ahead, ...] = ()
+    """The loaders that were at work together when most was asked for ahead."""
     is_whole: bool = False
     """Whether it is a whole program, which built-in options cannot be put around."""

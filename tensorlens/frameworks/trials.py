@@ -100,6 +100,8 @@ class Measured:
     """Of each step after the warm-up."""
     losses: tuple[float, ...] | None
     """Of every step; None where ``step()`` returns none."""
+    held_ahead: int | None = None
+    """What loaders with workers hold when their queues are full."""
     notes: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     """Figure to why it is not known."""

@@ -56,6 +56,9 @@ class Outcome:
     """That fits into the capacity; 0 where not even the smallest does."""
     beyond: str = ""
     """Why no larger batch: what became of the next one."""
+    held_ahead: int | None = None
+    """What torch's loaders with workers hold ahead of the step when their queues are full: memory
+    of the host, beside the peak. None where there are none."""
     peaks: tuple[int, ...] = ()
     """Peak allocated of each repeat."""
     seconds: tuple[float, ...] = ()

@@ -18,13 +18,14 @@ from tensorlens.records.documents import Document
 SCHEMA = "tensorlens.suggestions"
 VERSION = 1
 
-KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept")
+KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept", "queue")
 """Blocks computed again in backward, autocast, another optimizer, gradients freed where they are
-zeroed, gradients freed before forward, a tensor freed after its last use."""
+zeroed, gradients freed before forward, a tensor freed after its last use, fewer batches that wait
+for the step."""
 
-REPLAYED, SIMULATED = "replayed", "simulated"
-"""How a prediction was made: from the events of the recording, or by the step with the change run
-on tensors without data."""
+REPLAYED, SIMULATED, COUNTED = "replayed", "simulated", "counted"
+"""How a prediction was made: from the events of the recording, by the step with the change run on
+tensors without data, or by counting what loaders ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +41,20 @@ class Suggestion:
     code: str
     """What to write."""
     predicted_peak: int
+    """The most that will be handed out, or of :attr:`memory` the most that will be there."""
     predicted_saving: int
-    """Bytes by which the peak will be lower, wherever the new one is."""
+    """Bytes by which that is lower than as the program is, wherever the new peak is."""
     how: str = REPLAYED
-    """:data:`REPLAYED` or :data:`SIMULATED`."""
+    """:data:`REPLAYED`, :data:`SIMULATED` or :data:`COUNTED`."""
     cost: str = ""
     """What has to be paid for it; empty where that is not known."""
     settings: tuple[str, ...] = ()
     """The option of :func:`tensorlens.compare` that does it: ``optimizer=sgd``. Empty where only
     the program's own code can."""
+    memory: str = ""
+    """Where the bytes are, if they are not at the peak: ``shared memory``."""
+    before: int | None = None
+    """What there is at most of that memory, as the program is; None where it is the peak."""
     measured_peak: int | None = None
     measured_saving: int | None = None
     measured_time: float | None = None

@@ -8,7 +8,7 @@ from tensorlens.render.figures import UNKNOWN, size
 
 TITLES = (
     *("option", "peak", "against", "reserved", "least capacity", "largest batch"),
-    *("time", "loss"),
+    *("held ahead", "time", "loss"),
 )
 WINNER_TITLES = ("question", "option", "answer")
 _NOTHING = "-"
@@ -62,6 +62,7 @@ def _row(found: Comparison, outcome: Outcome) -> tuple[str, ...]:
         size(outcome.peak_reserved),
         size(outcome.least_capacity),
         UNKNOWN if batch is None else f"{batch:,}",
+        size(outcome.held_ahead),
         time_text(found.time_ratio(outcome.name), is_baseline=outcome.name == found.baseline),
         loss_text(found, outcome),
     )
@@ -145,6 +146,8 @@ def remarks(found: Comparison) -> tuple[str, ...]:
         for each in found.outcomes
         if each.largest_batch is not None and each.beyond
     ]
+    if any(each.held_ahead is not None for each in found.outcomes):
+        said.append("held ahead: by DataLoaders when their queues are full; it is beside the peak")
     if any("same at first" == loss_text(found, each) for each in found.outcomes):
         said.append("same at first: the loss of the first step is the baseline's, later ones not")
     noted: dict[str, list[str]] = {}

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorlens.records.suggestions import REPLAYED, SIMULATED, Suggestion, Suggestions
+from tensorlens.records.suggestions import COUNTED, REPLAYED, SIMULATED, Suggestion, Suggestions
 from tensorlens.render.figures import UNKNOWN, size
 
-PREDICTED = ("change", "saves", "of peak", "peak then", "predicted")
-VERIFIED = ("change", "predicted", "measured", "off", "peak then", "time")
+PREDICTED = ("change", "saves", "of", "then", "predicted")
+VERIFIED = ("change", "predicted", "measured", "off", "of", "then", "time")
+_PEAK, _QUEUE = "peak", "queue"
+_NOT_MEASURED = "not measured"
 
 _HOW = {
     REPLAYED: "replayed: the recording, with tensors gone, freed earlier or computed again",
     SIMULATED: "simulated: the step with the change, run on tensors without data",
+    COUNTED: "counted: batches that loaders ask for ahead of the step, times the bytes of one",
 }
 
 
@@ -39,9 +42,10 @@ def rows(found: Suggestions) -> tuple[tuple[str, ...], ...]:
 
 
 def details(suggestion: Suggestion) -> tuple[str, ...]:
-    """Return what it is about and what it costs."""
+    """Return what it is about, what it costs, and why it is not measured."""
     cost = f"cost: {suggestion.cost}" if suggestion.cost else ""
-    return tuple(filter(None, (suggestion.what, cost)))
+    missing = f"{_NOT_MEASURED}: {suggestion.missing}" if suggestion.missing else ""
+    return tuple(filter(None, (suggestion.what, cost, missing)))
 
 
 def remarks(found: Suggestions) -> tuple[str, ...]:
@@ -56,18 +60,18 @@ def remarks(found: Suggestions) -> tuple[str, ...]:
         said.append(
             "time: of a step, as a ratio to the program as it is; compare() tells its noise"
         )
-    said += [f"{each.change}: not measured: {each.missing}" for each in found if each.missing]
     if found.measured_peak is not None and found.measured_peak != found.peak:
         said.append(f"measured without any change: {size(found.measured_peak)}")
     return (*said, *found.notes)
 
 
 def _predicted(found: Suggestions, each: Suggestion) -> tuple[str, ...]:
-    part = 100 * each.predicted_saving / found.peak if found.peak else 0.0
+    before = found.peak if each.before is None else each.before
+    part = 100 * each.predicted_saving / before if before else 0.0
     return (
         each.change,
         size(each.predicted_saving),
-        f"{part:.1f} %",
+        f"{part:.1f} % of {_of(each)}",
         size(each.predicted_peak),
         each.how,
     )
@@ -78,11 +82,16 @@ def _verified(found: Suggestions, each: Suggestion) -> tuple[str, ...]:
     return (
         each.change,
         size(each.predicted_saving),
-        size(each.measured_saving),
+        _NOT_MEASURED if each.missing else size(each.measured_saving),
         _off(each),
+        _of(each),
         size(each.predicted_peak if each.measured_peak is None else each.measured_peak),
         UNKNOWN if time is None else f"x{time:.2f}",
     )
+
+
+def _of(each: Suggestion) -> str:
+    return _QUEUE if each.memory else _PEAK
 
 
 def _off(each: Suggestion) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from tensorlens.suggesting.checkpoints import checkpointed
 from tensorlens.suggesting.gradients import set_to_none, zero_before_forward
 from tensorlens.suggesting.kept import during_backward, of_the_step_before
 from tensorlens.suggesting.optimizers import in_8_bits, without_state
+from tensorlens.suggesting.queues import smaller_queue
 from tensorlens.suggesting.scene import Scene
 from tensorlens.suggesting.simulating import Simulation
 from tensorlens.suggesting.verifying import verified
@@ -34,7 +35,8 @@ _TORCH_ALONE = (
     "suggest() knows the steps of torch alone: for another framework compare() its options"
 )
 WORTH = 0.01
-"""A change is told when it saves at least this part of the peak."""
+"""A change is told when it saves at least this part of the peak, or, where its bytes are beside
+the peak, of what the host holds at most."""
 
 _FINDERS: tuple[Finder, ...] = (
     checkpointed,
@@ -44,6 +46,7 @@ _FINDERS: tuple[Finder, ...] = (
     zero_before_forward,
     of_the_step_before,
     during_backward,
+    smaller_queue,
 )
 
 
@@ -111,11 +114,12 @@ def suggest(
     recording, facts, first, name = _recorded(step, device, asked)
     scene = Scene(recording, facts, first)
     simulation = Simulation(step, scene.device, batch, arguments or {}, warmup + steps)
-    found = _candidates(scene, (*_FINDERS, simulation.autocast))
+    found = [*_candidates(scene, (*_FINDERS, simulation.autocast))]
     told = _told(scene, found, top, name, simulation.notes)
     if not verify or not told.suggestions:
         return replace(told, verified=verify)
-    return verified(told, step, repeats=repeats, **asked)
+    acts = {each.change: each.act for each in found if each.act is not None}
+    return verified(told, step, acts, repeats=repeats, **asked)
 
 
 def _recorded(
@@ -143,14 +147,13 @@ def _candidates(scene: Scene, finders: Sequence[Finder]) -> Iterator[Candidate]:
 
 def _told(
     scene: Scene,
-    candidates: Iterator[Candidate],
+    candidates: Iterable[Candidate],
     top: int,
     program: str,
     notes: Sequence[str] = (),
 ) -> Suggestions:
-    least = max(1.0, WORTH * scene.peak)
-    worth = [each for each in candidates if scene.peak - each.peak >= least]
-    worth.sort(key=lambda each: each.peak)
+    worth = [each for each in candidates if _saving(scene, each) >= _least(scene, each)]
+    worth.sort(key=lambda each: -_saving(scene, each))
     return Suggestions(
         suggestions=tuple(_suggestion(scene, each) for each in worth[:top]),
         device=scene.device,
@@ -158,8 +161,19 @@ def _told(
         moment=scene.moment(scene.peak_row),
         program=program,
         others=tuple(_in_short(scene, each) for each in worth[top:]),
-        notes=(*_dropped(scene), *_queues(scene), *notes),
+        notes=(*_dropped(scene), *notes),
     )
+
+
+def _saving(scene: Scene, candidate: Candidate) -> int:
+    return (scene.peak if candidate.before is None else candidate.before) - candidate.peak
+
+
+def _least(scene: Scene, candidate: Candidate) -> float:
+    """Return the bytes from which on it is told: a part of the peak, or of all on the host."""
+    if candidate.before is None:
+        return max(1.0, WORTH * scene.peak)
+    return WORTH * (scene.host_peak + candidate.before)
 
 
 def _suggestion(scene: Scene, candidate: Candidate) -> Suggestion:
@@ -169,27 +183,20 @@ def _suggestion(scene: Scene, candidate: Candidate) -> Suggestion:
         what=candidate.what,
         code=candidate.code,
         predicted_peak=candidate.peak,
-        predicted_saving=scene.peak - candidate.peak,
+        predicted_saving=_saving(scene, candidate),
         how=candidate.how,
         cost=candidate.cost,
         settings=texts(candidate.settings),
+        memory=candidate.memory,
+        before=candidate.before,
     )
 
 
 def _in_short(scene: Scene, candidate: Candidate) -> str:
-    return f"{candidate.change} ({100 * (1 - candidate.peak / scene.peak):.1f} %)"
-
-
-def _queues(scene: Scene) -> Iterator[str]:
-    """Give what a smaller queue would hold less; it is beside the peak, in shared memory."""
-    for each in () if scene.facts is None else scene.facts.queues:
-        fewer = each.batches - each.workers
-        if fewer > 0:
-            yield (
-                f"beside this peak: {each.name} holds up to {each.batches:,} batches"
-                f" ({format_bytes(each.batches * each.batch_nbytes)}) ahead of the step;"
-                f" prefetch_factor=1 holds {format_bytes(fewer * each.batch_nbytes)} less"
-            )
+    saving = _saving(scene, candidate)
+    if candidate.memory:
+        return f"{candidate.change} ({format_bytes(saving)} of {candidate.memory})"
+    return f"{candidate.change} ({100 * saving / scene.peak:.1f} %)"
 
 
 def _dropped(scene: Scene) -> Iterator[str]:

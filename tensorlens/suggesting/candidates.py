@@ -9,6 +9,9 @@ from typing import Any
 from tensorlens.records.suggestions import REPLAYED
 from tensorlens.suggesting.scene import Scene
 
+Act = Callable[[Callable[[], Any]], Any]
+"""Is called with ``make_step``, in the process of the program, and returns the step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -23,11 +26,17 @@ class Candidate:
     code: str
     """What to write."""
     peak: int
-    """What would be handed out at most."""
+    """What would be handed out at most, or of another memory be there."""
     cost: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     """Of :func:`tensorlens.compare`, where it has this change built in."""
+    act: Act | None = None
+    """What else does it from outside of the program."""
     how: str = REPLAYED
+    memory: str = ""
+    """Where the bytes are, if they are not at the peak: ``shared memory``."""
+    before: int | None = None
+    """What there is at most of that memory now."""
 
 
 Finder = Callable[[Scene], Iterator[Candidate]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tensorlens.frameworks.step_facts import ZERO_GRAD
 from tensorlens.records.events import FREE, START
@@ -76,7 +77,15 @@ def zero_before_forward(scene: Scene) -> Iterator[Candidate]:
             code="optimizer.zero_grad() as the first line of the step, before the model is called",
             peak=replay.peak()[0],
             cost="none",
+            act=_gradients_first,
         )
+
+
+def _gradients_first(make_step: Callable[[], Any]) -> Any:
+    # imported where the program runs: here torch need not be
+    from tensorlens.frameworks.torch.gradients_first import gradients_first
+
+    return gradients_first(make_step)
 
 
 def _gradients(scene: Scene) -> list[int]:

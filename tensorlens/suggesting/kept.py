@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from tensorlens.frameworks.step_facts import BACKWARD
+from tensorlens.frameworks.step_facts import BACKWARD, Waiting
 from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.suggesting.candidates import Candidate
@@ -36,10 +38,25 @@ def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class FreedBeforeBackward:
+    """Makes a step in which a variable is let go where ``backward()`` is called."""
+
+    waiting: Waiting
+
+    def __call__(self, make_step: Callable[[], Any]) -> Any:
+        """Return the step, in the process of the program."""
+        # imported where the program runs: here torch need not be
+        from tensorlens.frameworks.torch.freed_variables import freed_before_backward
+
+        return freed_before_backward(make_step, self.waiting)
+
+
 def during_backward(scene: Scene) -> Iterator[Candidate]:
     """Give the variables that wait for backward to end, which backward has no use for."""
     begins = scene.marks(BACKWARD)
-    for each in () if scene.facts is None else scene.facts.waiting:
+    waiting = () if scene.facts is None else scene.facts.waiting
+    for each in waiting:
         place = scene.at(each.address, begins[-1]) if begins else None
         if place is None:
             continue
@@ -49,13 +66,16 @@ def during_backward(scene: Scene) -> Iterator[Candidate]:
             if begin is not None:
                 replay.free(row, begin)
         line = SourceLine(each.filename, each.lineno, each.function)
+        is_only = [other.name for other in waiting].count(each.name) == 1
+        name = each.name if is_only else f"{each.name} of {each.function}()"
         yield Candidate(
             kind="kept",
-            change=f"free {each.name} before backward",
+            change=f"free {name} before backward",
             what=f"a variable of {each.function}() that backward has no use for",
             code=f"del {each.name} (before {_short(line)})",
             peak=replay.peak()[0],
             cost="none",
+            act=FreedBeforeBackward(each),
         )
 
 

@@ -54,6 +54,11 @@ class Scene:
         self.roles = roles_of(recording)
         self.peak, self.peak_row = device_peak(recording, self.device)
 
+    @cached_property
+    def host_peak(self) -> int:
+        """The most that was handed out on the host; 0 where that is not recorded."""
+        return device_peak(self.recording, "cpu")[0] if "cpu" in self.log.devices else 0
+
     def replay(self) -> Replay:
         """Return the events, for changes."""
         return Replay(self.log, self.number)

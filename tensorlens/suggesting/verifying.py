@@ -2,69 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from tensorlens.comparing import compare
 from tensorlens.comparing.options import Given
 from tensorlens.estimating.programs import MakeStep
-from tensorlens.records.comparisons import Comparison
+from tensorlens.records.comparisons import Comparison, Outcome
 from tensorlens.records.suggestions import Suggestion, Suggestions
+from tensorlens.suggesting.candidates import Act
 
 _BASE = "as it is"
-_OWN_CODE = "only your code can change it: change it, then compare"
+_OWN_CODE = "whether your code still needs it, no option can know"
+_NO_OPTION = "compare() has no setting that does it"
 
 
-def verified(told: Suggestions, step: MakeStep, **asked: Any) -> Suggestions:
+def verified(
+    told: Suggestions, step: MakeStep, acts: Mapping[str, Act], **asked: Any
+) -> Suggestions:
     """Return suggestions with what they save when the step runs with them.
 
     Args:
         told: the suggestions.
         step: the program.
+        acts: what does a change, by its text, where :func:`tensorlens.compare` has no setting.
         asked: further arguments of :func:`tensorlens.compare`.
     """
     options: dict[str, Given] = {_BASE: {}}
-    options.update((each.change, option) for each in told if (option := _option(each)) is not None)
+    for each in told:
+        option = each.option or acts.get(each.change)
+        if option is not None:
+            options[each.change] = option
     if len(options) == 1:
-        return replace(
-            told,
-            verified=True,
-            suggestions=tuple(replace(each, missing=_OWN_CODE) for each in told),
-        )
+        return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
     found = compare(step, options, baseline=_BASE, device=told.device, framework="torch", **asked)
     return replace(
         told,
         verified=True,
         measured_peak=found[_BASE].peak_allocated,
         suggestions=tuple(
-            _measured(each, found) if each.change in options else replace(each, missing=_OWN_CODE)
-            for each in told
+            _measured(each, found) if each.change in options else _unmeasured(each) for each in told
         ),
     )
 
 
-def _option(suggestion: Suggestion) -> Given:
-    if suggestion.kind == "zero_grad":
-        return _gradients_first
-    return suggestion.option
-
-
-def _gradients_first(make_step: Callable[[], Any]) -> Any:
-    # imported where the program runs: here torch need not be
-    from tensorlens.frameworks.torch.gradients_first import gradients_first
-
-    return gradients_first(make_step)
+def _unmeasured(suggestion: Suggestion) -> Suggestion:
+    return replace(suggestion, missing=_OWN_CODE if suggestion.kind == "kept" else _NO_OPTION)
 
 
 def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
-    outcome = found[suggestion.change]
+    outcome, before = found[suggestion.change], found[found.baseline]
     if not outcome.ran:
         return replace(suggestion, missing=f"{outcome.status}: {outcome.why}")
     ratio = found.time_ratio(suggestion.change)
+    peak, level = _level(suggestion, outcome), _level(suggestion, before)
     return replace(
         suggestion,
-        measured_peak=outcome.peak_allocated,
-        measured_saving=found.saved(suggestion.change),
+        measured_peak=peak,
+        measured_saving=None if peak is None or level is None else level - peak,
         measured_time=None if ratio is None else ratio.point,
+        missing="" if peak is not None and level is not None else _why(outcome, before),
     )
+
+
+def _level(suggestion: Suggestion, outcome: Outcome) -> int | None:
+    """Return the most that there was of the memory that the change is about."""
+    return outcome.held_ahead if suggestion.memory else outcome.peak_allocated
+
+
+def _why(*outcomes: Outcome) -> str:
+    reasons = [each.missing.get("held_ahead", "") or each.why for each in outcomes]
+    return next(filter(None, reasons), "no loader was left after the last step")

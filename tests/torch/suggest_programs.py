@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 WIDTH, LAYERS, BLOCKS = 64, 4, 6
 PARAMETERS = BLOCKS * LAYERS
@@ -138,5 +139,34 @@ def make_lean():
     def step():
         weight.sum().backward()
         weight.grad = None
+
+    return step
+
+
+COLUMNS, ROWS, WORKERS, PREFETCH = 5000, 16, 2, 4
+LOADED_BYTES = ROWS * COLUMNS * 4 + ROWS * 8
+"""A batch of float32 rows, and a number of int64 each."""
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40 * ROWS
+
+    def __getitem__(self, at):
+        return torch.full((COLUMNS,), float(at)), at
+
+
+def make_loading(workers=WORKERS, prefetch=PREFETCH):
+    """Batches wait for the step, and the output of the model for backward."""
+    loader = DataLoader(Rows(), ROWS, num_workers=workers, prefetch_factor=prefetch)
+    net = nn.Linear(COLUMNS, 16, bias=False)
+    batches = iter(loader)
+
+    def step():
+        rows, numbers = next(batches)
+        net.zero_grad()
+        loss = (net(rows).sum(1) * numbers).sum()
+        loss.backward()
+        return loss
 
     return step

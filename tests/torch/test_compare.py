@@ -194,6 +194,7 @@ def test_what_cannot_work_or_fails_is_a_row(fresh_processes):
         "channels": {"channels_last": True},
         "shards": {"shards": 2},
         "alloc": {"alloc_conf": "expandable_segments:True"},
+        "queue": {"prefetch_factor": 1},
         "crash": crash,
         "leave": leave,
         "raise": raise_error,
@@ -212,6 +213,7 @@ def test_what_cannot_work_or_fails_is_a_row(fresh_processes):
         "channels": "four dimensions",
         "shards": "only be estimated",
         "alloc": "no CUDA device",
+        "queue": "no DataLoader is iterated over",
         "8bit": "not installed",
     }.items():
         if name in options and not (name in ("swap", "alloc") and found.device != "cpu"):

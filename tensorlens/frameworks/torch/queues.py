@@ -71,7 +71,7 @@ def iterators_of(loader: Any) -> list[Any]:
 def look_at_loader(loader: Any, example: Any = None) -> Queue:
     """Return what the iterators over a DataLoader hold now, and what one can hold."""
     given = content_of(loader)
-    workers, prefetch = _number(given, "num_workers"), _number(given, "prefetch_factor")
+    workers, prefetch = number(given, "num_workers"), number(given, "prefetch_factor")
     running = [item for item in iterators_of(loader) if _is_open(item)]
     found = [look_at_iterator(item, example) for item in running]
     if len(found) == 1:
@@ -86,7 +86,7 @@ def look_at_loader(loader: Any, example: Any = None) -> Queue:
 def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
     """Return what an iterator over a DataLoader holds; nothing is taken from it."""
     given = content_of(iterator)
-    workers, prefetch = _number(given, "_num_workers"), _number(given, "_prefetch_factor")
+    workers, prefetch = number(given, "_num_workers"), number(given, "_prefetch_factor")
     if not given.keys() >= _STATE or not _is_open(iterator):
         queue = _nothing(class_name(iterator), workers, prefetch, example)
         if workers and not _is_open(iterator):
@@ -99,7 +99,8 @@ def _is_open(iterator: Any) -> bool:
     return not content_of(iterator).get("_shutdown", False)
 
 
-def _number(content: Mapping[str, Any], name: str) -> int:
+def number(content: Mapping[str, Any], name: str) -> int:
+    """Return an attribute that is a whole number; 0 where it is none."""
     value = content.get(name)
     return value if type(value) is int else 0
 
@@ -136,7 +137,7 @@ class _Look:
         if any(worker.state == "dead" for worker in memory):
             self._notes.append("a worker has died: the loop will fail when it next waits for one")
         return Queue(
-            name=f"{self._name}, {_workers(self._workers)} x prefetch {self._prefetch}",
+            name=named(self._name, self._workers, self._prefetch),
             framework="torch",
             batches=batches,
             nbytes=nbytes,
@@ -290,9 +291,8 @@ def _nothing(name: str, workers: int, prefetch: int, example: Any) -> Queue:
     missing = {} if most is not None else {"max_nbytes": _UNSEEN}
     if one is None:
         missing["batch_nbytes"] = _UNSEEN
-    given = f" x prefetch {prefetch}" if workers else ""
     return Queue(
-        name=f"{name}, {_workers(workers)}{given}",
+        name=named(name, workers, prefetch),
         framework="torch",
         batches=0,
         nbytes=0,
@@ -314,8 +314,11 @@ def _renamed(queue: Queue, loader: Any) -> Queue:
     return _with(queue, name=f"{class_name(loader)}, {settings}")
 
 
-def _workers(count: int) -> str:
-    return "no workers" if not count else "1 worker" if count == 1 else f"{count} workers"
+def named(name: str, workers: int, prefetch: int) -> str:
+    """Return what a loader is called: ``DataLoader, 2 workers x prefetch 2``."""
+    if not workers:
+        return f"{name}, no workers"
+    return f"{name}, {workers} {'worker' if workers == 1 else 'workers'} x prefetch {prefetch}"
 
 
 def _pid(process: Any) -> int | None:

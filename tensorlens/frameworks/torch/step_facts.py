@@ -14,21 +14,20 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.code import is_foreign
-from tensorlens.frameworks.heap.objects import instances, without_tuples
+from tensorlens.frameworks.heap.objects import instances
 from tensorlens.frameworks.later_use import unused
 from tensorlens.frameworks.step_facts import (
     BACKWARD,
     ZERO_GRAD,
-    Ahead,
     Block,
     MadeOptimizer,
     StepFacts,
     Waiting,
 )
+from tensorlens.frameworks.torch.ahead import LoaderWatch
 from tensorlens.frameworks.torch.census.graph import walk
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.options.stage import Stage, repeated_blocks, wrapped
-from tensorlens.frameworks.torch.queues import is_iterator, look_at_iterator
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 
 _LOWER = (torch.bfloat16, torch.float16)
@@ -51,6 +50,7 @@ class StepWatch:
         self._is_lower = False
         self._waiting: dict[tuple[str, str], Waiting] = {}
         self._own_results: set[int] = set()
+        self._loaders = LoaderWatch()
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -60,6 +60,7 @@ class StepWatch:
                 stack.enter_context(wrapped(owner, "zero_grad", self._zero_grad))
             for owner in (torch.Tensor, torch.autograd):
                 stack.enter_context(wrapped(owner, "backward", self._backward))
+            stack.enter_context(self._loaders.on())
             yield
 
     def facts(self, is_whole: bool) -> StepFacts:
@@ -80,7 +81,7 @@ class StepWatch:
             has_8bit=importlib.util.find_spec("bitsandbytes") is not None,
             waiting=tuple(self._waiting.values()),
             own_results=tuple(self._own_results),
-            queues=tuple(_queues()),
+            queues=self._loaders.most,
             is_whole=is_whole,
         )
 
@@ -152,15 +153,6 @@ def _address(tensor: Any) -> int:
     except Exception:
         # sparse tensors and the like have none of their own
         return 0
-
-
-def _queues() -> Iterator[Ahead]:
-    for each in without_tuples():
-        if "Iter" not in class_name(each) or not is_iterator(each):
-            continue
-        queue = look_at_iterator(each)
-        if queue.max_batches and queue.batch_nbytes and queue.workers:
-            yield Ahead(queue.name, queue.max_batches, len(queue.workers), queue.batch_nbytes)
 
 
 def _described(optimizer: torch.optim.Optimizer) -> MadeOptimizer:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Result, Trial, Trouble
+from tensorlens.frameworks.trying.held_ahead import held_ahead
 from tensorlens.frameworks.trying.losses import loss_of
 from tensorlens.frameworks.trying.optioned import Optioned
 from tensorlens.frameworks.trying.steps import Followed, Marks, Steps
@@ -80,10 +81,18 @@ def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result
         losses.append(loss_of(step(), bench.number))
         meter.wait()
 
+    made: list[Any] = []
+    """The step, which keeps its loaders until they were looked at."""
+
+    def begin() -> Any:
+        made.append(optioned.begin())
+        return made[0]
+
     steps = Steps(trial.warmup + trial.steps, meter, tell, bench.follow)
     try:
         with bench.limited(trial.limit):
-            steps.run(trial.program, optioned.begin, call)
+            steps.run(trial.program, begin, call)
+            ahead = held_ahead()
     except BaseException as error:
         text = bench.refusal(error, limited=trial.limit is not None)
         if text is None:
@@ -96,6 +105,8 @@ def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result
     has_losses = bool(known) and len(known) == len(losses)
     if not has_losses:
         missing["losses"] = _NO_LOSS
+    if ahead.missing:
+        missing["held_ahead"] = ahead.missing
     return Measured(
         device=figures.device,
         peak_allocated=figures.peak_allocated,
@@ -103,6 +114,7 @@ def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result
         setup_allocated=figures.setup_allocated,
         seconds=tuple(steps.seconds[trial.warmup :]),
         losses=tuple(known) if has_losses else None,
+        held_ahead=ahead.nbytes,
         notes=tuple(optioned.stage.notes),
         missing=missing,
     )

@@ -32,7 +32,7 @@ def suggestion_fragment(found: Suggestions) -> str:
             conditions=conditions(found),
             titles=titles(found),
             rows=rows(found),
-            bars=bars(found) if found.suggestions else (),
+            bars=bars(found),
             changes=[(each.change, each.code, details(each)) for each in found],
             remarks=remarks(found),
         )
@@ -40,12 +40,15 @@ def suggestion_fragment(found: Suggestions) -> str:
 
 
 def bars(found: Suggestions) -> tuple[Bar, ...]:
-    """Return the peak as it is and with each change, measured where it was."""
+    """Return the peak as it is and with each change to it, measured where it was."""
     whole = found.peak or 1
     changed = [
         (each, each.predicted_peak if each.measured_peak is None else each.measured_peak)
         for each in found
+        if not each.memory
     ]
+    if not changed:
+        return ()
     return (
         Bar("as it is", size(found.peak), 100.0, False),
         *(

@@ -12,7 +12,7 @@ Value = str | int | float | None
 
 COLUMNS = (
     *("option", "settings", "status", "why", "peak_allocated", "peak_reserved"),
-    *("setup_allocated", "least_capacity", "largest_batch"),
+    *("setup_allocated", "least_capacity", "largest_batch", "held_ahead"),
     *("time_ratio", "time_low", "time_high", "time", "loss"),
 )
 """The columns: ``time`` and ``loss`` are verdicts, ``time_low`` to ``time_high`` the interval."""
@@ -37,6 +37,7 @@ def rows(found: Comparison) -> Iterator[tuple[Value, ...]]:
             each.setup_allocated,
             each.least_capacity,
             each.largest_batch,
+            each.held_ahead,
             *times,
             None if check is None else check.verdict,
         )

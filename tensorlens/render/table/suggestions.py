@@ -12,11 +12,11 @@ Value = str | int | float | None
 
 COLUMNS = (
     *("kind", "change", "what", "code", "cost", "settings", "how"),
-    *("predicted_peak", "predicted_saving", "measured_peak", "measured_saving", "time_ratio"),
-    "missing",
+    *("memory", "before", "predicted_peak", "predicted_saving"),
+    *("measured_peak", "measured_saving", "time_ratio", "missing"),
 )
 NUMBERS = ("time_ratio",)
-TEXT = ("kind", "change", "what", "code", "cost", "settings", "how", "missing")
+TEXT = ("kind", "change", "what", "code", "cost", "settings", "how", "memory", "missing")
 
 
 def rows(found: Suggestions) -> Iterator[tuple[Value, ...]]:
@@ -30,6 +30,8 @@ def rows(found: Suggestions) -> Iterator[tuple[Value, ...]]:
             each.cost or None,
             ", ".join(each.settings) or None,
             each.how,
+            each.memory or "peak",
+            found.peak if each.before is None else each.before,
             each.predicted_peak,
             each.predicted_saving,
             each.measured_peak,

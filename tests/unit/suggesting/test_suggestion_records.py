@@ -4,7 +4,7 @@ import pytest
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.records.loading import parse
-from tensorlens.records.suggestions import SIMULATED, Suggestion, Suggestions
+from tensorlens.records.suggestions import COUNTED, SIMULATED, Suggestion, Suggestions
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
 
@@ -23,6 +23,12 @@ BF16 = Suggestion(
     "bf16", "bf16", "", "autocast", 70 * MIB, 30 * MIB, SIMULATED, settings=("autocast=bf16",)
 )
 KEPT = Suggestion("kept", "free <b>", "a variable", "del <b>", 90 * MIB, 10 * MIB)
+QUEUE = Suggestion(
+    *("queue", "a smaller queue", "8.00 MiB held ahead", "DataLoader(...)", 2 * MIB, 6 * MIB),
+    how=COUNTED,
+    memory="shared memory",
+    before=8 * MIB,
+)
 
 
 def made(*suggestions, **more):
@@ -36,7 +42,7 @@ def test_what_is_predicted():
     text = TextRenderer(width=80).render(found)
     assert all(len(line) <= 80 for line in text.splitlines())
     row = next(line for line in text.splitlines() if line.startswith("  1  checkpoint"))
-    assert row.split()[4:] == ["40.00", "MiB", "40.0", "%", "60.00", "MiB", "replayed"]
+    assert row.split()[4:] == "40.00 MiB 40.0 % of peak 60.00 MiB replayed".split()
     assert "less than these: SGD (4.0 %)" in text and "simulated: " in text
     assert [each.kind for each in found] == ["checkpoint", "bf16", "kept"]
     assert found["kept"].option is None and found[0].option == {"checkpoint": "blocks"}
@@ -56,19 +62,25 @@ def test_what_is_measured():
     )
     text = TextRenderer(width=80).render(found)
     row = next(line for line in text.splitlines() if line.startswith("  1  checkpoint"))
-    assert row.split()[4:] == "40.00 MiB 38.00 MiB +5.3 % 62.00 MiB x1.25".split()
-    assert "free <b>: not measured: only your code" in text
+    assert row.split()[4:] == "40.00 MiB 38.00 MiB +5.3 % peak 62.00 MiB x1.25".split()
+    (row,) = [line for line in text.splitlines() if line.startswith("  2  free <b>")]
+    assert row.split()[4:] == "10.00 MiB not measured n/a peak 90.00 MiB n/a".split()
+    assert "     a variable\n     not measured: only your code\n" in text
     assert found["checkpoint"].off == pytest.approx(40 / 38 - 1)
 
 
 def test_pages_and_tables():
-    found = made(CHECKPOINT, KEPT)
+    found = made(CHECKPOINT, KEPT, QUEUE)
     page = HtmlRenderer().render(found)
     assert "free &lt;b&gt;" in page and "<b>free <b>" not in page
     assert "width: 60.0%" in page and "width: 90.0%" in page
-    header, first, _ = found.to_csv().splitlines()
+    # what is beside the peak leaves it as it is
+    assert page.count('<i class="tl-best"') == 2 and "75.0 % of queue" in page
+    assert "Peak with each change" not in HtmlRenderer().render(made(QUEUE))
+    header, first, _, last = found.to_csv().splitlines()
     assert dict(zip(header.split(","), first.split(","), strict=False))["kind"] == "checkpoint"
-    assert f",{60 * MIB},{40 * MIB},,,," in first
+    assert f",peak,{100 * MIB},{60 * MIB},{40 * MIB},,,," in first
+    assert f",shared memory,{8 * MIB},{2 * MIB},{6 * MIB},,,," in last
 
 
 def test_nothing_found():

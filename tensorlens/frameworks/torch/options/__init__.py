@@ -47,8 +47,8 @@ def _one_of(*known: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in known
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 2
+def _is_at_least(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _is_compile(value: Any) -> bool:
@@ -105,12 +105,21 @@ _SETTINGS = (
         "compile", "True or a mode of torch.compile", _is_compile, "torch.compile of the model"
     ),
     Setting(
-        "shards", "a number of processes, 2 or more", _is_count, "FSDP2 over so many processes"
+        "shards",
+        "a number of processes, 2 or more",
+        _is_at_least(2),
+        "FSDP2 over so many processes",
     ),
     Setting(
         "accumulate",
         "a number of parts, 2 or more",
-        _is_count,
+        _is_at_least(2),
         "the batch in so many parts, gradients added up, one step of the optimizer",
+    ),
+    Setting(
+        "prefetch_factor",
+        "a number of batches, 1 or more",
+        _is_at_least(1),
+        "so many batches ahead for each worker of every DataLoader",
     ),
 )

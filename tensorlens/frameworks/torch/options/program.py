@@ -17,6 +17,7 @@ from tensorlens.frameworks.torch.options.activations import (
     Offload,
 )
 from tensorlens.frameworks.torch.options.gradients import Accumulate, SetToNone
+from tensorlens.frameworks.torch.options.loading import PrefetchFactor
 from tensorlens.frameworks.torch.options.optimizers import Optimizers
 from tensorlens.frameworks.torch.options.sharding import Shards
 from tensorlens.frameworks.torch.options.stage import Option, Stage
@@ -32,6 +33,7 @@ _KINDS: dict[str, type[Option]] = {
     "offload": Offload,
     "compile": Compile,
     "accumulate": Accumulate,
+    "prefetch_factor": PrefetchFactor,
 }
 """In the order in which they act on a model: what is checkpointed is compiled, not the reverse."""
 _OF_OPTIMIZERS = ("optimizer", "fused", "foreach")

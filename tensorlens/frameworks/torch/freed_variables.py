@@ -1,0 +1,68 @@
+"""A step in which a variable goes before backward, as ``del`` would let it go."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.step_facts import Waiting
+from tensorlens.frameworks.trying.stage import wrapped
+
+
+def freed_before_backward(
+    make_step: Callable[[], Callable[[], Any]], waiting: Waiting
+) -> Callable[[], Any]:
+    """Make the step, and return it with a variable set to None where ``backward()`` is called.
+
+    Args:
+        make_step: makes the step.
+        waiting: the variable, of a function that does not look at it again.
+    """
+    step = make_step()
+
+    def freeing(function: Any) -> Any:
+        @functools.wraps(function)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            frame = _frame_of(waiting)
+            if frame is not None:
+                _set_to_none(frame, waiting.name)
+                del frame
+            return function(*args, **kwargs)
+
+        return backward
+
+    def run() -> Any:
+        with contextlib.ExitStack() as stack:
+            for owner in (torch.Tensor, torch.autograd):
+                stack.enter_context(wrapped(owner, "backward", freeing))
+            return step()
+
+    return run
+
+
+def _frame_of(waiting: Waiting) -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == waiting.filename and frame.f_lineno == waiting.lineno:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _set_to_none(frame: FrameType, name: str) -> None:
+    variables = frame.f_locals
+    if sys.version_info >= (3, 13):
+        variables[name] = None
+        return
+    # a copy, which would keep the others: it is emptied, and one name of it written back
+    variables.clear()
+    variables[name] = None
+    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
