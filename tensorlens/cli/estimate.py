@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
+from tensorlens.cli.steps import add_set_option, arguments_of
 from tensorlens.errors import UsageError
 from tensorlens.records.estimates import TIGHT, Estimate
 from tensorlens.records.snapshots import View
@@ -80,14 +80,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", metavar="N", type=int, default=2, help="how many steps are run (2)"
     )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        dest="arguments",
-        help="a keyword argument of the function, as Python has it, else text; repeatable",
-    )
+    add_set_option(parser)
     parser.add_argument(
         "--alloc-conf",
         metavar="TEXT",
@@ -185,30 +178,11 @@ def _asked(args: argparse.Namespace, program: Sequence[str]) -> _Asked:
         "steps": args.steps,
         "capacity": capacity,
         "settings": args.alloc_conf,
-        "arguments": _arguments(args.arguments),
+        "arguments": arguments_of(args),
         "world_size": args.world_size,
         "script_args": tuple(program[1:]),
     }
     return _Asked(program[0], options)
-
-
-def _arguments(given: Sequence[str]) -> dict[str, Any]:
-    """Return the keyword arguments that ``--set`` gives.
-
-    Raises:
-        UsageError: one is not ``NAME=VALUE``.
-    """
-    found: dict[str, Any] = {}
-    for each in given:
-        name, separator, text = each.partition("=")
-        if not separator or not name.strip().isidentifier():
-            raise UsageError(f"--set {each}: give NAME=VALUE, as in --set batch=32")
-        try:
-            value = ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            value = text
-        found[name.strip()] = value
-    return found
 
 
 def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Output]) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from tensorlens.comparing.options import parsed
+from tensorlens.comparing.options import pair
 
 
 def add_step_options(
@@ -17,20 +17,25 @@ def add_step_options(
     Args:
         parser: of the verb.
         numbers: name of an option to its help.
-        called: what the help of ``--set`` says of when the function is called so.
+        called: as of :func:`add_set_option`.
     """
     for name, text in numbers.items():
         parser.add_argument(f"--{name}", metavar="N", type=int, help=text)
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=float, help="after which a process is ended"
     )
+    add_set_option(parser, called=called)
+
+
+def add_set_option(parser: argparse.ArgumentParser, *, called: str = "") -> None:
+    """Add ``--set``; ``called`` is what its help says of when the function is called so."""
     parser.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         dest="arguments",
-        help=f"a keyword argument of the function{called}; repeatable",
+        help=f"a keyword argument of the function{called}, as Python has it, else text; repeatable",
     )
 
 
@@ -40,5 +45,4 @@ def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: one is not ``NAME=VALUE``.
     """
-    found: dict[str, Any] = parsed(args.arguments, {}).get("arguments", {})
-    return found
+    return dict(pair(each, "--set batch=32") for each in args.arguments)

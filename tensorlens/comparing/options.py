@@ -64,13 +64,30 @@ def parsed(texts_given: Sequence[str], known: Catalogue) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for each in texts_given:
-        name, separator, value = each.partition("=")
-        name = name.strip()
-        if not separator or not name.isidentifier():
-            raise UsageError(f"{each!r}: give NAME=VALUE, as in optimizer=adam")
+        name, value = pair(each, "optimizer=adam")
         target = found if name in known else found.setdefault(_ARGUMENTS, {})
-        target[name] = _value(value.strip())
+        target[name] = value
     return found
+
+
+def pair(text: str, example: str) -> tuple[str, Any]:
+    """Return the name and the value that ``fused=True`` stands for.
+
+    The value is what Python takes it for, and else a text; ``true``, ``false`` and ``none`` may be
+    in small letters.
+
+    Args:
+        text: what was typed.
+        example: what could be typed, for a message.
+
+    Raises:
+        UsageError: it is not ``NAME=VALUE``.
+    """
+    name, separator, value = text.partition("=")
+    name = name.strip()
+    if not separator or not name.isidentifier():
+        raise UsageError(f"{text!r}: give NAME=VALUE, as in {example}")
+    return name, _value(value.strip())
 
 
 def _value(text: str) -> Any:

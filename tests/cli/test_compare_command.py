@@ -172,7 +172,7 @@ def test_files(asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         (["--option", "a", "optimizer"], "'optimizer': give NAME=VALUE, as in optimizer=adam"),
         (["--option", "a", "--option", "a"], "--option a: there are two of that name"),
-        (["--set", "width"], "'width': give NAME=VALUE, as in optimizer=adam"),
+        (["--set", "width"], "'width': give NAME=VALUE, as in --set batch=32"),
         (["-o", "found.pdf"], "found.pdf"),
     ],
 )

@@ -82,7 +82,7 @@ def test_it_prints_the_estimate(asked: Asked, capsys) -> None:
 
 def test_options_may_follow_a_function(asked: Asked) -> None:
     words = "--steps 3 train.py:make_step --card h100 --capacity 24GiB --set batch=32"
-    more = "--set lr=1e-3 --set kind=small --set on=True --world-size 8 --alloc-conf a:b -- --x 1"
+    more = "--set lr=1e-3 --set kind=small --set on=true --world-size 8 --alloc-conf a:b -- --x 1"
     assert run(*words.split(), *more.split()) == 0
     ((program, options),) = asked.calls
     assert program == "train.py:make_step"
@@ -169,8 +169,8 @@ def test_the_largest_batch(asked: Asked, capsys) -> None:
     [
         ("", "give a PROGRAM: module:function, file.py:function or a script"),
         ("train:f extra", "'extra' after train:f: what is given to it comes after --"),
-        ("train:f --set batch", "--set batch: give NAME=VALUE, as in --set batch=32"),
-        ("train:f --set 1=2", "--set 1=2: give NAME=VALUE, as in --set batch=32"),
+        ("train:f --set batch", "'batch': give NAME=VALUE, as in --set batch=32"),
+        ("train:f --set 1=2", "'1=2': give NAME=VALUE, as in --set batch=32"),
         ("train:f --capacity much", "'much' is not a size"),
         ("train:f --capacity 0", "--capacity 0: nothing fits into that"),
         ("train:f --max-batch", "--max-batch needs a --capacity, or a --card"),

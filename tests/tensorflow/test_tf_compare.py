@@ -4,7 +4,6 @@ import ctypes
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,10 @@ import tf_compare_programs as programs
 
 import tensorlens
 from tensorlens.comparing import launching
-from tensorlens.comparing.launching import Launcher
-from tensorlens.comparing.options import checked
 from tensorlens.errors import UsageError
-from tensorlens.estimating.programs import program, search_path
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
-from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Trial, Trouble
 from tests import warm
+from tests.under_limit import largest_batch
 
 BATCH = 1024
 A = BATCH * programs.WIDTH * 4
@@ -201,28 +197,8 @@ def test_the_memory_optimizer_reaches_functions():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
 def test_the_largest_batch_under_setrlimit_is_the_largest(fresh_processes):
-    capacity = 64 << 20
-    given = {"lowest": LOWEST, "highest": 17, "repeats": 1, "warmup": 0, "steps": 1}
-    found = tensorlens.compare(programs.make_large, {"only": {}}, capacity=capacity, **given)
-    batch = found["only"].largest_batch
     # 16 of 4 MiB, less what the process needs besides
-    assert 12 <= batch <= 16
-    (option,) = checked({"only": {}}, framework="tensorflow", arguments={}, with_data=True)
-    trial = Trial(
-        "only",
-        program(programs.make_large),
-        option.choice,
-        "tensorflow",
-        search_path(),
-        batch=batch,
-        steps=1,
-        limit=capacity,
-        rehearsal=LOWEST,
-    )
-    with Launcher() as launcher:
-        assert isinstance(launcher.run(trial), Measured)
-        one_more = launcher.run(replace(trial, batch=batch + 1))
-    assert isinstance(one_more, Trouble) and one_more.kind == OUT_OF_MEMORY
+    assert 12 <= largest_batch(programs.make_large, "tensorflow", LOWEST) <= 16
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,12 +19,9 @@ import pytest
 
 import tensorlens
 from tensorlens.comparing import launching
-from tensorlens.comparing.launching import Launcher
-from tensorlens.comparing.options import checked
 from tensorlens.estimating import worker
-from tensorlens.estimating.programs import program, search_path
-from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Trial, Trouble
 from tests import warm
+from tests.under_limit import largest_batch
 
 BATCH = 1024
 A = BATCH * programs.WIDTH * 4
@@ -229,28 +225,8 @@ def test_what_cannot_work_or_fails_is_a_row(fresh_processes):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
 def test_the_largest_batch_under_setrlimit_is_the_largest(fresh_processes):
-    capacity = 64 << 20
-    given = {"lowest": LOWEST, "highest": 17, "repeats": 1, "warmup": 0, "steps": 1}
-    found = tensorlens.compare(programs.make_large, {"only": {}}, capacity=capacity, **given)
-    batch = found["only"].largest_batch
     # 16 of 4 MiB, less what the process needs besides
-    assert 13 <= batch <= 16
-    (option,) = checked({"only": {}}, framework="torch", arguments={}, with_data=True)
-    trial = Trial(
-        "only",
-        program(programs.make_large),
-        option.choice,
-        "torch",
-        search_path(),
-        batch=batch,
-        steps=1,
-        limit=capacity,
-        rehearsal=LOWEST,
-    )
-    with Launcher() as launcher:
-        assert isinstance(launcher.run(trial), Measured)
-        one_more = launcher.run(replace(trial, batch=batch + 1))
-    assert isinstance(one_more, Trouble) and one_more.kind == OUT_OF_MEMORY
+    assert 13 <= largest_batch(programs.make_large, "torch", LOWEST) <= 16
 
 
 def test_the_largest_batch_under_a_simulated_capacity_is_the_largest():
