@@ -9,8 +9,10 @@ from tensorlens.render.figures import UNKNOWN, size
 
 PREDICTED = ("change", "saves", "of", "then", "predicted")
 VERIFIED = ("change", "predicted", "measured", "off", "of", "then", "time")
+_OF = VERIFIED.index("of")
+"""Left out where all is of the peak."""
 _PEAK, _QUEUE = "peak", "queue"
-_NOT_MEASURED = "not measured"
+_UNMEASURED = "unmeasured"
 
 _HOW = {
     REPLAYED: "replayed: the recording, with tensors gone, freed earlier or computed again",
@@ -32,19 +34,20 @@ def conditions(found: Suggestions) -> str:
 
 def titles(found: Suggestions) -> Sequence[str]:
     """Return the titles of :func:`rows`."""
-    return VERIFIED if found.verified else PREDICTED
+    return _without_of(found, VERIFIED) if found.verified else PREDICTED
 
 
 def rows(found: Suggestions) -> tuple[tuple[str, ...], ...]:
     """Return a row for each change."""
-    row = _verified if found.verified else _predicted
-    return tuple(row(found, each) for each in found)
+    if found.verified:
+        return tuple(_without_of(found, _verified(each)) for each in found)
+    return tuple(_predicted(found, each) for each in found)
 
 
 def details(suggestion: Suggestion) -> tuple[str, ...]:
     """Return what it is about, what it costs, and why it is not measured."""
     cost = f"cost: {suggestion.cost}" if suggestion.cost else ""
-    missing = f"{_NOT_MEASURED}: {suggestion.missing}" if suggestion.missing else ""
+    missing = f"not measured: {suggestion.missing}" if suggestion.missing else ""
     return tuple(filter(None, (suggestion.what, cost, missing)))
 
 
@@ -77,12 +80,18 @@ def _predicted(found: Suggestions, each: Suggestion) -> tuple[str, ...]:
     )
 
 
-def _verified(found: Suggestions, each: Suggestion) -> tuple[str, ...]:
+def _without_of(found: Suggestions, row: tuple[str, ...]) -> tuple[str, ...]:
+    if any(each.memory for each in found):
+        return row
+    return row[:_OF] + row[_OF + 1 :]
+
+
+def _verified(each: Suggestion) -> tuple[str, ...]:
     time = each.measured_time
     return (
         each.change,
         size(each.predicted_saving),
-        _NOT_MEASURED if each.missing else size(each.measured_saving),
+        _UNMEASURED if each.missing else size(each.measured_saving),
         _off(each),
         _of(each),
         size(each.predicted_peak if each.measured_peak is None else each.measured_peak),
