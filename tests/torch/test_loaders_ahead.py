@@ -102,6 +102,16 @@ def test_batches_without_tensors_are_not_in_shared_memory():
     del iterator
 
 
+def test_where_there_is_a_thread_that_pins_they_wait_in_pinned_memory():
+    """Without a GPU there is no such thread: its attribute stands for it."""
+    watch, iterator = LoaderWatch(), iter(loader_of(1, 2))
+    iterator._pin_memory_thread = None
+    with watch.on():
+        next(iterator)
+    del iterator._pin_memory_thread
+    assert [each.memory for each in watch.most] == ["pinned memory"]
+
+
 def option(value, estimated=False):
     return PrefetchFactor(value, Stage(estimated=estimated, batch=None))
 

@@ -38,7 +38,10 @@ class LoaderWatch:
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Look at each batch that a loop is given."""
-        with wrapped(dataloader._BaseDataLoaderIter, "__next__", self._next):
+        kind = getattr(dataloader, "_BaseDataLoaderIter", None)
+        with contextlib.ExitStack() as stack:
+            if kind is not None:
+                stack.enter_context(wrapped(kind, "__next__", self._next))
             yield
 
     def _next(self, function: Any) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing.process
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
 from tensorlens.frameworks.living import living
@@ -31,9 +33,17 @@ def held_ahead() -> HeldAhead:
     kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
     if kind is Never or not content_of(multiprocessing.process).get("_children"):
         return HeldAhead(None)
+    try:
+        return _told(_settled(living(kind)))
+    except Exception as error:
+        # the trial has its other figures, whatever is strange about its loaders
+        return HeldAhead(None, f"a loader could not be looked at: {type(error).__name__}: {error}")
+
+
+def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
+    """Return the queues once they are full, or no more comes."""
     from tensorlens.frameworks.torch.queues import look_at_iterator
 
-    iterators = living(kind)
     queues = [look_at_iterator(each) for each in iterators]
     end = time.monotonic() + _PATIENCE
     while not all(map(_is_full, queues)) and time.monotonic() < end:
@@ -42,7 +52,7 @@ def held_ahead() -> HeldAhead:
         queues = [look_at_iterator(each) for each in iterators]
         if [each.batches for each in queues] != before:
             end = time.monotonic() + _PATIENCE
-    return _told(queues)
+    return queues
 
 
 def _is_full(queue: Queue) -> bool:
@@ -50,7 +60,7 @@ def _is_full(queue: Queue) -> bool:
     return not queue.in_work and not queue.waiting
 
 
-def _told(queues: list[Queue]) -> HeldAhead:
+def _told(queues: Sequence[Queue]) -> HeldAhead:
     if not all(map(_is_full, queues)):
         return HeldAhead(None, f"workers made no batch for {_PATIENCE:g} s after the last step")
     reasons = [each.missing.get("nbytes", "") for each in queues if each.nbytes is None]

@@ -92,13 +92,13 @@ def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result
     try:
         with bench.limited(trial.limit):
             steps.run(trial.program, begin, call)
-            ahead = held_ahead()
     except BaseException as error:
         text = bench.refusal(error, limited=trial.limit is not None)
         if text is None:
             raise
         return Trouble(OUT_OF_MEMORY, text)
     optioned.finished()
+    ahead = held_ahead()
     known = [loss for loss in losses if loss is not None]
     figures = meter.figures()
     missing = dict(figures.missing)

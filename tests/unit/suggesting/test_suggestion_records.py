@@ -1,5 +1,7 @@
 """Suggestions as records: read back equal, and shown."""
 
+from dataclasses import replace
+
 import pytest
 
 from tensorlens.errors import FileFormatError, UsageError
@@ -7,6 +9,7 @@ from tensorlens.records.loading import parse
 from tensorlens.records.suggestions import COUNTED, SIMULATED, Suggestion, Suggestions
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
+from tensorlens.suggesting.verifying import verified
 
 MIB = 1 << 20
 CHECKPOINT = Suggestion(
@@ -52,8 +55,6 @@ def test_what_is_predicted():
 
 def test_what_is_measured():
     fields = {"measured_peak": 62 * MIB, "measured_saving": 38 * MIB, "measured_time": 1.25}
-    from dataclasses import replace
-
     found = made(
         replace(CHECKPOINT, **fields),
         replace(KEPT, missing="only your code"),
@@ -71,6 +72,16 @@ def test_what_is_measured():
     (row,) = [line for line in text.splitlines() if line.startswith("  2  a smaller queue")]
     assert row.split()[4:] == "6.00 MiB n/a n/a queue 2.00 MiB n/a".split()
     assert found["checkpoint"].off == pytest.approx(40 / 38 - 1)
+
+
+def test_what_no_option_does_is_not_measured():
+    other = replace(CHECKPOINT, change="SGD without momentum", settings=())
+    found = verified(made(KEPT, other), "not run", {})
+    assert [each.missing for each in found] == [
+        "whether your code still needs it, no option can know",
+        "compare() has no setting that does it",
+    ]
+    assert found.verified and "not measured: whether your code" in str(found)
 
 
 def test_pages_and_tables():
