@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.step_facts import Waiting
-from tensorlens.frameworks.trying.stage import wrapped
+from tensorlens.frameworks.trying.stage import CannotApply, wrapped
 
 
 def freed_before_backward(
@@ -24,15 +24,19 @@ def freed_before_backward(
     Args:
         make_step: makes the step.
         waiting: the variable, of a function that does not look at it again.
+
+    The step raises CannotApply where ``backward()`` is not called from that line of the function.
     """
-    step = make_step()
+    step, freed = make_step(), 0
 
     def freeing(function: Any) -> Any:
         @functools.wraps(function)
         def backward(*args: Any, **kwargs: Any) -> Any:
+            nonlocal freed
             frame = _frame_of(waiting)
             if frame is not None:
                 _set_to_none(frame, waiting.name)
+                freed += 1
                 del frame
             return function(*args, **kwargs)
 
@@ -42,7 +46,10 @@ def freed_before_backward(
         with contextlib.ExitStack() as stack:
             for owner in (torch.Tensor, torch.autograd):
                 stack.enter_context(wrapped(owner, "backward", freeing))
-            return step()
+            result = step()
+        if not freed:
+            raise CannotApply(f"backward() was not called from line {waiting.lineno} of the step")
+        return result
 
     return run
 
