@@ -125,9 +125,10 @@ def test_the_page_fits(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(text, "output_width", lambda: columns)
+    figures = {"notes": ("a note " * 30,), "held_ahead": 1 << 39, "largest_batch": 1 << 20}
     why = "channels_last: no model has a parameter of four dimensions, and so it changes nothing"
     asked.outcomes += [
-        outcome("a name that is much longer than columns are", 1 << 40, notes=("a note " * 30,)),
+        outcome("a name that is much longer than columns are", 1 << 40, **figures),
         failure("channels", CANNOT, why),
         failure("broken", FAILED, "ValueError: not today", details="Traceback: not shown"),
     ]

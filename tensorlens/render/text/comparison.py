@@ -21,7 +21,7 @@ from tensorlens.render.text.page import Page, aligned, ruled
 
 _INDENT = 2
 _LONGEST = 28
-_GIVES_WAY = (3, 4, 8, 2)
+_GIVES_WAY = (3, 4, 8, 2, 6)
 """Columns in the order in which they go where the page is too narrow."""
 
 
