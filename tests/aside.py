@@ -1,4 +1,8 @@
-"""Libraries that tests do as well without seeing: each look at the heap is as long as it."""
+"""What tests do as well without seeing: each look at the heap is as long as it.
+
+Libraries, what pytest keeps of thousands of tests, and what modules of tests that are done have
+left behind.
+"""
 
 import contextvars
 import ctypes
@@ -6,6 +10,7 @@ import gc
 import importlib
 import importlib.util
 import sys
+import types
 
 _COUNT = gc.get_freeze_count
 
@@ -16,17 +21,65 @@ def set_libraries_aside(*names):
         if importlib.util.find_spec(name.partition(".")[0]) is not None:
             importlib.import_module(name)
     gc.collect()
-    # a program may put its own in here
-    shown = [vars(sys), *(each for each in gc.get_objects() if type(each) is contextvars.Context)]
-    gc.freeze()
-    for each in map(ctypes.py_object, shown):
-        ctypes.pythonapi.PyObject_GC_UnTrack(each)
-        ctypes.pythonapi.PyObject_GC_Track(each)
-    # no program did this, and to count them takes as long as to look at them
-    gc.get_freeze_count = lambda: 0
+    _hide_all_but([])
+
+
+def set_all_aside_but(module, kinds):
+    """Hide all that is there by now but tensors and what a module of tests holds.
+
+    Args:
+        module: of tests, as collected by pytest.
+        kinds: the classes of tensors, which are still found wherever they are.
+    """
+    gc.collect()
+    there = gc.get_objects()
+    _collected.update(map(id, there if not _collected else ()))
+    shown = {id(each) for each in there} | _collected
+    counted = [each for each in there if issubclass(type(each), kinds)]
+    del there
+    _hide_all_but([*_held_by(vars(module), shown), *counted])
+
+
+_collected = set()
+"""Addresses of what there was when the first test began: the globals of all modules of tests."""
 
 
 def take_libraries_back():
     """Show what was set aside."""
     gc.unfreeze()
     gc.get_freeze_count = _COUNT
+
+
+def _hide_all_but(shown):
+    # a program may put its own in here
+    own = [vars(sys), *(each for each in gc.get_objects() if type(each) is contextvars.Context)]
+    gc.freeze()
+    for each in (*own, *shown):
+        if gc.is_tracked(each):
+            each = ctypes.py_object(each)
+            ctypes.pythonapi.PyObject_GC_UnTrack(each)
+            ctypes.pythonapi.PyObject_GC_Track(each)
+    # no program did this, and to count them takes as long as to look at them
+    gc.get_freeze_count = lambda: 0
+
+
+def _held_by(top, among):
+    """Return what a container leads to, without what is of tensorlens itself."""
+    found, todo, known = [], [top], set()
+    while todo:
+        each = todo.pop()
+        if id(each) in known or (id(each) not in among and each is not top):
+            continue
+        known.add(id(each))
+        if not _is_ours(each):
+            found.append(each)
+            todo.extend(gc.get_referents(each))
+    return found
+
+
+def _is_ours(each):
+    is_named = isinstance(each, (types.FunctionType, types.ModuleType)) or type(each) is type
+    if not is_named:
+        return False
+    name = each.__name__ if isinstance(each, types.ModuleType) else each.__module__
+    return isinstance(name, str) and name.partition(".")[0] == "tensorlens"

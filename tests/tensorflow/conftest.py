@@ -5,14 +5,21 @@ import os
 
 import pytest
 
-from tests.aside import set_libraries_aside
+from tests.aside import set_all_aside_but, set_libraries_aside
 
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 if HAS_TENSORFLOW:
+    import tensorflow
+
     # before any module of tests is there: its globals are to be seen
     set_libraries_aside("tensorflow", "keras")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def others_aside(request):
+    set_all_aside_but(request.module, (tensorflow.Tensor, tensorflow.Variable))
 
 
 class WithoutTensorFlow(pytest.Module):

@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 
 from tensorlens.capture.record import running
-from tests.aside import set_libraries_aside, take_libraries_back
+from tests.aside import set_all_aside_but, set_libraries_aside, take_libraries_back
 
 WITH_LIBRARIES = ("test_estimate", "test_fake", "test_frozen", "test_z")
 """The modules of tests that are to see them, with what imports most in the end."""
@@ -39,7 +39,9 @@ def pytest_runtest_setup(item):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def nothing_left():
+def nothing_left(request):
+    if not place(request.node):
+        set_all_aside_but(request.module, (torch.Tensor, torch.UntypedStorage))
     yield
     for recording in running():
         recording.stop()
