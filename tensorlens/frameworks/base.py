@@ -295,6 +295,9 @@ _FRAMEWORKS = {
     "torch": "tensorlens.frameworks.torch",
     "tensorflow": "tensorlens.frameworks.tensorflow",
 }
+_ONCE_USED = {"jax": ("tensorlens.frameworks.jax", "tensorlens.frameworks.jax.runtime")}
+"""Others, which Keras and more packages import for themselves: name to the adapter and to what
+tells whether the program computes with it."""
 _loaded: dict[str, Framework] = {}
 _left_out: dict[str, str] = {}
 """Name to the note that says why it is not used, for what the program has imported."""
@@ -308,19 +311,30 @@ def frameworks() -> list[Framework]:
     One whose adapter cannot be made is left out; :func:`left_out` says why.
     """
     _take_up()
-    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
+    return [_loaded[name] for name in (*_FRAMEWORKS, *_ONCE_USED) if name in _loaded]
 
 
 def _take_up() -> None:
     for name, adapter in _FRAMEWORKS.items():
-        if name not in _loaded and name not in _left_out and _is_imported(name):
-            try:
-                _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
-            except Exception as error:
-                if is_from_a_handler(error):
-                    raise
-                text = " ".join(str(error).split()) or "no reason was given"
-                _left_out[name] = f"{name} is left out: {type(error).__name__}: {text}"
+        if _is_new(name):
+            _load(name, adapter)
+    for name, (adapter, runtime) in _ONCE_USED.items():
+        if _is_new(name) and importlib.import_module(runtime).is_in_use():
+            _load(name, adapter)
+
+
+def _is_new(name: str) -> bool:
+    return name not in _loaded and name not in _left_out and _is_imported(name)
+
+
+def _load(name: str, adapter: str) -> None:
+    try:
+        _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        text = " ".join(str(error).split()) or "no reason was given"
+        _left_out[name] = f"{name} is left out: {type(error).__name__}: {text}"
 
 
 def left_out() -> tuple[str, ...]:
@@ -370,7 +384,7 @@ def unserved() -> tuple[str, ...]:
     """Return why nothing the program has imported can be used, as far as that is known."""
     keras = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
     backend = keras.get("_BACKEND", "")
-    if not backend or backend in _FRAMEWORKS:
+    if not backend or backend in _FRAMEWORKS or backend in _ONCE_USED:
         return left_out()
     return (*left_out(), f"Keras runs on {backend}, whose memory cannot be read")
 
