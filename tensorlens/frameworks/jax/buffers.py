@@ -56,8 +56,8 @@ class Reader:
         return facts
 
     def _read(self, number: int, array: Any) -> list[Fact]:
-        shards = array._arrays
-        several = len(shards) > 1
+        shards = parts_of(array)
+        several = len(array.sharding.device_set) > 1
         return [
             Fact(
                 array=number,
@@ -89,6 +89,17 @@ class Reader:
         return known[1]
 
 
+def parts_of(array: Any) -> list[Any]:
+    """Return what an array has on each device of this process, as an array each.
+
+    An array keeps these once it is asked for them: a copy that shares its buffers is asked.
+    """
+    if len(array.sharding.device_set) == 1:
+        return [array]
+    parts: list[Any] = array.clone()._arrays
+    return parts
+
+
 def host_bytes() -> int:
     """Return the bytes of all buffers that arrays on the CPU have now, each once; waits for none.
 
@@ -112,7 +123,7 @@ def _key(array: Any) -> int:
 
 def _sharded(array: Any) -> Iterator[tuple[int, int]]:
     try:
-        for shard in array._arrays:
+        for shard in parts_of(array):
             yield _key(shard), shard.on_device_size_in_bytes()
     except _GONE:
         # deleted meanwhile

@@ -35,6 +35,14 @@ class Rows:
                 self.all[row].note = f"the numbers of {_text(key)}"
         self.unread = reader.unread
 
+    def told(self) -> list[FoundRow[Fact]]:
+        """Return the rows without the nameless that show a buffer which a row with a name shows.
+
+        JAX makes them when the program asks an array for its parts, and the array keeps them.
+        """
+        named = {row.fact.address for row in self.all if row.name >= 0} - {0}
+        return [row for row in self.all if row.name >= 0 or row.fact.address not in named]
+
     def shards(self, row: int) -> Iterator[int]:
         """Give the other rows of an array that is on several devices, after its first."""
         fact = self.all[row].fact

@@ -32,9 +32,10 @@ def take(roots: Sequence[Root]) -> Findings:
         heap = look([root.item for root in roots])
         rows = Rows(heap, Reader())
         names = NamedRows(heap, rows, roots).names
-        births = TracebackBirths(rows.all, heap.arrays)
+        told = rows.told()
+        births = TracebackBirths((row.fact, heap.arrays[row.fact.array]) for row in told)
         del heap
-        table = tabulate(rows.all, names, births)
+        table = tabulate(told, names, births)
         ledger = ledgers(table)
     reason = no_locals()
     return Findings(table, ledger, (*_notes(rows), *([reason] if reason else [])))
