@@ -38,8 +38,11 @@ class Counter(Protocol):
     """torch's spelling: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``."""
     source: str
     """What counts, for the report's header."""
-    precision: str
-    """How exact it is, for the report's header."""
+
+    @property
+    def precision(self) -> str:
+        """How exact it is, for the report's header."""
+        ...
 
     @property
     def missing(self) -> Mapping[str, str]:
@@ -362,6 +365,11 @@ def whole() -> Framework | None:
 def supported() -> tuple[str, ...]:
     """Return the names of the modules whose import brings a framework, imported or not."""
     return tuple(_FRAMEWORKS)
+
+
+def once_used() -> tuple[str, ...]:
+    """Return the names of those whose import alone does not mean that the program uses them."""
+    return tuple(_ONCE_USED)
 
 
 def awaited() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.jax.buffers import host_bytes
 from tensorlens.frameworks.jax.runtime import accelerators, clients
-from tensorlens.frameworks.process import forced_source, process_counter
+from tensorlens.frameworks.process import forced_source, process_counter, resident_reader
 
 _NO_PEAK = "JAX tells no peak of what it has on the CPU"
 _RISES = "JAX keeps one peak for the whole process: it is known for what raised it"
@@ -26,10 +26,10 @@ class HostCounter:
 
     device = "cpu"
     source = "live arrays of JAX"
-    precision = "exact bytes of arrays; without what a computation takes while it runs"
+    precision = "exact bytes"
 
     def __init__(self) -> None:
-        self._resident = process_counter().reader()
+        self._resident = resident_reader()
 
     @property
     def missing(self) -> Mapping[str, str]:
@@ -42,8 +42,8 @@ class HostCounter:
 
         def read() -> tuple[int, int, int]:
             if not clients():
-                return 0, 0, resident()[2]
-            return host_bytes(), UNKNOWN, resident()[2]
+                return 0, 0, resident()
+            return host_bytes(), UNKNOWN, resident()
 
         return read
 

@@ -13,6 +13,7 @@ from typing import Any
 _BRIDGE = "jax._src.xla_bridge"
 _CALLBACK = "jax._src.callback"
 _SPELLINGS = {"gpu": "cuda", "rocm": "cuda", "metal": "mps"}
+_OTHERS = ("keras", "torch", "tensorflow")
 _ON_HOST = ("pinned_host", "unpinned_host")
 """Kinds of memory that are not the accelerator's own (jax/_src/memory.py, 0.10)."""
 
@@ -20,10 +21,12 @@ _ON_HOST = ("pinned_host", "unpinned_host")
 def is_in_use() -> bool:
     """Tell whether the program computes with JAX, and has not merely had it imported.
 
-    That is so once JAX has made its devices, or where Keras runs on it.
+    That is so once JAX has made its devices, where Keras runs on it, and where there is nobody
+    else who may have imported it.
     """
     keras = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
-    return bool(clients()) or keras.get("_BACKEND") == "jax"
+    alone = not any(name in sys.modules for name in _OTHERS)
+    return bool(clients()) or alone or keras.get("_BACKEND") == "jax"
 
 
 def clients() -> list[Any]:

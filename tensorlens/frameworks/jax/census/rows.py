@@ -76,7 +76,8 @@ def values_meanwhile(model: Any) -> Iterator[tuple[Any, Any]]:
     asked here).
     """
     state: Any = kinds.content_of(model).get("_jax_state")
-    if type(state) is not dict:
+    # a layer tracks what is put into it by dicts and lists of Keras's
+    if not issubclass(type(state), dict):
         return
     asked: dict[str, Callable[[], Sequence[Any]]] = {
         "trainable_variables": lambda: model.trainable_variables,
@@ -85,9 +86,9 @@ def values_meanwhile(model: Any) -> Iterator[tuple[Any, Any]]:
         "metrics_variables": lambda: model.metrics_variables,
     }
     for kind, ask in asked.items():
-        arrays = state.get(kind)
+        arrays = kinds.items_of(dict.get(state, kind))
         with suppress(Exception):
-            yield from zip(ask(), arrays or (), strict=True)
+            yield from zip(ask(), arrays, strict=True)
 
 
 def _base_of(key: Any) -> Any:

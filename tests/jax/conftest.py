@@ -1,0 +1,17 @@
+"""Skips what needs JAX, with the reason, where there is none."""
+
+import importlib.util
+
+import pytest
+
+# a folder of tests may look like the package jax itself
+HAS_JAX = importlib.util.find_spec("jaxlib") is not None
+
+
+class WithoutJax(pytest.Module):
+    def collect(self):
+        pytest.skip("jax is not installed", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return None if HAS_JAX else WithoutJax.from_parent(parent, path=module_path)
