@@ -128,6 +128,22 @@ def lines_of_a_function():
         SEEN["compiled"] = str(error)
 
 
+def what_a_compiled_function_takes():
+    value = jnp.ones((256, 128))
+
+    @jax.jit
+    def sorts(value):
+        for axis in (0, 1, 0):
+            value = jnp.sort(value, axis=axis) + 1
+        return value.sum()
+
+    sorts(value)
+    planned = sorts.lower(value).compile().memory_analysis().temp_size_in_bytes
+    notes = tensorlens.MemReporter().snapshot().notes
+    SEEN["planned"] = [planned, [each for each in notes if "jit_sorts" in each]]
+    SEEN["told with lines"] = [*whole().notes()] == [each for each in notes if "runs" in each]
+
+
 def out_of_memory():
     tensorlens.explain_oom()
     try:
@@ -141,5 +157,7 @@ set_libraries_aside("jax")
 kinds()
 while_jax_is_busy()
 lines_of_a_function()
+jax.clear_caches()
+what_a_compiled_function_takes()
 out_of_memory()
 print(json.dumps(SEEN))

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from jax_programs import seen as seen_by
 
+from tensorlens.units import format_bytes
+
 FLOAT, SHARDS = "float32", "addressable_shards"
 
 
@@ -59,6 +61,14 @@ def test_lines_of_eager_code_are_exact_and_peaks_are_not_known(seen: dict[str, A
     assert seen["compiled"].endswith(
         "jax.jit compiled its lines away; profile the function that calls it"
     )
+
+
+def test_what_a_compiled_function_takes_while_it_runs_is_told(seen: dict[str, Any]) -> None:
+    planned, (note,) = seen["planned"]
+    # at least two copies of what it sorts
+    assert planned >= 2 * 256 * 128 * 4
+    assert f"while it runs, jit_sorts takes {format_bytes(planned)} besides its arrays" in note
+    assert seen["told with lines"]
 
 
 def test_a_failed_allocation_says_what_was_asked_for(seen: dict[str, Any]) -> None:

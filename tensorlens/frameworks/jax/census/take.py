@@ -12,6 +12,7 @@ from tensorlens import collector
 from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.found_rows import tabulate
 from tensorlens.frameworks.heap import no_locals
+from tensorlens.frameworks.jax import programs
 from tensorlens.frameworks.jax.buffers import Reader
 from tensorlens.frameworks.jax.census.births import TracebackBirths
 from tensorlens.frameworks.jax.census.find import look
@@ -37,8 +38,8 @@ def take(roots: Sequence[Root]) -> Findings:
         del heap
         table = tabulate(told, names, births)
         ledger = ledgers(table)
-    reason = no_locals()
-    return Findings(table, ledger, (*_notes(rows), *([reason] if reason else [])))
+    reasons = filter(None, (no_locals(), programs.note()))
+    return Findings(table, ledger, (*_notes(rows), *reasons))
 
 
 def _notes(rows: Rows) -> list[str]:
