@@ -139,6 +139,7 @@ def what_a_compiled_function_takes():
 
     sorts(value)
     planned = sorts.lower(value).compile().memory_analysis().temp_size_in_bytes
+    del value
     notes = tensorlens.MemReporter().snapshot().notes
     SEEN["planned"] = [planned, [each for each in notes if "jit_sorts" in each]]
     SEEN["told with lines"] = [*whole().notes()] == [each for each in notes if "runs" in each]

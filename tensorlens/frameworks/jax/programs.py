@@ -1,51 +1,65 @@
-"""What compiled functions take besides their arrays while they run, as XLA has planned it."""
+"""What compiled functions need while they run, as XLA has planned it: no counter sees that."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.jax.runtime import clients
 from tensorlens.units import format_bytes
 
-_planned: dict[bytes, int] = {}
-"""Bytes by a program's fingerprint; to ask takes as long as the program is large."""
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Bytes on each device that a program runs on."""
+
+    total: int
+    """Arguments, results that do not take the place of one, and what else it computes with."""
+    temporary: int
+    """Of it, what is neither argument nor result."""
+
+
+_NONE = Plan(0, 0)
+_known: dict[bytes, Plan] = {}
+"""By a program's fingerprint; to ask takes as long as the program is large."""
 
 
 def note() -> str | None:
-    """Return a line on the program that takes most, of those that have not been forgotten."""
+    """Return a line on the program that needs most, of those that JAX keeps."""
     programs = [each for client in clients() for each in client.live_executables()]
-    if not programs:
+    plans = [_plan(each) for each in programs]
+    most = max(plans, key=lambda plan: plan.total, default=_NONE)
+    if not most.total:
         return None
-    sizes = [_temporary(each) for each in programs]
-    most = max(sizes)
-    if most <= 0:
-        return None
-    program = programs[sizes.index(most)]
+    program = programs[plans.index(most)]
+    which = f"of {len(programs)} compiled functions {_name(program)} needs most"
     places = len(program.local_devices())
-    each = f" on each of {places} devices" if places > 1 else ""
-    many = f", the most of {len(programs)} compiled functions" if len(programs) > 1 else ""
-    return (
-        f"while it runs, {_name(program)} takes {format_bytes(most)} besides its arrays{each}{many}"
-    )
+    where = f" on each of {places} devices" if places > 1 else ""
+    total, own = format_bytes(most.total), format_bytes(most.temporary)
+    return f"{which} while it runs: {total}{where}, {own} of it beside its arguments and results"
 
 
-def _temporary(program: Any) -> int:
-    """Return the bytes of a program's buffers that are neither arguments nor results."""
+def _plan(program: Any) -> Plan:
     try:
         key = program.fingerprint
-        if key is None or key not in _planned:
-            size = int(program.get_compiled_memory_stats().temp_size_in_bytes)
-            if key is None:
-                return size
-            _planned[key] = size
-        return _planned[key]
+        if key is None:
+            return _asked(program)
+        if key not in _known:
+            _known[key] = _asked(program)
+        return _known[key]
     except (RuntimeError, AttributeError):
         # not every platform tells
-        return 0
+        return _NONE
+
+
+def _asked(program: Any) -> Plan:
+    stats = program.get_compiled_memory_stats()
+    arrays = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return Plan(arrays + stats.temp_size_in_bytes, stats.temp_size_in_bytes)
 
 
 def _name(program: Any) -> str:
     try:
         return str(program.hlo_modules()[0].name)
     except (RuntimeError, IndexError):
-        return "a compiled function"
+        return "one"
