@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+# aside: TensorFlow imports it, and takes a second longer, wherever it can
 JAX ?= jax==0.10.2
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
 # some tests only wait, while TensorFlow tries a refused request again for ten seconds
@@ -57,7 +58,8 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 $(VENV)/.tensorflow: $(VENV)/.ready
-	$(BIN)/python $(PIP) "$(TENSORFLOW)" "$(JAX)"
+	$(BIN)/python $(PIP) "$(TENSORFLOW)"
+	$(BIN)/python $(PIP) --target $(VENV)/jax "$(JAX)"
 	touch $@
 
 $(VENV)-%/.ready: pyproject.toml

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from jax_programs import printed
 from jax_programs import seen as seen_by
 
 if importlib.util.find_spec("keras") is None:
@@ -40,8 +41,15 @@ AFTER = {
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
-    return seen_by("keras_on_jax.py", KERAS_BACKEND="jax")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    # XLA compiles most of it several times otherwise
+    compiled = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    }
+    return seen_by("keras_on_jax.py", KERAS_BACKEND="jax", **compiled)
 
 
 def named(rows: list[Any]) -> dict[str, Any]:
@@ -121,4 +129,38 @@ def test_what_cannot_be_had_is_one_line(seen: dict[str, Any]) -> None:
         "JAX tells of no single allocation, so nothing of it can be recorded",
         "this Keras runs on jax, whose memory cannot be simulated: estimates are of Keras on"
         " tensorflow or torch",
+    ]
+
+
+NUMPY = """
+import keras
+import tensorlens
+
+net = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+for ask in (
+    lambda: tensorlens.record().__enter__(),
+    lambda: tensorlens.LeakWatch().__enter__(),
+    lambda: tensorlens.find_leaks(lambda step: None),
+    lambda: tensorlens.estimate(net, batch_size=4),
+):
+    try:
+        ask()
+    except tensorlens.errors.UsageError as error:
+        print(error)
+print(*tensorlens.MemReporter(net).snapshot().notes, sep="; ")
+"""
+
+
+def test_a_keras_whose_backend_is_not_known_is_named() -> None:
+    # Keras imports JAX for it, and computes with NumPy
+    lines = printed("-c", NUMPY, KERAS_BACKEND="numpy").splitlines()
+    why = "Keras runs on numpy, whose memory cannot be read"
+    names = "import torch or tensorflow before"
+    assert lines == [
+        f"nothing to record: {names} record() starts; {why}",
+        f"nothing to watch: {names} the watch starts; {why}",
+        f"nothing to watch: {names} the watch starts; {why}",
+        "this Keras runs on numpy, whose memory cannot be simulated: estimates are of Keras on"
+        " tensorflow or torch",
+        f"no framework has been imported; {why}",
     ]

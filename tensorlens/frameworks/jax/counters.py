@@ -147,6 +147,6 @@ def device_counter(device: str) -> Counter:
         DeviceError: no such device here.
     """
     name = device_name(device)
-    if name == "cpu":
-        raise DeviceError("cpu is no accelerator")
+    if name not in used_devices():
+        raise DeviceError(f"JAX has no accelerator {name} here")
     return _devices.setdefault(name, DeviceCounter(name))
