@@ -38,11 +38,8 @@ class Counter(Protocol):
     """torch's spelling: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``."""
     source: str
     """What counts, for the report's header."""
-
-    @property
-    def precision(self) -> str:
-        """How exact it is, for the report's header."""
-        ...
+    precision: str
+    """How exact it is, for the report's header."""
 
     @property
     def missing(self) -> Mapping[str, str]:

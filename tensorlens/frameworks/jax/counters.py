@@ -11,7 +11,6 @@ from tensorlens.frameworks.jax.buffers import host_bytes
 from tensorlens.frameworks.jax.runtime import accelerators, clients
 from tensorlens.frameworks.process import forced_source, process_counter, resident_reader
 
-_NO_PEAK = "JAX tells no peak of what it has on the CPU"
 _RISES = "JAX keeps one peak for the whole process: it is known for what raised it"
 _NO_POOL = "JAX does not tell what its allocator holds of this device"
 _NO_FIGURES = "JAX keeps no figures of this device"
@@ -20,29 +19,22 @@ _NO_FIGURES = "JAX keeps no figures of this device"
 class HostCounter:
     """The buffers of all live arrays on the CPU, each once.
 
-    What XLA takes while a computation runs is not in it, and no peak is known; as long as JAX has
-    made no device there is nothing, and that is its peak. A read takes about 1 us an array.
+    What XLA takes while a computation runs is not in it. A read takes about 1 us an array.
     """
 
     device = "cpu"
     source = "live arrays of JAX"
     precision = "exact bytes"
+    missing: Mapping[str, str] = {"peak": "JAX tells no peak of what it has on the CPU"}
 
     def __init__(self) -> None:
         self._resident = resident_reader()
-
-    @property
-    def missing(self) -> Mapping[str, str]:
-        """The peak, once there can be one."""
-        return {"peak": _NO_PEAK} if clients() else {}
 
     def reader(self) -> Reader:
         """Return a function that gives ``(bytes, UNKNOWN, resident set)``."""
         resident = self._resident
 
         def read() -> tuple[int, int, int]:
-            if not clients():
-                return 0, 0, resident()
             return host_bytes(), UNKNOWN, resident()
 
         return read

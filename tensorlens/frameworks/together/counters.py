@@ -26,14 +26,10 @@ class JoinedCounter:
         self.parts = tuple(parts)
         self.device = self.parts[0].device
         self.source = " and ".join(dict.fromkeys(part.source for part in self.parts))
-        self._is_host = is_host
-
-    @property
-    def precision(self) -> str:
-        """How exact it is; whether there is a peak may change."""
         precisions = dict.fromkeys(part.precision for part in self.parts)
         bound = [] if any("peak" in part.missing for part in self.parts) else [_UPPER_BOUND]
-        return "; ".join([*precisions, *bound])
+        self.precision = "; ".join([*precisions, *bound])
+        self._is_host = is_host
 
     @property
     def missing(self) -> Mapping[str, str]:
