@@ -187,6 +187,7 @@ def _begin(limits: _Limits) -> Callable[[], None]:
         watched.append(whole())
         if limits.memory is not None:
             limits.peaks = Peaks(limits.device)
+            limits.refused += filter(None, [limits.peaks.unknown])
         if limits.leaks is not None:
             limits.stretch = Stretch()
 

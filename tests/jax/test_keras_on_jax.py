@@ -128,7 +128,8 @@ def test_what_cannot_be_had_is_one_line(seen: dict[str, Any]) -> None:
     assert seen["refused"] == [
         "JAX tells of no single allocation, so nothing of it can be recorded",
         "this Keras runs on jax, whose memory cannot be simulated: estimates are of Keras on"
-        " tensorflow or torch",
+        " tensorflow or torch; MemReporter(model).report() tells what XLA has planned for a step"
+        " that ran",
     ]
 
 
