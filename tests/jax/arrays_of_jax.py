@@ -137,10 +137,16 @@ def what_a_compiled_function_takes():
             value = jnp.sort(value, axis=axis) + 1
         return value.sum()
 
+    tables = [jnp.arange(50.0)]
+    looks_up = jax.jit(lambda place: tables[0][place])
+    looks_up(3)
+    tables.clear()
     sorts(value)
     planned = sorts.lower(value).compile().memory_analysis().temp_size_in_bytes
     del value
-    notes = tensorlens.MemReporter().snapshot().notes
+    snapshot = tensorlens.MemReporter().snapshot()
+    notes = snapshot.notes
+    SEEN["closed over"] = [name for name, row in rows(snapshot).items() if row[2] == 200]
     SEEN["planned"] = [planned, [each for each in notes if "jit_sorts" in each]]
     SEEN["told with lines"] = [*whole().notes()] == [each for each in notes if "runs" in each]
 

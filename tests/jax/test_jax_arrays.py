@@ -75,5 +75,9 @@ def test_what_a_compiled_function_takes_while_it_runs_is_told(seen: dict[str, An
     assert seen["told with lines"]
 
 
+def test_what_a_compiled_function_has_closed_over_says_so(seen: dict[str, Any]) -> None:
+    assert seen["closed over"] == ["constants of compiled functions[0]"]
+
+
 def test_a_failed_allocation_says_what_was_asked_for(seen: dict[str, Any]) -> None:
     assert seen["request"] == [None, 1 << 44]

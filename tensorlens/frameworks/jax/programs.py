@@ -25,11 +25,14 @@ _known: dict[bytes, Plan] = {}
 
 
 def note() -> str | None:
-    """Return a line on the program that needs most, of those that JAX keeps."""
+    """Return a line on the program that needs most, of those that JAX keeps.
+
+    None where its arguments and results, which are arrays as others, are all that it needs.
+    """
     programs = [each for client in clients() for each in client.live_executables()]
     plans = [_plan(each) for each in programs]
     most = max(plans, key=lambda plan: plan.total, default=_NONE)
-    if not most.total:
+    if not most.temporary:
         return None
     program = programs[plans.index(most)]
     which = f"of {len(programs)} compiled functions {_name(program)} needs most"

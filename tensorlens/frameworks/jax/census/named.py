@@ -21,6 +21,8 @@ from tensorlens.records.names import Names
 
 _INTERNAL = ("jax", "jaxlib", "keras")
 _SHARDS = "addressable_shards"
+_CONSTANTS = "['jaxpr']._consts["
+_CLOSED_OVER = "constants of compiled functions"
 
 
 class NamedRows:
@@ -30,6 +32,7 @@ class NamedRows:
         self.names = Names()
         self._heap, self._rows = heap, rows
         self._given = Given(rows)
+        self._constants: list[int] = []
         self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = OptimizerNames(self.names, self._given.give, self._given.node_of)
         self._name_owned(roots)
@@ -63,9 +66,17 @@ class NamedRows:
         )
         of_optimizers = {self.names.values[node] for node in self._optimizers.anchors.values()}
         for number, node in zip(wanted, held, strict=True):
-            rows[number].name = node
+            rows[number].name = self._constant(node) if self._is_constant(node) else node
             if node >= 0 and self.names.values[self.names.root(node)] in of_optimizers:
                 rows[number].role = "optimizer"
+
+    def _is_constant(self, node: int) -> bool:
+        """Tell whether a name is where JAX keeps what a compiled function has closed over."""
+        return node >= 0 and _CONSTANTS in self.names[node]
+
+    def _constant(self, node: int) -> int:
+        self._constants.append(node)
+        return self.names.index(self.names.text(_CLOSED_OVER), len(self._constants) - 1)
 
     def _places(self, roots: Sequence[Root]) -> dict[int, int]:
         """Return the nodes that names below other roots begin with."""
