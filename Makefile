@@ -41,7 +41,7 @@ pytest: $(VENV)/.tensorflow
 	$(BIN)/python $(PYTEST) tests/unit/frameworks
 	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
-	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow tests/jax
+	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow tests/on_jax
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/frameworks/test_heap_*.py

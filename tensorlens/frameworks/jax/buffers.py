@@ -73,6 +73,9 @@ class Reader:
         ]
 
     def _address(self, shard: Any) -> int:
+        if not shard.size:
+            # what has no bytes may seem to lie where something else does
+            return 0
         if not shard.is_ready():
             if not self._waits:
                 return 0
@@ -110,21 +113,24 @@ def host_bytes() -> int:
         if client.platform == "cpu":
             for array in client.live_arrays():
                 try:
-                    sizes[_key(array)] = array.on_device_size_in_bytes()
+                    key, nbytes = _sized(array)
+                    sizes[key] = max(nbytes, sizes.get(key, 0))
                 except _GONE:
                     sizes.update(_sharded(array))
     return sum(sizes.values())
 
 
-def _key(array: Any) -> int:
+def _sized(array: Any) -> tuple[int, int]:
+    """Return what tells an array's buffer from others, and its bytes."""
     # where a buffer will lie is known for certain when it is there
-    return int(array.unsafe_buffer_pointer()) if array.is_ready() else -id(array)
+    key = array.unsafe_buffer_pointer() if array.is_ready() else -id(array)
+    return key, array.on_device_size_in_bytes()
 
 
 def _sharded(array: Any) -> Iterator[tuple[int, int]]:
     try:
         for shard in parts_of(array):
-            yield _key(shard), shard.on_device_size_in_bytes()
+            yield _sized(shard)
     except _GONE:
         # deleted meanwhile
         return

@@ -76,16 +76,17 @@ def _device(device: str, named: int) -> Ledger:
         missing.update(dict.fromkeys(("allocated", "unnamed"), _NO_FIGURES))
     if reserved is None:
         missing.update(dict.fromkeys(("reserved", "cached"), _UNKNOWN))
-    known = allocated is not None and reserved is not None
+    unnamed = None if allocated is None else allocated - named
+    cached = None if allocated is None or reserved is None else reserved - allocated
     return Ledger(
         device=device,
         source=DeviceCounter.source,
         precision=DeviceCounter.precision,
         allocated=allocated,
         named=named,
-        unnamed=None if allocated is None else allocated - named,
+        unnamed=unnamed,
         reserved=reserved,
-        cached=reserved - allocated if known else None,  # type: ignore[operator]
+        cached=cached,
         other=None,
         driver_used=None,
         driver_total=None,

@@ -11,7 +11,6 @@ from typing import Any
 HERE = Path(__file__).parent
 ASIDE = Path(sys.prefix) / "jax"
 """Where the Makefile installs JAX, which TensorFlow would import wherever it can."""
-# a folder of tests may look like the package jax itself
 HAS_JAX = ASIDE.is_dir() or importlib.util.find_spec("jaxlib") is not None
 
 
