@@ -148,7 +148,7 @@ def what_a_compiled_function_takes():
     notes = snapshot.notes
     SEEN["closed over"] = [name for name, row in rows(snapshot).items() if row[2] == 200]
     SEEN["planned"] = [planned, [each for each in notes if "jit_sorts" in each]]
-    SEEN["told with lines"] = [*whole().notes()] == [each for each in notes if "runs" in each]
+    SEEN["told with lines"] = [*whole().notes()] == [each for each in notes if "XLA" in each]
 
 
 def out_of_memory():

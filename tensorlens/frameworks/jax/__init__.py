@@ -131,7 +131,7 @@ class Adapter:
         return ()
 
     def notes(self) -> Sequence[str]:
-        """Return the line on what compiled functions take while they run, which no counter has."""
+        """Return the line on what XLA has planned for compiled functions, which no counter has."""
         from tensorlens.frameworks.jax.programs import note
 
         found = note()

@@ -1,4 +1,8 @@
-"""What compiled functions need while they run, as XLA has planned it: no counter sees that."""
+"""What compiled functions need while they run, as XLA has planned it: no counter sees that.
+
+The plan has the buffers that XLA's own code computes with. What a kernel of a library takes for
+itself is not in it: on the CPU a convolution may take several times as much.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +39,14 @@ def note() -> str | None:
     if not most.temporary:
         return None
     program = programs[plans.index(most)]
-    which = f"of {len(programs)} compiled functions {_name(program)} needs most"
+    many = f", of {len(programs)} compiled functions" if len(programs) > 1 else ""
     places = len(program.local_devices())
     where = f" on each of {places} devices" if places > 1 else ""
     total, own = format_bytes(most.total), format_bytes(most.temporary)
-    return f"{which} while it runs: {total}{where}, {own} of it beside its arguments and results"
+    return (
+        f"XLA has planned most for {_name(program)}{many}: {total}{where} while it runs, {own} of"
+        " it beside its arguments and results; kernels may take more for themselves"
+    )
 
 
 def _plan(program: Any) -> Plan:
