@@ -274,6 +274,7 @@ class Compiler:
     """Tells profiled code that a compiler is reading it rather than running it."""
 
     def __init__(self) -> None:
+        self._builders: list[Callable[[], bool]] = []
         self.is_tracing: Callable[[], bool] = bool
         """Whether code is read and not run. Answers False until an adapter puts its framework's
         own answer here."""
@@ -287,6 +288,13 @@ class Compiler:
         :attr:`follow_runs` was called before."""
         self.follow_runs: Callable[[], Callable[[], None]] = _follow_nothing
         """Follows the runs of graphs until what it returns is called."""
+
+    def builds(self, tells: Callable[[], bool]) -> None:
+        """Ask one more framework whether code is run only to build a graph."""
+        if tells not in self._builders:
+            self._builders.append(tells)
+        first, *others = self._builders
+        self.is_building = (lambda: first() or any(each() for each in others)) if others else first
 
 
 compiler = Compiler()

@@ -24,6 +24,14 @@ def lines(number):
     return both
 
 
+def both(value):
+    return (value * 2).sum()
+
+
+def traced_alone(value):
+    return value * 2
+
+
 class Holder:
     def __init__(self):
         self.key = jax.random.key(3)
@@ -122,6 +130,15 @@ def lines_of_a_function():
     peaks = {each.memory["cpu"].peak for each in function.lines if each.hits}
     SEEN["peaks"] = sorted(map(str, peaks))
     del kept
+    with tensorlens.LineProfiler(both) as profiler:
+        jax.grad(both)(jnp.ones(3))
+        jax.jit(jax.grad(both))(jnp.ones(3))
+        jax.eval_shape(both, jnp.ones(3))
+    (function,) = profiler.result().functions
+    SEEN["traced"] = [function.calls, [each.hits for each in function.lines if each.hits]]
+    with tensorlens.LineProfiler(traced_alone) as profiler:
+        jax.jit(traced_alone)(jnp.ones(3))
+    SEEN["traced alone"] = str(profiler.result().functions[0].note)
     try:
         tensorlens.profile(jax.jit(lines))
     except tensorlens.errors.ProfileError as error:

@@ -63,6 +63,12 @@ def test_lines_of_eager_code_are_exact_and_peaks_are_not_known(seen: dict[str, A
     )
 
 
+def test_lines_that_run_only_to_be_compiled_have_no_figures(seen: dict[str, Any]) -> None:
+    # jax.grad computes as it goes; what jax.jit and jax.eval_shape look at allocates nothing
+    assert seen["traced"] == [1, [1]]
+    assert seen["traced alone"] == "it ran once to build graphs, and none was seen to run"
+
+
 def test_what_a_compiled_function_takes_while_it_runs_is_told(seen: dict[str, Any]) -> None:
     planned, (note,) = seen["planned"]
     # at least two copies of what it sorts; it is given one, and gives a number

@@ -18,6 +18,7 @@ from tensorlens.frameworks.base import (
     RecordOptions,
     Root,
     Steps,
+    compiler,
 )
 from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.failures import KeptGraph, Request
@@ -30,7 +31,9 @@ class Adapter:
 
     def __init__(self) -> None:
         from tensorlens.frameworks.jax import counters
+        from tensorlens.frameworks.jax.functions import is_building
 
+        compiler.builds(is_building)
         self._counters = counters
 
     def cpu_counter(self) -> Counter:

@@ -6,7 +6,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from tensorlens.errors import DeviceError, UsageError
-from tensorlens.frameworks.jax import counters, failures, runtime
+from tensorlens.frameworks.base import Compiler
+from tensorlens.frameworks.jax import counters, failures, functions, runtime
 from tensorlens.frameworks.jax.census.ledgers import ledgers
 from tensorlens.records.tensors import TensorTable
 
@@ -151,3 +152,34 @@ def test_what_a_failed_allocation_asked_for(made):
     assert failures.failed_request(failing("INTERNAL: 3 bytes")) is None
     assert failures.failed_request(failing(text, module="builtins")) is None
     assert failures.failed_request(SimpleNamespace) is None
+
+
+def test_every_framework_is_asked_whether_code_runs_to_build_a_graph():
+    asked, answers = Compiler(), {"first": False, "second": False}
+    assert not asked.is_building()
+    asked.builds(first := lambda: answers["first"])
+    assert asked.is_building is first
+    asked.builds(lambda: answers["second"])
+    asked.builds(first)
+    assert not asked.is_building()
+    for name in answers:
+        answers[name] = True
+        assert asked.is_building()
+        answers[name] = False
+
+
+def test_a_trace_below_another_is_found_and_those_that_compute_are_not(monkeypatch):
+    def trace(kind, parent=None):
+        return type(kind, (), {"parent_trace": parent})()
+
+    core = ModuleType(functions._CORE)
+    monkeypatch.setitem(sys.modules, functions._CORE, core)
+    assert not functions.is_building()
+    for chain, builds in (
+        (trace("EvalTrace"), False),
+        (trace("JVPTrace", trace("EvalTrace")), False),
+        (trace("DynamicJaxprTrace"), True),
+        (trace("JVPTrace", trace("BatchTrace", trace("DynamicJaxprTrace"))), True),
+    ):
+        vars(core)["trace_ctx"] = SimpleNamespace(trace=chain)
+        assert functions.is_building() is builds
