@@ -304,7 +304,7 @@ _FRAMEWORKS = {
     "tensorflow": "tensorlens.frameworks.tensorflow",
 }
 _ONCE_USED = {"jax": ("tensorlens.frameworks.jax", "tensorlens.frameworks.jax.runtime")}
-"""Others, which Keras and more packages import for themselves: name to the adapter and to what
+"""Others, which TensorFlow and more packages import for themselves: name to the adapter and to what
 tells whether the program computes with it."""
 _loaded: dict[str, Framework] = {}
 _left_out: dict[str, str] = {}
