@@ -11,8 +11,7 @@ from typing import Any
 from tensorlens.capture import reserve
 from tensorlens.capture.oom import annotate_unhandled
 from tensorlens.census.reporter import MemReporter
-from tensorlens.frameworks.arrival import when_imported
-from tensorlens.frameworks.base import supported
+from tensorlens.frameworks.arrival import when_one_arrives
 
 _lock = threading.Lock()
 _installed: _Hooks | None = None
@@ -73,7 +72,7 @@ class _Hooks:
         if shell is not None:
             self._shell = shell.showtraceback
             self._undo.append(_put(shell, "showtraceback", self._in_shell))
-        self._undo += [when_imported(name, self._watch) for name in supported()]
+        self._undo += when_one_arrives(self._watch)
         reserve.hold()
         self._undo.append(reserve.release)
 

@@ -22,7 +22,7 @@ from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program import Program, plain
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.arrival import when_one_arrives
 from tensorlens.frameworks.base import compiler, supported, whole
 from tensorlens.lines.exits import ExitReport
 from tensorlens.records.leaks import LeakReport
@@ -191,8 +191,7 @@ class Session:
         ExitReport(self._at_exit).install()
         if self._target is not None:
             self._instrument.install()
-        for name in supported():
-            when_imported(name, self._begin)
+        when_one_arrives(self._begin)
 
     def run(self, *, fails: bool) -> int:
         """Run the program; return 0, or with ``fails`` 3 where there is a leak.

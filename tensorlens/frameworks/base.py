@@ -274,6 +274,7 @@ class Compiler:
     """Tells profiled code that a compiler is reading it rather than running it."""
 
     def __init__(self) -> None:
+        self._builders: list[Callable[[], bool]] = []
         self.is_tracing: Callable[[], bool] = bool
         """Whether code is read and not run. Answers False until an adapter puts its framework's
         own answer here."""
@@ -288,6 +289,13 @@ class Compiler:
         self.follow_runs: Callable[[], Callable[[], None]] = _follow_nothing
         """Follows the runs of graphs until what it returns is called."""
 
+    def builds(self, tells: Callable[[], bool]) -> None:
+        """Ask one more framework whether code is run only to build a graph."""
+        if tells not in self._builders:
+            self._builders.append(tells)
+        first, *others = self._builders
+        self.is_building = (lambda: first() or any(each() for each in others)) if others else first
+
 
 compiler = Compiler()
 
@@ -295,6 +303,9 @@ _FRAMEWORKS = {
     "torch": "tensorlens.frameworks.torch",
     "tensorflow": "tensorlens.frameworks.tensorflow",
 }
+_ONCE_USED = {"jax": ("tensorlens.frameworks.jax", "tensorlens.frameworks.jax.runtime")}
+"""Others, which TensorFlow and more packages import for themselves: name to the adapter and to what
+tells whether the program computes with it."""
 _loaded: dict[str, Framework] = {}
 _left_out: dict[str, str] = {}
 """Name to the note that says why it is not used, for what the program has imported."""
@@ -308,19 +319,30 @@ def frameworks() -> list[Framework]:
     One whose adapter cannot be made is left out; :func:`left_out` says why.
     """
     _take_up()
-    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
+    return [_loaded[name] for name in (*_FRAMEWORKS, *_ONCE_USED) if name in _loaded]
 
 
 def _take_up() -> None:
     for name, adapter in _FRAMEWORKS.items():
-        if name not in _loaded and name not in _left_out and _is_imported(name):
-            try:
-                _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
-            except Exception as error:
-                if is_from_a_handler(error):
-                    raise
-                text = " ".join(str(error).split()) or "no reason was given"
-                _left_out[name] = f"{name} is left out: {type(error).__name__}: {text}"
+        if _is_new(name):
+            _load(name, adapter)
+    for name, (adapter, runtime) in _ONCE_USED.items():
+        if _is_new(name) and importlib.import_module(runtime).is_in_use():
+            _load(name, adapter)
+
+
+def _is_new(name: str) -> bool:
+    return name not in _loaded and name not in _left_out and _is_imported(name)
+
+
+def _load(name: str, adapter: str) -> None:
+    try:
+        _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        text = " ".join(str(error).split()) or "no reason was given"
+        _left_out[name] = f"{name} is left out: {type(error).__name__}: {text}"
 
 
 def left_out() -> tuple[str, ...]:
@@ -350,6 +372,11 @@ def supported() -> tuple[str, ...]:
     return tuple(_FRAMEWORKS)
 
 
+def once_used() -> tuple[str, ...]:
+    """Return the names of those whose import alone does not mean that the program uses them."""
+    return tuple(_ONCE_USED)
+
+
 def awaited() -> tuple[str, ...]:
     """Return the names of the modules whose import would bring one more framework."""
     return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _left_out)
@@ -370,7 +397,7 @@ def unserved() -> tuple[str, ...]:
     """Return why nothing the program has imported can be used, as far as that is known."""
     keras = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
     backend = keras.get("_BACKEND", "")
-    if not backend or backend in _FRAMEWORKS:
+    if not backend or backend in _FRAMEWORKS or backend in _ONCE_USED:
         return left_out()
     return (*left_out(), f"Keras runs on {backend}, whose memory cannot be read")
 

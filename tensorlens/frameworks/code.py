@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_FRAMEWORKS = ("torch", "tensorflow", "keras")
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
 
 
 def foreign_folders() -> list[str]:

@@ -78,7 +78,7 @@ class _ProcFile:
         os.write(self._descriptor, text)
 
 
-def _resident_reader() -> Callable[[], int]:
+def resident_reader() -> Callable[[], int]:
     """Return what reads the resident set in bytes, and gives UNKNOWN rather than raise."""
     try:
         statm = _ProcFile("statm")
@@ -127,7 +127,7 @@ class HeapCounter:
             raise OSError("this C library has no mallinfo2 (glibc 2.33 and later do)") from None
         self._mallinfo.argtypes = ()
         self._mallinfo.restype = Mallinfo
-        self._resident = _resident_reader()
+        self._resident = resident_reader()
 
     def reader(self) -> Reader:
         """Return a function that gives ``(heap in use, UNKNOWN, resident set)`` in bytes."""
@@ -165,7 +165,7 @@ class ResidentCounter:
 
     def __init__(self) -> None:
         self.missing: Mapping[str, str] = {}
-        self._resident = _resident_reader()
+        self._resident = resident_reader()
         try:
             self._status = _ProcFile("status")
             self._reset = _ProcFile("clear_refs", os.O_WRONLY)

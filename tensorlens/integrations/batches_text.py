@@ -50,13 +50,14 @@ def _device(report: LoopReport, device: str, page: Page) -> list[str]:
     if found is None:
         source = next(each for each in report.devices if each.name == device)
         reason = source.missing.get("peak", "nothing ran")
-        return page.wrapped(f"{device}  ", f"peak n/a: {page.shown(reason)}")
-    nbytes, epoch = found
-    lines = page.wrapped(
-        f"{device}  ", f"peak {exact_size(nbytes)} {_when(report, epoch, device, nbytes)}"
-    )
-    if report.kind == FIT:
-        lines += _table(report.epochs, device, page)
+        lines = page.wrapped(f"{device}  ", f"peak n/a: {page.shown(reason)}")
+    else:
+        nbytes, epoch = found
+        lines = page.wrapped(
+            f"{device}  ", f"peak {exact_size(nbytes)} {_when(report, epoch, device, nbytes)}"
+        )
+    if report.kind == FIT and any(device in epoch.devices for epoch in report.epochs):
+        lines += _table(report.epochs, device, page, has_peaks=found is not None)
     for growth in report.growth.get(device, ()):
         rate = size(round(growth.nbytes))
         looked = _counted(growth.count, growth.per, _plural(growth.per))
@@ -77,8 +78,8 @@ def _when(report: LoopReport, epoch: Epoch, device: str, nbytes: int) -> str:
     return f"{where}{of}"
 
 
-def _table(epochs: Sequence[Epoch], device: str, page: Page) -> list[str]:
-    validated = any(device in epoch.validation for epoch in epochs)
+def _table(epochs: Sequence[Epoch], device: str, page: Page, *, has_peaks: bool) -> list[str]:
+    validated = has_peaks and any(device in epoch.validation for epoch in epochs)
     titles = ["Epoch", "Batches", "Peak", "In batch", "At the end", "Change"]
     if validated:
         titles.insert(4, "Validation peak")
@@ -101,7 +102,9 @@ def _table(epochs: Sequence[Epoch], device: str, page: Page) -> list[str]:
             row.insert(4, "" if validation is None else size(_known(validation.peak)))
         rows.append(row)
         before = level.allocated if level.allocated >= 0 else None
-    lines = aligned(rows, (True,) * len(titles), 2)
+    if not has_peaks:
+        rows = [[*row[:2], *row[4:]] for row in rows]
+    lines = aligned(rows, (True,) * len(rows[0]), 2)
     hidden = len(lines) - 1 - _MOST_ROWS
     if hidden > 0:
         lines[_MOST_ROWS - _LAST_ROWS + 1 : -_LAST_ROWS] = [f"    ({hidden} more epochs)"]

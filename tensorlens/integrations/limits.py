@@ -35,6 +35,8 @@ class Peaks:
             raise UsageError("no framework was imported")
         self._framework: Framework = framework
         self._device = None if device is None else self._framework.device_name(device)
+        self.unknown = self._why_no_host_peak()
+        """Why host memory is left out; empty where it is not."""
         self._recording: LiveRecording | None = record()
         try:
             self._recording.start()
@@ -69,8 +71,13 @@ class Peaks:
 
     def _devices(self) -> list[str]:
         if self._device is not None:
-            return [self._device]
-        return ["cpu", *self._framework.used_devices()]
+            return [] if self.unknown else [self._device]
+        return [*([] if self.unknown else ["cpu"]), *self._framework.used_devices()]
+
+    def _why_no_host_peak(self) -> str:
+        counter = self._framework.cpu_counter() if self._device in (None, "cpu") else None
+        reason = "" if counter is None else counter.missing.get("peak", "")
+        return f"no peak of cpu is known: {reason}" if reason else ""
 
     def _reader(self, name: str) -> Reader:
         if name != "cpu":

@@ -170,8 +170,8 @@ def _leak_reports(failure: pytest.ExceptionInfo[BaseException]) -> list[str]:
 
 def _begin(limits: _Limits) -> Callable[[], None]:
     """Watch from now on, or from when the test imports the framework; return what ends that."""
-    from tensorlens.frameworks.arrival import when_imported
-    from tensorlens.frameworks.base import supported, whole
+    from tensorlens.frameworks.arrival import when_one_arrives
+    from tensorlens.frameworks.base import whole
 
     watched: list[Framework | None] = []
 
@@ -187,6 +187,7 @@ def _begin(limits: _Limits) -> Callable[[], None]:
         watched.append(whole())
         if limits.memory is not None:
             limits.peaks = Peaks(limits.device)
+            limits.refused += filter(None, [limits.peaks.unknown])
         if limits.leaks is not None:
             limits.stretch = Stretch()
 
@@ -203,7 +204,7 @@ def _begin(limits: _Limits) -> Callable[[], None]:
         except Exception as error:
             limits.refused.append(str(error) or type(error).__name__)
 
-    waiting = [when_imported(name, lambda: safely(watch)) for name in supported()]
+    waiting = when_one_arrives(lambda: safely(watch))
 
     def stop() -> None:
         for wait_no_longer in waiting:

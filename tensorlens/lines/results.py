@@ -149,7 +149,7 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
         notes.append(COMPILED_INTO)
     elif account.traced and not account.calls:
         times = "once" if account.traced == 1 else f"{account.traced} times"
-        notes.append(f"it ran {times} to build graphs, none of which was called")
+        notes.append(f"it ran {times} to build graphs, and none was seen to run")
     if not account.calls and not account.lines and not function.was_read:
         notes.append(NEVER_CALLED)
     if function.source_note:

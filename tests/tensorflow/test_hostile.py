@@ -380,38 +380,3 @@ def test_an_exit_while_threads_compute_and_something_records() -> None:
     assert done.returncode == 3, done.stderr
     assert "made  <string>:9  1 call" in done.stdout
     assert "Traceback" not in done.stderr
-
-
-JAX = """
-import keras
-import tensorlens
-
-net = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-for ask in (
-    lambda: tensorlens.record().__enter__(),
-    lambda: tensorlens.LeakWatch().__enter__(),
-    lambda: tensorlens.find_leaks(lambda step: None),
-    lambda: tensorlens.estimate(net, batch_size=4),
-):
-    try:
-        ask()
-    except tensorlens.errors.UsageError as error:
-        print(error)
-print(*tensorlens.MemReporter(net).snapshot().notes, sep="; ")
-"""
-
-
-def test_a_keras_whose_backend_is_not_known_is_named() -> None:
-    pytest.importorskip("jax")
-    done = ended(JAX, KERAS_BACKEND="jax")
-    assert done.returncode == 0, done.stderr
-    why = "Keras runs on jax, whose memory cannot be read"
-    names = "import torch or tensorflow before"
-    assert done.stdout.splitlines() == [
-        f"nothing to record: {names} record() starts; {why}",
-        f"nothing to watch: {names} the watch starts; {why}",
-        f"nothing to watch: {names} the watch starts; {why}",
-        "this Keras runs on jax, whose memory cannot be simulated: estimates are of Keras on"
-        " tensorflow or torch",
-        f"no framework has been imported; {why}",
-    ]

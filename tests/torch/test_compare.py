@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from unittest import mock
 
 import compare_programs as programs
 import psutil
@@ -265,6 +266,8 @@ def test_dask_runs_it():
     distributed = pytest.importorskip("distributed")
     options = {"n_workers": 1, "threads_per_worker": 1, "processes": True}
     with (
+        # a nanny leaves OMP_NUM_THREADS=1 in it
+        mock.patch.dict(os.environ),
         distributed.LocalCluster(**options, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):

@@ -29,7 +29,7 @@ class Adapter:
     def __init__(self) -> None:
         from tensorlens.frameworks.tensorflow import building, counters, graph_runs
 
-        compiler.is_building = building.is_building
+        compiler.builds(building.is_building)
         compiler.as_called = building.as_called
         compiler.when_run = graph_runs.when_run
         compiler.follow_runs = graph_runs.follow

@@ -27,7 +27,8 @@ class JoinedCounter:
         self.device = self.parts[0].device
         self.source = " and ".join(dict.fromkeys(part.source for part in self.parts))
         precisions = dict.fromkeys(part.precision for part in self.parts)
-        self.precision = "; ".join([*precisions, _UPPER_BOUND])
+        bound = [] if any("peak" in part.missing for part in self.parts) else [_UPPER_BOUND]
+        self.precision = "; ".join([*precisions, *bound])
         self._is_host = is_host
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorlens.frameworks.found_rows import FoundRow
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.reading import (
     ELEMENT,
@@ -20,22 +21,11 @@ from tensorlens.frameworks.tensorflow.devices import device_name
 
 
 @dataclass(slots=True)
-class Row:
+class Row(FoundRow[Fact]):
     """One tensor, or a part of one."""
 
-    fact: Fact
-    device: str
-    owner: int
-    """``id()`` of what holders refer to it by: a variable in place of its handle; 0 for parts."""
-    number: int
+    number: int = -1
     """What tapes know it by; -1 for parts."""
-    name: int = -1
-    role: str = "other"
-    module: str | None = None
-    held_by: str | None = None
-    note: str | None = None
-    more: tuple[int, ...] = ()
-    """All its names, where it has several."""
 
 
 @dataclass(slots=True)
@@ -103,13 +93,13 @@ class Rows:
         row = len(self.all)
         if fact.kind == VARIABLE and fact.index == 0:
             self.of[id(tensor)] = self.by_number[tensor._id] = row
-            self.all.append(Row(fact, device_name(tensor.device), owner, -1))
+            self.all.append(Row(fact, device_name(tensor.device), owner))
         elif fact.parent >= 0:
-            self.all.append(Row(fact, device_name(tensor.device), 0, -1))
+            self.all.append(Row(fact, device_name(tensor.device), 0))
         else:
             self.of[id(tensor)] = self.by_number[tensor._id] = row
             place = tensor.backing_device
-            self.all.append(Row(fact, device_name(place), owner or id(tensor), tensor._id))
+            self.all.append(Row(fact, device_name(place), owner or id(tensor), number=tensor._id))
         if fact.kind == STRINGS and fact.outside:
             self.all[row].note = f"its long strings take {fact.outside} bytes of the C heap besides"
         elif fact.outside:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tensorlens import collector
 from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.census_table import Births
+from tensorlens.frameworks.found_rows import tabulate
 from tensorlens.frameworks.heap import no_locals
 from tensorlens.frameworks.tensorflow import context, cpu
 from tensorlens.frameworks.tensorflow.census.device_ledger import device_ledgers
@@ -21,7 +22,6 @@ from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
 from tensorlens.frameworks.tensorflow.census.named import NamedRows
 from tensorlens.frameworks.tensorflow.census.reading import fallback_reason, reader
 from tensorlens.frameworks.tensorflow.census.rows import Rows
-from tensorlens.frameworks.tensorflow.census.table import tabulate
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
 from tensorlens.records.tensors import TensorTable
@@ -48,7 +48,7 @@ def take(roots: Sequence[Root]) -> Findings:
         tapes = Tapes(readable(heap.tapes, heap.tensors, rows.all, tensors), tensors)
         names = NamedRows(heap, rows, tapes, roots).names
         del heap, tapes
-        table = tabulate(rows, names, births)
+        table = tabulate(rows.all, names, births)
         ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), fallback_reason(), no_locals()))
     return Findings(table, ledger, (*_notes(rows), *reasons))

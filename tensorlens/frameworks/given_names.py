@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from tensorlens.frameworks.tensorflow.census.rows import Rows
+from tensorlens.frameworks.found_rows import FoundRow
+
+
+class RowsByObject(Protocol):
+    """The rows of a census, and which one stands for which object."""
+
+    @property
+    def all(self) -> Sequence[FoundRow[Any]]:
+        """The rows."""
+
+    @property
+    def of(self) -> Mapping[int, int]:
+        """``id()`` of a tensor or variable to its row."""
 
 
 class Given:
     """What was given to variables; the first name given to one is its own."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowsByObject) -> None:
         self._rows = rows
         self._nodes: dict[int, int] = {}
         self._roles: dict[int, str] = {}

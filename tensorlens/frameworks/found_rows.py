@@ -1,9 +1,14 @@
-"""Rows into a table of records: buffers counted once, births looked up, the nameless told."""
+"""Tensors found by a census, on their way into a table of records.
+
+Buffers are counted once, births looked up, the nameless told.
+"""
 
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from tensorlens.frameworks.census_table import (
     Births,
@@ -11,25 +16,70 @@ from tensorlens.frameworks.census_table import (
     choose_counted,
     name_the_rest,
 )
-from tensorlens.frameworks.tensorflow.census.rows import Row, Rows
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import ROLES, TensorTable
 
 _ROLES = {role: number for number, role in enumerate(ROLES)}
 
 
-def tabulate(rows: Rows, names: Names, births: Births) -> TensorTable:
+class Read(Protocol):
+    """What was read of a tensor. Sizes are bytes."""
+
+    @property
+    def dtype(self) -> str:
+        """Without the framework's name."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements by dimension."""
+
+    @property
+    def nbytes(self) -> int:
+        """What the tensor shows."""
+
+    @property
+    def address(self) -> int:
+        """Of the buffer's first byte; 0 where there is none or it is not known."""
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """The whole buffer."""
+
+    @property
+    def offset(self) -> int:
+        """Where the tensor begins in the buffer."""
+
+
+_Read = TypeVar("_Read", bound=Read)
+
+
+@dataclass(slots=True)
+class FoundRow(Generic[_Read]):
+    """One tensor, or a part of one, and what is learned of it while a census goes on."""
+
+    fact: _Read
+    device: str
+    owner: int
+    """``id()`` of what holders refer to it by: a variable in place of its value; 0 for parts."""
+    name: int = -1
+    role: str = "other"
+    module: str | None = None
+    held_by: str | None = None
+    note: str | None = None
+
+
+def tabulate(rows: Sequence[FoundRow[Any]], names: Names, births: Births) -> TensorTable:
     """Return the table of everything found; each buffer is counted in one row."""
     table = TensorTable()
     table.names = names
-    for row in rows.all:
+    for row in rows:
         _append(table, row)
     table.alias = array("i", [-1]) * len(table)
     add_births(table, births)
     name_the_rest(table)
     first: dict[tuple[int, int], int] = {}
     places = array("i")
-    for number, row in enumerate(rows.all):
+    for number, row in enumerate(rows):
         address = row.fact.address
         key = (table.device[number], address) if address else (-1, number)
         places.append(first.setdefault(key, number))
@@ -37,12 +87,12 @@ def tabulate(rows: Rows, names: Names, births: Births) -> TensorTable:
     return table
 
 
-def _append(table: TensorTable, row: Row) -> None:
+def _append(table: TensorTable, row: FoundRow[Any]) -> None:
     fact = row.fact
     table.nbytes.append(fact.nbytes)
     table.storage.append(fact.address)
     table.storage_nbytes.append(fact.buffer_nbytes)
-    table.offset.append(_elements(row))
+    table.offset.append(_elements(fact))
     table.role.append(_ROLES[row.role])
     table.device.append(_number(table.devices, row.device))
     table.dtype.append(_number(table.dtypes, fact.dtype))
@@ -54,12 +104,12 @@ def _append(table: TensorTable, row: Row) -> None:
     table.note.append(-1 if row.note is None else _number(table.notes, row.note))
 
 
-def _elements(row: Row) -> int:
+def _elements(fact: Read) -> int:
     count = 1
-    for length in row.fact.shape:
+    for length in fact.shape:
         count *= length
-    size = row.fact.nbytes // count if count else 0
-    return row.fact.offset // size if size else 0
+    size = fact.nbytes // count if count else 0
+    return fact.offset // size if size else 0
 
 
 def _number(items: list[Any], item: Any) -> int:
