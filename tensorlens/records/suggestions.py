@@ -18,9 +18,9 @@ from tensorlens.records.documents import Document
 SCHEMA = "tensorlens.suggestions"
 VERSION = 1
 
-KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept")
+KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept", "queue")
 """Blocks computed again in backward, autocast, another optimizer, gradients freed where they are
-zeroed, gradients freed before forward, a tensor freed after its last use."""
+zeroed, gradients freed before forward, a tensor freed after its last use, fewer batches ahead."""
 
 REPLAYED, SIMULATED = "replayed", "simulated"
 """How a prediction was made: from the events of the recording, or by the step with the change run

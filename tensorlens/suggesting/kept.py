@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from tensorlens.frameworks.step_facts import BACKWARD
 from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.suggesting.candidates import Candidate
-from tensorlens.suggesting.scene import Scene
+from tensorlens.suggesting.scene import TENSORFLOW, TORCH, Scene
 
+_ITEM = re.compile(r"\[-?\d+\]$")
+_CODE = {
+    TORCH: "or keep what is needed of it: .item(), .cpu()",
+    TENSORFLOW: "or keep what is needed of it: float(...), .numpy()",
+}
 _NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
 
 
@@ -30,7 +36,7 @@ def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
             kind="kept",
             change=f"free {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
-            code=_code(name, graph),
+            code=_code(scene, name, graph),
             peak=replay.peak()[0],
             cost="none",
         )
@@ -108,10 +114,10 @@ def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
     return short, "" if line is None else _short(line)
 
 
-def _code(name: str, graph: bool) -> str:
+def _code(scene: Scene, name: str, graph: bool) -> str:
     if graph:
         return f"keep {name}.detach() or .item(): with it, it keeps its whole graph"
-    return f"del {name} at the end of the step, or keep what is needed of it: .item(), .cpu()"
+    return f"del {name} at the end of the step, {_CODE[scene.framework]}"
 
 
 def _short(line: SourceLine) -> str:

@@ -32,7 +32,7 @@ def verified(told: Suggestions, step: MakeStep, **asked: Any) -> Suggestions:
             verified=True,
             suggestions=tuple(replace(each, missing=_OWN_CODE) for each in told),
         )
-    found = compare(step, options, baseline=_BASE, device=told.device, framework="torch", **asked)
+    found = compare(step, options, baseline=_BASE, device=told.device, **asked)
     return replace(
         told,
         verified=True,
