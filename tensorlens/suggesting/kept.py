@@ -9,7 +9,7 @@ from tensorlens.frameworks.step_facts import BACKWARD
 from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.suggesting.candidates import Candidate
-from tensorlens.suggesting.scene import TENSORFLOW, TORCH, Scene
+from tensorlens.suggesting.scene import TENSORFLOW, TORCH, Scene, Span
 
 _ITEM = re.compile(r"\[-?\d+\]$")
 _CODE = {
@@ -32,6 +32,8 @@ def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
         for row, until in found:
             replay.free(row, until)
         name, line = _named(scene, [row for row, _ in found])
+        if graph and scene.framework == TENSORFLOW:
+            name = "the tape"
         yield Candidate(
             kind="kept",
             change=f"free {name} after the step",
@@ -71,7 +73,6 @@ def _outliving(scene: Scene) -> list[tuple[int, int]]:
     What only the first step makes is a cache, and stays. What was there when the recording began
     counts where a census called it an activation and it is freed in the recording.
     """
-    found = []
     log = scene.log
     if len(scene.steps) < 2:
         return [
@@ -79,13 +80,22 @@ def _outliving(scene: Scene) -> list[tuple[int, int]]:
             for row in scene.allocations()
             if log.kind[row] == START and scene.role(row) == "activation" and log.pair[row] >= 0
         ]
-    for number, span in enumerate(scene.steps[:-1]):
-        for row in scene.allocations(span):
-            if scene.phase(row) != "forward" or scene.end(row) < span.end:
-                continue
-            if scene.role(row) not in _NEEDED and (number or _comes_again(scene, row)):
-                found.append((row, span.end))
+    found = [(row, span.end) for span in scene.steps[1:-1] for row in _left(scene, span)]
+    again = {_variable(scene, row) for row, _ in found}
+    first = scene.steps[0]
+    for row in _left(scene, first):
+        # what only the first step makes is a cache
+        if _comes_again(scene, row) or _variable(scene, row) in again:
+            found += [(row, first.end)]
     return found
+
+
+def _left(scene: Scene, step: Span) -> Iterator[int]:
+    """Give what a step's forward made that is there when it has ended, and is not meant to be."""
+    for row in scene.allocations(step):
+        if scene.phase(row) == "forward" and scene.end(row) >= step.end:
+            if scene.role(row) not in _NEEDED:
+                yield row
 
 
 def _comes_again(scene: Scene, row: int) -> bool:
@@ -94,13 +104,22 @@ def _comes_again(scene: Scene, row: int) -> bool:
 
 
 def _is_of_graph(scene: Scene, row: int) -> bool:
+    """Tell whether it is autograd's graph, or a tape, that holds it, and no variable."""
     name = scene.roles.named(row)
-    return name is not None and "Backward" in name.rpartition(": ")[2]
+    if name is None:
+        return False
+    short = name.rpartition(": ")[2]
+    return "Backward" in short or (
+        scene.framework == TENSORFLOW and short == scene.study.context(scene.study.place(row)).op
+    )
 
 
 def _variable(scene: Scene, row: int) -> str:
+    """Return the variable that holds it, a list for its items; else the line that made it."""
     name = scene.roles.named(row)
-    return str(scene.study.born[scene.study.place(row)]) if name is None else name
+    if name is None:
+        return str(scene.study.born[scene.study.place(row)])
+    return _ITEM.sub("", name)
 
 
 def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
@@ -110,11 +129,13 @@ def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
     row = names[0] if names else ordered[0]
     line = scene.study.born[scene.study.place(row)]
     name = scene.roles.named(row) if names else None
-    short = "what is kept" if name is None else name.rpartition(": ")[2]
+    short = "what is kept" if name is None else _ITEM.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else _short(line)
 
 
 def _code(scene: Scene, name: str, graph: bool) -> str:
+    if graph and scene.framework == TENSORFLOW:
+        return "del the tape at the end of the step: with it, all that it recorded is kept"
     if graph:
         return f"keep {name}.detach() or .item(): with it, it keeps its whole graph"
     return f"del {name} at the end of the step, {_CODE[scene.framework]}"

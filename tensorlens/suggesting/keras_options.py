@@ -10,11 +10,12 @@ from tensorlens.suggesting.lower_precision import POLICY, POLICY_SETTINGS, is_wo
 from tensorlens.suggesting.recomputing import RECOMPUTE, candidate, is_replayed
 from tensorlens.suggesting.scene import Scene
 from tensorlens.suggesting.simulating import Simulation
+from tensorlens.units import format_bytes
 
-_BLOCKS = "recompute of blocks"
-_IN_GRAPHS = (
-    "the step runs as a graph: of what is ready at the same time it is decided as it runs what"
-    " comes first, and the peak varies with that; verify=True tells what it comes to here"
+_BLOCKS = "recompute blocks"
+_NO_KERAS = (
+    "the steps have no optimizer of Keras, nor blocks of its layers: of others only what is kept"
+    " too long, and buffers of tf.data, are looked at; compare() has options for sessions"
 )
 
 
@@ -22,6 +23,9 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
     """Give the changes to a policy in bfloat16, and to blocks whose calls no tape recorded."""
     facts = scene.facts
     if facts is None or facts.is_whole:
+        return
+    if not facts.optimizers and not facts.blocks:
+        simulation.notes.append(_NO_KERAS)
         return
     wanted: dict[str, dict[str, str]] = {}
     if is_worth_a_try(scene):
@@ -36,5 +40,16 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
     if _BLOCKS in savings:
         peak = scene.peak - savings[_BLOCKS]
         yield candidate(facts.blocks, peak, SIMULATED, "their forward runs twice")
-    if savings and not any(context.node for context in scene.log.contexts):
-        simulation.notes.append(_IN_GRAPHS)
+    if savings and facts.is_graph:
+        simulation.notes.append(_in_a_graph(simulation))
+
+
+def _in_a_graph(simulation: Simulation) -> str:
+    ranges = ", ".join(
+        f"{name} {format_bytes(found.low)} to {format_bytes(found.high)}"
+        for name, found in simulation.peaks.items()
+    )
+    return (
+        "the step runs as a graph, and what of its operations comes first is decided as it runs:"
+        f" in likely orders the peaks are {ranges}; verify=True tells what they are here"
+    )

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorlens.comparing.estimates import Estimated, Estimation, run_estimate
+from tensorlens.comparing.estimates import Estimation, run_estimate
 from tensorlens.comparing.launching import Launcher
 from tensorlens.estimating.programs import MakeStep, program
 from tensorlens.frameworks.trials import Choice, Trouble
+from tensorlens.records.estimates import Range
 
-_AS_IT_IS = "as it is"
+AS_IT_IS = "as it is"
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Simulation:
     steps: int
     notes: list[str] = field(default_factory=list)
     """Why a change could not be tried."""
+    peaks: dict[str, Range] = field(default_factory=dict)
+    """Change to the bounds of its peak."""
 
     def savings(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
         """Return what changes save, by name; those that cannot be simulated are noted.
@@ -43,7 +46,7 @@ class Simulation:
             changes: name to settings of :func:`tensorlens.compare`.
         """
         with Launcher() as launcher:
-            before = self._peak(_AS_IT_IS, {}, launcher)
+            before = self._peak(AS_IT_IS, {}, launcher)
             if isinstance(before, Trouble):
                 self.notes.append(f"{' and '.join(changes)} could not be simulated: {before.text}")
                 return {}
@@ -67,4 +70,8 @@ class Simulation:
             steps=self.steps,
         )
         found = run_estimate(asked, launcher)
-        return found.peak_allocated if isinstance(found, Estimated) else found
+        if isinstance(found, Trouble):
+            return found
+        if found.peaks is not None:
+            self.peaks[name] = found.peaks
+        return found.peak_allocated

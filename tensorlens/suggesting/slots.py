@@ -17,7 +17,7 @@ _NOT_MUCH = 16
 
 
 def without_slots(scene: Scene) -> Iterator[Candidate]:
-    """Give the change to plain SGD, where optimizers of Keras or of v1 graphs keep slots.
+    """Give the change to plain SGD, where optimizers of Keras keep slots.
 
     In eager code the slots go, and all that optimizers' steps hand out but the parameters; each
     step of SGD makes one product at a time, of the size of a parameter. In a graph, where what an

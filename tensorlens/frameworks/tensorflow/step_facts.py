@@ -25,6 +25,9 @@ from tensorlens.frameworks.tensorflow.queues import look_at_iterator
 _LOWER = ("bfloat16", "float16")
 _OF_SGD = ("iteration", "learning_rate")
 """Ends of the paths of what every optimizer of Keras has."""
+_PREFETCH = "Prefetch"
+_OF_ARRAYS = "tf.data (Prefetch AUTOTUNE, ParallelMap AUTOTUNE, Prefetch 1)"
+"""What ``fit()`` makes of arrays: nothing that a program could change."""
 _AVERAGES = ("_model_variables_moving_average", "_accumulated_gradients")
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
 
@@ -39,6 +42,7 @@ class StepWatch:
     def __init__(self, mark: Callable[[str], None]) -> None:
         self.is_last = False
         self._recomputes = False
+        self._is_graph = False
         self._scattered: dict[int, int] = {}
 
     @contextlib.contextmanager
@@ -67,6 +71,7 @@ class StepWatch:
             buffered=tuple(_buffered()),
             is_whole=is_whole,
             recomputes=self._recomputes,
+            is_graph=self._is_graph,
             scattered=sum(self._scattered.values()),
         )
 
@@ -89,8 +94,9 @@ class StepWatch:
         return apply
 
     def _look(self, owner: Any, grads: Any, given: Any) -> None:
-        """Note which parameters get slices of rows in place of a gradient, in eager code."""
-        if not tf.executing_eagerly():
+        """Note whether it is a graph that steps, and else which gradients are slices of rows."""
+        self._is_graph = not tf.executing_eagerly()
+        if self._is_graph:
             return
         parameters = given or kinds.items_of(kinds.content_of(owner).get("_trainable_variables"))
         for gradient, parameter in zip(grads, parameters, strict=False):
@@ -99,22 +105,13 @@ class StepWatch:
 
 
 def _optimizers() -> list[Any]:
-    found = instances(kinds.optimizer()) + instances(tf.compat.v1.train.Optimizer)
+    found = instances(kinds.optimizer())
     # one that scales the loss for another keeps next to nothing
     return [each for each in found if kinds.content_of(each).get("inner_optimizer") is None]
 
 
 def _described(optimizer: Any) -> MadeOptimizer:
     content = kinds.content_of(optimizer)
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        kept = optimizer.variables()
-        return MadeOptimizer(
-            kind=kinds.class_name(optimizer).removesuffix("Optimizer"),
-            momentum=False,
-            decays=False,
-            largest=0,
-            state=sum(map(_nbytes, kept)),
-        )
     parameters = kinds.items_of(content.get("_trainable_variables"))
     aside = {id(each) for name in _AVERAGES for each in kinds.items_of(content.get(name))}
     kept = [
@@ -142,8 +139,9 @@ def _nbytes(variable: Any) -> int:
 def _buffered() -> Iterator[Ahead]:
     for each in _iterators():
         queue = look_at_iterator(each)
-        if queue.batches and queue.batch_nbytes:
-            yield Ahead(queue.name, queue.batches, 1, queue.batch_nbytes)
+        ready = sum(part.elements or 0 for part in queue.parts if part.name.startswith(_PREFETCH))
+        if ready and queue.batch_nbytes and queue.name != _OF_ARRAYS:
+            yield Ahead(queue.name, ready, 1, queue.batch_nbytes)
 
 
 def _iterators() -> Sequence[Any]:
