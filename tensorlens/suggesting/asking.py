@@ -69,6 +69,7 @@ def suggest(
     repeats: int = 1,
     arguments: Mapping[str, Any] | None = None,
     timeout: float | None = None,
+    framework: str | None = None,
 ) -> Suggestions:
     """Return the changes that would save most at the peak, each with its predicted saving.
 
@@ -91,6 +92,8 @@ def suggest(
         repeats: how often each change is run where changes are verified.
         arguments: keyword arguments of ``make_step``.
         timeout: seconds after which a process is ended.
+        framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
+            what the program imports.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
@@ -105,7 +108,9 @@ def suggest(
         return _told(scene, _candidates(scene), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
-    framework = framework_of(step, program(step))
+    framework = framework or framework_of(step, program(step))
+    if framework not in _FINDERS:
+        raise UsageError(f"framework={framework!r}: there is {', '.join(_FINDERS)}")
     if framework == TENSORFLOW and device not in (None, "cpu"):
         raise UsageError(_ON_HOST)
     asked: dict[str, Any] = {

@@ -29,11 +29,11 @@ def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
         groups.setdefault("" if graph else _variable(scene, row), []).append((row, until))
     for found in groups.values():
         replay = scene.replay()
-        for row, until in found:
-            replay.free(row, until)
         name, line = _named(scene, [row for row, _ in found])
         if graph and scene.framework == TENSORFLOW:
-            name = "the tape"
+            name, found = "the tape", _released_together(scene, found)
+        for row, until in found:
+            replay.free(row, until)
         yield Candidate(
             kind="kept",
             change=f"free {name} after the step",
@@ -88,6 +88,20 @@ def _outliving(scene: Scene) -> list[tuple[int, int]]:
         if _comes_again(scene, row) or _variable(scene, row) in again:
             found += [(row, first.end)]
     return found
+
+
+def _released_together(scene: Scene, kept: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return with what a tape keeps of forward what goes when that goes: old values of weights."""
+    ends: dict[int, list[int]] = {}
+    for row, until in kept:
+        if scene.end(row) < len(scene.log):
+            ends.setdefault(until, []).append(scene.end(row))
+    found = dict(kept)
+    for row in scene.allocations():
+        for until, rows in ends.items():
+            if row < until and min(rows) <= scene.end(row) <= max(rows):
+                found[row] = until
+    return [*found.items()]
 
 
 def _left(scene: Scene, step: Span) -> Iterator[int]:

@@ -12,6 +12,11 @@ from tensorlens.suggesting.scene import Scene, Span
 
 _KEPT = ("parameter", "buffer")
 _READ = "ReadVariableOp"
+_HANDLES = "handles of variables"
+_OF_ALL = (".iteration", ".iterations", ".learning_rate")
+"""Ends of the names of what SGD has as well."""
+_BEHIND = 4
+"""A variable's handle is made within so many events behind its value."""
 _NOT_MUCH = 16
 """Bytes of the numbers that every optimizer has: the count of steps and the learning rate."""
 
@@ -66,10 +71,16 @@ def _is_all_known(scene: Scene, state: int) -> bool:
 
 
 def _remove(scene: Scene, replay: Replay) -> None:
+    handles = {row for row in scene.allocations() if scene.roles.named(row) == _HANDLES}
+    gone = set()
     for row in scene.allocations():
         role = scene.role(row)
-        if role == "optimizer" or (scene.phase(row) == "optimizer" and role not in _KEPT):
-            replay.remove(row)
+        if role == "optimizer" and not (scene.roles.named(row) or "").endswith(_OF_ALL):
+            gone |= {row, *([row + n for n in range(1, _BEHIND) if row + n in handles][:1])}
+        elif role not in ("optimizer", *_KEPT) and scene.phase(row) == "optimizer":
+            gone.add(row)
+    for row in gone:
+        replay.remove(row)
     facts = scene.facts
     largest = 0 if facts is None else max((each.largest for each in facts.optimizers), default=0)
     for span in scene.updates:
