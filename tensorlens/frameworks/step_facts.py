@@ -96,6 +96,8 @@ class StepFacts:
     """Whether it is a whole program, which built-in options cannot be put around."""
     recomputes: bool = False
     """Whether the program computes something again in backward already."""
+    is_compiled: bool = False
+    """Whether there is a compiled Keras model, whose train step an estimate traces."""
     is_graph: bool = False
     """Whether the steps are of a graph, whose operations do not come in the program's order."""
     buffered: tuple[Ahead, ...] = ()

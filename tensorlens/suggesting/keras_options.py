@@ -17,6 +17,10 @@ _NO_KERAS = (
     "the steps have no optimizer of Keras, nor blocks of its layers: of others only what is kept"
     " too long, and buffers of tf.data, are looked at; compare() has options for sessions"
 )
+_NOT_COMPILED = (
+    "could not be simulated: that takes the train step of a compiled Keras model, and this is a"
+    " loop of one's own; compare() measures its options"
+)
 
 
 def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
@@ -33,6 +37,9 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
     if facts.blocks and not facts.recomputes and not is_replayed(scene):
         wanted[_BLOCKS] = RECOMPUTE
     if not wanted:
+        return
+    if not facts.is_compiled:
+        simulation.notes.append(f"{' and '.join(wanted)} {_NOT_COMPILED}")
         return
     savings = simulation.savings(wanted)
     if POLICY in savings:

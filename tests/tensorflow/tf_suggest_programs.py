@@ -5,15 +5,19 @@ import time
 import keras
 import tensorflow as tf
 
-WIDTH, LAYERS, BLOCKS, CLASSES = 64, 4, 5, 10
+WIDTH, LAYERS, BLOCKS, CLASSES = 64, 3, 3, 10
 BATCH = 1024
 OUTPUT_BYTES = BATCH * WIDTH * 4
-WEIGHTS = 2 * (BLOCKS * LAYERS + 1)
-"""Kernels and biases."""
-WEIGHT_BYTES = 4 * (BLOCKS * LAYERS * (WIDTH * WIDTH + WIDTH) + WIDTH * CLASSES + CLASSES)
 PARTS = 256 * 64 * 4
 """Bytes of one of the two parts of a batch of :func:`make_data`."""
 BUFFER = 6
+
+
+def weights(blocks):
+    """Return how many there are, kernels and biases, and their bytes."""
+    layers = blocks * LAYERS
+    elements = layers * (WIDTH * WIDTH + WIDTH) + WIDTH * CLASSES + CLASSES
+    return 2 * (layers + 1), 4 * elements
 
 
 class Block(keras.layers.Layer):
@@ -31,20 +35,6 @@ class Block(keras.layers.Layer):
         for layer in self.inner:
             x = layer(x)
         return x
-
-
-class Residual(keras.layers.Layer):
-    def __init__(self, filters, **kwargs):
-        super().__init__(**kwargs)
-        self.first = keras.layers.Conv2D(filters, 3, padding="same", activation="relu")
-        self.second = keras.layers.Conv2D(filters, 3, padding="same")
-
-    def build(self, shape):
-        self.first.build(shape)
-        self.second.build(shape)
-
-    def call(self, x):
-        return keras.ops.relu(x + self.second(self.first(x)))
 
 
 class Encoder(keras.layers.Layer):
@@ -78,29 +68,19 @@ def trained(model, loss, x, y, run_eagerly):
     return lambda: model.train_on_batch(x, y)
 
 
-def make_mlp(run_eagerly=True):
+def make_mlp(run_eagerly=True, blocks=BLOCKS):
     inputs = x = keras.Input((WIDTH,))
-    for _ in range(BLOCKS):
+    for _ in range(blocks):
         x = Block()(x)
     model = keras.Model(inputs, keras.layers.Dense(CLASSES)(x))
     return trained(model, "mse", uniform([BATCH, WIDTH], 0), uniform([BATCH, CLASSES], 1),
                    run_eagerly)  # fmt: skip
 
 
-def make_cnn(run_eagerly=True):
-    inputs = keras.Input((32, 32, 3))
-    x = keras.layers.Conv2D(16, 3, padding="same")(inputs)
-    for _ in range(3):
-        x = Residual(16)(x)
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(x))
-    return trained(model, "mse", uniform([8, 32, 32, 3], 0), uniform([8, CLASSES], 1), run_eagerly)
-
-
 def make_encoder(run_eagerly=True):
     inputs = keras.Input((64,), dtype="int32")
     x = keras.layers.Embedding(500, 32)(inputs)
-    for _ in range(3):
+    for _ in range(2):
         x = Encoder(32)(x)
     model = keras.Model(inputs, keras.layers.Dense(500)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -135,20 +115,6 @@ def make_tape(keeps="", recomputes=False):
             outputs.append(y)
         if keeps == "tape":
             kept["tape"] = tape
-        return loss
-
-    return step
-
-
-def make_function():
-    """The same in a ``tf.function``."""
-    model, weights, optimizer, x = make_own()
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x) ** 2)
-        optimizer.apply(tape.gradient(loss, weights), weights)
         return loss
 
     return step

@@ -71,6 +71,7 @@ class StepWatch:
             buffered=tuple(_buffered()),
             is_whole=is_whole,
             recomputes=self._recomputes,
+            is_compiled=any(getattr(model, "compiled", False) for model in models),
             is_graph=self._is_graph,
             scattered=sum(self._scattered.values()),
         )
