@@ -16,22 +16,23 @@ def smaller_buffers(scene: Scene) -> Iterator[Candidate]:
 
     A batch is made when as many fewer ones are there as the buffer is smaller.
     """
-    for each in () if scene.facts is None else scene.facts.buffered:
-        fewer = each.batches - 1
-        made = _made(scene, each)
-        if fewer < 1 or not made:
-            continue
-        replay = scene.replay()
-        for rows in made:
-            _make_later(scene, replay, rows, fewer)
-        yield Candidate(
-            kind="queue",
-            change="prefetch one batch",
-            what=f"{each.name} has {each.batches:,} batches ready ahead of the step",
-            code="dataset.prefetch(1)",
-            peak=replay.peak()[0],
-            cost="the step waits where a batch takes longer than a step",
-        )
+    queues = () if scene.facts is None else scene.facts.buffered
+    # of several it is not known which batch is of which
+    queue = queues[0] if len(queues) == 1 else None
+    made = () if queue is None else _made(scene, queue)
+    if queue is None or queue.batches < 2 or not made:
+        return
+    replay = scene.replay()
+    for rows in made:
+        _make_later(scene, replay, rows, queue.batches - 1)
+    yield Candidate(
+        kind="queue",
+        change="prefetch one batch",
+        what=f"{queue.name} has {queue.batches:,} batches ready ahead of the step",
+        code="dataset.prefetch(1)",
+        peak=replay.peak()[0],
+        cost="the step waits where a batch takes longer than a step",
+    )
 
 
 def _made(scene: Scene, queue: Ahead) -> Sequence[Sequence[int]]:
