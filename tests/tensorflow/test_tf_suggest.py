@@ -44,6 +44,9 @@ def check(found, kinds):
 
 def test_predictions_for_a_stack_of_layers_are_what_is_measured(mlp):
     check(mlp, {"checkpoint", "optimizer", "bf16"})
+    # what products in bfloat16 take while they run is counted too
+    bf16 = mlp["bf16"]
+    assert bf16.predicted_saving == pytest.approx(bf16.measured_saving, rel=0.02)
 
 
 def test_predictions_for_a_transformer_are_what_is_measured():
