@@ -21,9 +21,10 @@ examples:
   tensorlens suggest train:make_step --set batch=64 -o changes.html
   tensorlens suggest run.tlens
 
-PROGRAM is a function that builds model, optimizer and data and returns step();
-or a recording: a .tlens file, or torch's memory snapshot. It runs once, in a
-process of its own, and is recorded; each change is tried on that recording.
+PROGRAM is a function that builds model, optimizer and data, of torch or of
+TensorFlow and Keras, and returns step(); or a recording: a .tlens file, or
+torch's memory snapshot. It runs once, in a process of its own, and is
+recorded; each change is tried on that recording.
 """
 
 _NUMBERS = {
