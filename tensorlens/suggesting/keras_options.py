@@ -42,11 +42,14 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
         simulation.notes.append(f"{' and '.join(wanted)} {_NOT_COMPILED}")
         return
     savings = simulation.savings(wanted)
-    if POLICY in savings:
-        yield policy(scene, savings[POLICY])
-    if _BLOCKS in savings:
-        peak = scene.peak - savings[_BLOCKS]
-        yield candidate(facts.blocks, peak, SIMULATED, "their forward runs twice")
+    peaks = {name: scene.peak - saving for name, saving in savings.items()}
+    if facts.is_graph:
+        # the recording is of one order of the graph, and its peak not the one that was simulated
+        peaks = {name: simulation.peaks[name].point for name in savings}
+    if POLICY in peaks:
+        yield policy(peaks[POLICY])
+    if _BLOCKS in peaks:
+        yield candidate(facts.blocks, peaks[_BLOCKS], SIMULATED, "their forward runs twice")
     if savings and facts.is_graph:
         simulation.notes.append(_in_a_graph(simulation))
 

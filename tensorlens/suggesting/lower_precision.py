@@ -38,14 +38,14 @@ def autocast(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
     )
 
 
-def policy(scene: Scene, saving: int) -> Candidate:
+def policy(peak: int) -> Candidate:
     """Return the change to Keras's policy of that name."""
     return Candidate(
         kind="bf16",
         change=POLICY,
         what="what layers compute, in half the bytes; weights stay in single precision",
         code=f'keras.config.set_dtype_policy("{POLICY}") before the model is made',
-        peak=scene.peak - saving,
+        peak=peak,
         cost=_COST,
         settings=POLICY_SETTINGS,
         how=SIMULATED,

@@ -72,6 +72,5 @@ class Simulation:
         found = run_estimate(asked, launcher)
         if isinstance(found, Trouble):
             return found
-        if found.peaks is not None:
-            self.peaks[name] = found.peaks
+        self.peaks[name] = found.peaks or Range.exactly(found.peak_allocated)
         return found.peak_allocated
