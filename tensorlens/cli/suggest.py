@@ -12,6 +12,7 @@ from tensorlens.cli.steps import add_step_options, arguments_of
 from tensorlens.cli.viewing import give
 from tensorlens.errors import UsageError
 from tensorlens.estimating.worker import ProgramFailed
+from tensorlens.frameworks.step_facts import WATCHES
 
 _EPILOG = """\
 examples:
@@ -20,9 +21,10 @@ examples:
   tensorlens suggest train:make_step --set batch=64 -o changes.html
   tensorlens suggest run.tlens
 
-PROGRAM is a function that builds model, optimizer and data and returns step();
-or a recording: a .tlens file, or torch's memory snapshot. It runs once, in a
-process of its own, and is recorded; each change is tried on that recording.
+PROGRAM is a function that builds model, optimizer and data, of torch or of
+TensorFlow and Keras, and returns step(); or a recording: a .tlens file, or
+torch's memory snapshot. It runs once, in a process of its own, and is
+recorded; each change is tried on that recording.
 """
 
 _NUMBERS = {
@@ -52,6 +54,9 @@ def add_parser(subparsers: Any) -> None:
         "--verify", action="store_true", help="run the step with each change, and measure"
     )
     parser.add_argument("--device", metavar="NAME", help="whose memory: cpu, cuda:0")
+    parser.add_argument(
+        "--framework", choices=tuple(WATCHES), help="whose steps (what the program imports)"
+    )
     add_step_options(parser, _NUMBERS)
     add_options(parser, "the suggestions")
     parser.set_defaults(func=run)
@@ -65,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: something of what is asked makes no sense.
     """
     output = Output.checked(args.output, args.force) if args.output else None
-    names = ("top", "batch", "warmup", "steps", "repeats", "timeout", "device")
+    names = ("top", "batch", "warmup", "steps", "repeats", "timeout", "device", "framework")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     from tensorlens.suggesting import suggest
 

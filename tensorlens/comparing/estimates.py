@@ -15,7 +15,7 @@ from tensorlens.estimating.cards import find_card
 from tensorlens.estimating.programs import search_path
 from tensorlens.estimating.worker import ProgramFailed
 from tensorlens.frameworks.trials import CANNOT, FAILED, Choice, Program, Trial, Trouble
-from tensorlens.records.estimates import Estimate
+from tensorlens.records.estimates import Estimate, Range
 from tensorlens.units import format_bytes
 
 _BEGIN = {"torch": "tensorlens.frameworks.torch.options.program:begin"}
@@ -57,6 +57,8 @@ class Estimated:
     beyond: str = ""
     notes: tuple[str, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
+    peaks: Range | None = None
+    """Between what bounds the peak is, where a part of it can only be bounded."""
 
 
 def run_estimate(asked: Estimation, launcher: Launcher | None = None) -> Estimated | Trouble:
@@ -171,6 +173,7 @@ def _answer(asked: Estimation, answer: Estimate, batch: _Batch) -> Estimated:
         beyond=batch.beyond,
         notes=tuple(caution.text for caution in answer.warnings),
         missing=missing,
+        peaks=answer.allocated,
     )
 
 

@@ -20,8 +20,9 @@ _KERAS = "keras"
 def framework_of(make_step: Any, program: Program) -> str:
     """Return the framework of a program: torch's where nothing tells.
 
-    A function is of what it names, or else of what its module imports; a program given by its
-    place of what that file imports. Keras is TensorFlow's unless ``KERAS_BACKEND`` is torch.
+    A function is of what it names, or else of what its module imports, or the modules that it
+    imports; a program given by its place of what that file imports. Keras is TensorFlow's unless
+    ``KERAS_BACKEND`` is torch.
 
     Args:
         make_step: what was given: a function, or a text.
@@ -38,9 +39,13 @@ def _of_function(function: Any) -> Iterator[str]:
     if isinstance(code, CodeType):
         for name in _names(code):
             yield from _framework(_module_of(held.get(name, name)))
-    for item in list(held.values()):
-        if isinstance(item, ModuleType):
-            yield from _framework(item.__name__)
+    modules = [item for item in held.values() if isinstance(item, ModuleType)]
+    for item in modules:
+        yield from _framework(item.__name__)
+    for item in modules:
+        for inner in list(vars(item).values()):
+            if isinstance(inner, ModuleType):
+                yield from _framework(inner.__name__)
 
 
 def _names(code: CodeType) -> Iterator[str]:

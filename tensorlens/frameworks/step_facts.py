@@ -1,8 +1,22 @@
-"""What a framework can tell of a program's steps that no log of allocations has."""
+"""What a framework can tell of a program's steps that no log of allocations has.
+
+The seam for frameworks: a module in :data:`WATCHES` has ``StepWatch``, a :class:`Watch`, which is
+made in the process of the program with what gives the moment a name.
+"""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+WATCHES = {
+    "torch": "tensorlens.frameworks.torch.step_facts",
+    "tensorflow": "tensorlens.frameworks.tensorflow.step_facts",
+}
+"""Framework to the module that watches its steps."""
 
 ZERO_GRAD, BACKWARD = "tensorlens: zero_grad", "tensorlens: backward"
 """Names of the marks at the calls of ``zero_grad()``, and where a backward pass begins."""
@@ -30,6 +44,10 @@ class MadeOptimizer:
     """Whether it was asked for a weight decay other than its class's own."""
     largest: int
     """Bytes of its largest parameter."""
+    state: int | None = None
+    """Bytes that it keeps for parameters and plain SGD would not; None: not counted."""
+    does_more: bool = False
+    """Whether its steps also clip or accumulate gradients, or average parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +98,35 @@ class StepFacts:
     """The loaders that were at work together when most was asked for ahead."""
     is_whole: bool = False
     """Whether it is a whole program, which built-in options cannot be put around."""
+    recomputes: bool = False
+    """Whether the program computes something again in backward already."""
+    is_compiled: bool = False
+    """Whether there is a compiled Keras model, whose train step an estimate traces."""
+    is_graph: bool = False
+    """Whether the steps are of a graph, whose operations do not come in the program's order."""
+    buffered: tuple[Ahead, ...] = ()
+    """Queues whose batches are in the memory of the framework, by what they hold after a step."""
+    scattered: int = 0
+    """Bytes of parameters whose gradients are slices of rows: plain SGD writes to these alone."""
+
+
+class Watch(Protocol):
+    """Watches the steps of a program."""
+
+    is_last: bool
+    """Whether the step is the last one."""
+
+    def on(self) -> AbstractContextManager[None]:
+        """Note what steps call."""
+        ...
+
+    def facts(self, is_whole: bool) -> StepFacts:
+        """Return what is known now."""
+        ...
+
+
+def watch(framework: str, mark: Callable[[str], None]) -> Watch:
+    """Return what watches the steps of a framework; ``mark`` gives the moment a name."""
+    module: Any = importlib.import_module(WATCHES[framework])
+    found: Watch = module.StepWatch(mark)
+    return found

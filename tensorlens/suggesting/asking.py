@@ -22,32 +22,41 @@ from tensorlens.suggesting.candidates import Candidate, Finder
 from tensorlens.suggesting.checkpoints import checkpointed
 from tensorlens.suggesting.gradients import set_to_none, zero_before_forward
 from tensorlens.suggesting.kept import during_backward, of_the_step_before
+from tensorlens.suggesting.keras_options import simulated
+from tensorlens.suggesting.lower_precision import autocast
 from tensorlens.suggesting.optimizers import in_8_bits, without_state
+from tensorlens.suggesting.prefetching import smaller_buffers
 from tensorlens.suggesting.queues import smaller_queue
-from tensorlens.suggesting.scene import Scene
+from tensorlens.suggesting.recomputing import recomputed
+from tensorlens.suggesting.scene import TENSORFLOW, TORCH, Scene
 from tensorlens.suggesting.simulating import Simulation
+from tensorlens.suggesting.slots import without_slots
 from tensorlens.suggesting.verifying import verified
 from tensorlens.suggesting.watching import Watcher, watched
 from tensorlens.units import format_bytes
 
-_TORCH = "torch"
-_TORCH_ALONE = (
-    "suggest() knows the steps of torch alone: for another framework compare() its options"
+_ON_HOST = (
+    "of TensorFlow's steps suggest() knows the CPU's memory alone: TensorFlow does not tell of"
+    " single blocks on an accelerator; compare() measures its options there"
 )
 WORTH = 0.01
 """A change is told when it saves at least this part of the peak, or, where its bytes are beside
 the peak, of what the host holds at most."""
 
-_FINDERS: tuple[Finder, ...] = (
-    checkpointed,
-    without_state,
-    in_8_bits,
-    set_to_none,
-    zero_before_forward,
-    of_the_step_before,
-    during_backward,
-    smaller_queue,
-)
+_FINDERS: dict[str, tuple[Finder, ...]] = {
+    TORCH: (
+        checkpointed,
+        without_state,
+        in_8_bits,
+        set_to_none,
+        zero_before_forward,
+        of_the_step_before,
+        during_backward,
+        smaller_queue,
+    ),
+    TENSORFLOW: (recomputed, without_slots, of_the_step_before, smaller_buffers),
+}
+_SIMULATED = {TORCH: autocast, TENSORFLOW: simulated}
 
 
 def suggest(
@@ -62,6 +71,7 @@ def suggest(
     repeats: int = 1,
     arguments: Mapping[str, Any] | None = None,
     timeout: float | None = None,
+    framework: str | None = None,
 ) -> Suggestions:
     """Return the changes that would save most at the peak, each with its predicted saving.
 
@@ -84,6 +94,8 @@ def suggest(
         repeats: how often each change is run where changes are verified.
         arguments: keyword arguments of ``make_step``.
         timeout: seconds after which a process is ended.
+        framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
+            what the program imports.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
@@ -95,15 +107,14 @@ def suggest(
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
         scene = Scene(step.still(), device=device)
-        source = step.origin.source.get(scene.device, "")
-        # of both in one process it is torch's steps that are looked at
-        if "TensorFlow" in source and _TORCH not in source:
-            raise UsageError(_TORCH_ALONE)
-        return _told(scene, _candidates(scene, _FINDERS), top, "")
+        return _told(scene, _candidates(scene), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
-    if framework_of(step, program(step)) != _TORCH:
-        raise UsageError(_TORCH_ALONE)
+    framework = framework or framework_of(step, program(step))
+    if framework not in _FINDERS:
+        raise UsageError(f"framework={framework!r}: there is {', '.join(_FINDERS)}")
+    if framework == TENSORFLOW and device not in (None, "cpu"):
+        raise UsageError(_ON_HOST)
     asked: dict[str, Any] = {
         "batch": batch,
         "warmup": warmup,
@@ -111,25 +122,25 @@ def suggest(
         "arguments": arguments,
         "timeout": timeout,
     }
-    recording, facts, first, name = _recorded(step, device, asked)
-    scene = Scene(recording, facts, first)
-    simulation = Simulation(step, scene.device, batch, arguments or {}, warmup + steps)
-    found = [*_candidates(scene, (*_FINDERS, simulation.autocast))]
+    recording, facts, first, name = _recorded(step, framework, device, asked)
+    scene = Scene(recording, facts, first, framework)
+    simulation = Simulation(step, framework, scene.device, batch, arguments or {}, warmup + steps)
+    found = [*_candidates(scene), *_SIMULATED[framework](scene, simulation)]
     told = _told(scene, found, top, name, simulation.notes)
     if not verify or not told.suggestions:
         return replace(told, verified=verify)
     acts = {each.change: each.act for each in found if each.act is not None}
-    return verified(told, step, acts, repeats=repeats, **asked)
+    return verified(told, step, acts, framework=framework, repeats=repeats, **asked)
 
 
 def _recorded(
-    step: MakeStep, device: str | None, asked: Mapping[str, Any]
+    step: MakeStep, framework: str, device: str | None, asked: Mapping[str, Any]
 ) -> tuple[Recording, StepFacts, str, str]:
     """Return the recording of a program, what it told besides, the device, and its name."""
     with tempfile.TemporaryDirectory(prefix="tensorlens-") as folder:
-        watcher = Watcher(folder, asked["warmup"] + asked["steps"])
+        watcher = Watcher(folder, asked["warmup"] + asked["steps"], framework)
         done = compare(
-            step, {"as it is": watcher}, device=device, repeats=1, framework=_TORCH, **asked
+            step, {"as it is": watcher}, device=device, repeats=1, framework=framework, **asked
         )
         left = watched(folder)
     outcome: Outcome = done.outcomes[0]
@@ -137,11 +148,13 @@ def _recorded(
         text = outcome.why or "the program made no steps that could be recorded"
         raise ProgramFailed(Failure(f"the program failed: {text}", outcome.details))
     recording, facts = left
+    if framework == TENSORFLOW and done.device != "cpu":
+        raise UsageError(_ON_HOST)
     return recording, facts, done.device, done.program
 
 
-def _candidates(scene: Scene, finders: Sequence[Finder]) -> Iterator[Candidate]:
-    for find in finders:
+def _candidates(scene: Scene) -> Iterator[Candidate]:
+    for find in _FINDERS[scene.framework]:
         yield from find(scene)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.step_facts import Block
 from tensorlens.records.events import Stacks
-from tensorlens.suggesting.scene import Scene, Span
+from tensorlens.suggesting.scene import TENSORFLOW, Scene, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ def repeated(scene: Scene) -> Sequence[Block]:
     """Return the blocks: those that the program told, else what paths of modules tell."""
     if scene.facts is not None:
         return scene.facts.blocks
+    if scene.framework == TENSORFLOW:
+        return [Block(path, "") for path in repeated_layers(scene.log.stacks.modules)]
     return [Block(path, "") for path in repeated_paths(scene.log.stacks.modules)]
 
 
@@ -45,6 +49,27 @@ def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
     found = {path for group in alike.values() if len(group) > 1 for path in group}
     outermost = [path for path in found if not any(path.startswith(f"{each}.") for each in found)]
     return sorted(outermost, key=_natural)
+
+
+def repeated_layers(paths: Iterable[str]) -> Sequence[str]:
+    """Return the outermost paths of Keras layers that look like repeated blocks.
+
+    They are called alike but for a number (``block``, ``block_1``), two or more below one layer,
+    and so are the layers inside.
+    """
+    inside: dict[str, set[str]] = {}
+    for path in set(paths):
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            inside.setdefault("/".join(parts[:depth]), set()).add("/".join(parts[depth:]))
+    alike: dict[tuple[str, str, frozenset[tuple[str, int]]], list[str]] = {}
+    for path, children in inside.items():
+        above, _, name = path.rpartition("/")
+        counted = frozenset(Counter(map(_unnumbered, children)).items())
+        alike.setdefault((above, _unnumbered(name), counted), []).append(path)
+    found = {path for group in alike.values() if len(group) > 1 for path in group}
+    outermost = [path for path in found if not any(path.startswith(f"{each}/") for each in found)]
+    return sorted(outermost, key=lambda path: (len(path), path))
 
 
 class Blocks:
@@ -82,7 +107,7 @@ class Blocks:
             rows = [row for row in back.get(block, ()) if span.end <= row < until]
             if rows:
                 found.append(Call(block, span, Span(rows[0], rows[-1] + 1)))
-        return found
+        return _apart(found)
 
     def _forward(self) -> list[tuple[int, Span]]:
         """Return the blocks in the order in which they were called, with the rows of each call."""
@@ -99,6 +124,20 @@ class Blocks:
         return found
 
 
+def _apart(calls: Sequence[Call]) -> Sequence[Call]:
+    """Return calls whose backward ends where that of another one begins.
+
+    What a gradient goes back to is not always found, and may be taken for the like in a later call.
+    """
+    begins = sorted(call.backward.begin for call in calls)
+    found = []
+    for call in calls:
+        begin = call.backward.begin
+        following = next((row for row in begins if row > begin), call.backward.end)
+        found.append(replace(call, backward=Span(begin, min(call.backward.end, following))))
+    return found
+
+
 def _inside(stacks: Stacks, blocks: Sequence[Block]) -> Sequence[int]:
     """Return for each node of the stacks the outermost block that it is in; -1: none."""
     numbers = {block.path: number for number, block in enumerate(blocks)}
@@ -112,3 +151,7 @@ def _inside(stacks: Stacks, blocks: Sequence[Block]) -> Sequence[int]:
 
 def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
+
+
+def _unnumbered(path: str) -> str:
+    return re.sub(r"_\d+(?=/|$)", "", path)

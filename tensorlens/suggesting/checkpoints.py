@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from tensorlens.frameworks.step_facts import BACKWARD, Block
-from tensorlens.records.events import ALLOC, FREE
 from tensorlens.suggesting.blocks import Blocks, Call, repeated
 from tensorlens.suggesting.candidates import Candidate
 from tensorlens.suggesting.replay import Replay
-from tensorlens.suggesting.scene import Scene, Span
+from tensorlens.suggesting.scene import Scene
+from tensorlens.suggesting.second_forward import again, cost_of, input_of, output_of
 
 _RANDOM_STATE = 5056
 """Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
@@ -29,7 +29,7 @@ def checkpointed(scene: Scene) -> Iterator[Candidate]:
     if not found or _is_on(scene, found):
         return
     replay = scene.replay()
-    inputs = {_input(scene, call): call.backward.end for call in found}
+    inputs = {input_of(scene, call): call.backward.end for call in found}
     for row, until in inputs.items():
         if row is not None and scene.end(row) < until:
             replay.free(row, until)
@@ -44,7 +44,7 @@ def checkpointed(scene: Scene) -> Iterator[Candidate]:
         what=_called(used),
         code=_code(used),
         peak=replay.peak()[0],
-        cost=_cost(scene, found),
+        cost=cost_of(scene, found),
         settings={"checkpoint": "blocks"},
     )
 
@@ -68,7 +68,7 @@ def _checkpoint(
         for row in kept
         if scene.end(row) in call.backward and where.of(scene.end(row)) == call.block
     ]
-    output = _output(scene, needed) if len(needed) == len(kept) else None
+    output = output_of(scene, needed) if len(needed) == len(kept) else None
     for row in needed:
         if row in inputs:
             replay.keep_apart(row, min(inputs[row], scene.end(row)))
@@ -77,7 +77,7 @@ def _checkpoint(
             stays = row == output and row not in own
             replay.keep_apart(row, call.backward.begin if stays else call.forward.end)
     if needed:
-        replay.insert(call.backward.begin, _again(scene, call.forward, needed))
+        replay.insert(call.backward.begin, again(scene, call.forward, needed))
         if scene.device == "cpu":
             replay.add(_RANDOM_STATE, call.forward.begin, call.backward.end)
 
@@ -94,49 +94,6 @@ def _own_results(scene: Scene) -> Set[int]:
     }
     found = (there.get(address) for address in scene.facts.own_results)
     return {row for each in found if each is not None for row in scene.alike(each)}
-
-
-def _input(scene: Scene, call: Call) -> int | None:
-    """Return what is likely a block's input, which a checkpoint keeps until backward is through.
-
-    What was made last before the call and is there when it begins.
-    """
-    begin = call.forward.begin
-    step = next((span.begin for span in scene.steps if begin in span), 0)
-    made = [
-        row
-        for row in scene.allocations(Span(step, begin))
-        if scene.phase(row) == "forward" and scene.end(row) > begin
-    ]
-    return _output(scene, made)
-
-
-def _again(scene: Scene, forward: Span, needed: Sequence[int]) -> Iterator[int]:
-    """Give what a block's forward hands out and frees when it runs once more.
-
-    It ends with the last thing that backward needs; what it had besides is freed then.
-    """
-    log, there, wanted = scene.log, 0, set(needed)
-    last = max(needed)
-    for row in range(forward.begin, last + 1):
-        if log.device[row] != scene.number:
-            continue
-        if log.kind[row] == ALLOC:
-            yield log.size[row]
-            there += 0 if row in wanted else log.size[row]
-        elif log.kind[row] == FREE and log.pair[row] >= forward.begin:
-            yield -log.size[log.pair[row]]
-            there -= log.size[log.pair[row]]
-    yield -there
-
-
-def _output(scene: Scene, kept: Sequence[int]) -> int | None:
-    """Return what is likely the output: of what the last operator kept, the largest."""
-    if not kept:
-        return None
-    last = scene.study.place(max(kept))
-    alike = [row for row in kept if scene.study.place(row) == last]
-    return max(alike, key=lambda row: scene.log.size[row])
 
 
 def _is_on(scene: Scene, found: Sequence[Call]) -> bool:
@@ -167,20 +124,3 @@ def _list(block: Block) -> str:
     """Return what holds a block, as Python has it: ``model[1].layers``."""
     first, *inner = block.path.split(".")[:-1] or [block.path]
     return first + "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in inner)
-
-
-def _cost(scene: Scene, found: Sequence[Call]) -> str:
-    """Return what the second forward takes, by the last step that was recorded."""
-    span = next((step for step in reversed(scene.steps) if found[-1].forward.begin in step), None)
-    text = "their forward runs twice"
-    if span is None:
-        return text
-    time = scene.log.time
-    end = min(span.end, len(time) - 1)
-    whole = time[end] - time[span.begin]
-    again = sum(
-        time[call.forward.end - 1] - time[call.forward.begin]
-        for call in found
-        if call.forward.begin in span
-    )
-    return f"{text}: about +{100 * again / whole:.0f} % time" if whole > 0 else text

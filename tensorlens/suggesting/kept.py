@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,13 @@ from tensorlens.frameworks.step_facts import BACKWARD, Waiting
 from tensorlens.records.events import START
 from tensorlens.records.tensors import SourceLine
 from tensorlens.suggesting.candidates import Candidate
-from tensorlens.suggesting.scene import Scene
+from tensorlens.suggesting.scene import TENSORFLOW, TORCH, Scene, Span
 
+_ITEM = re.compile(r"\[-?\d+\]$")
+_CODE = {
+    TORCH: "or keep what is needed of it: .item(), .cpu()",
+    TENSORFLOW: "or keep what is needed of it: float(...), .numpy()",
+}
 _NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
 
 
@@ -25,14 +31,16 @@ def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
         groups.setdefault("" if graph else _variable(scene, row), []).append((row, until))
     for found in groups.values():
         replay = scene.replay()
+        name, line = _named(scene, [row for row, _ in found])
+        if graph and scene.framework == TENSORFLOW:
+            name, found = "the tape", _released_together(scene, found)
         for row, until in found:
             replay.free(row, until)
-        name, line = _named(scene, [row for row, _ in found])
         yield Candidate(
             kind="kept",
             change=f"free {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
-            code=_code(name, graph),
+            code=_code(scene, name, graph),
             peak=replay.peak()[0],
             cost="none",
         )
@@ -85,7 +93,6 @@ def _outliving(scene: Scene) -> list[tuple[int, int]]:
     What only the first step makes is a cache, and stays. What was there when the recording began
     counts where a census called it an activation and it is freed in the recording.
     """
-    found = []
     log = scene.log
     if len(scene.steps) < 2:
         return [
@@ -93,13 +100,36 @@ def _outliving(scene: Scene) -> list[tuple[int, int]]:
             for row in scene.allocations()
             if log.kind[row] == START and scene.role(row) == "activation" and log.pair[row] >= 0
         ]
-    for number, span in enumerate(scene.steps[:-1]):
-        for row in scene.allocations(span):
-            if scene.phase(row) != "forward" or scene.end(row) < span.end:
-                continue
-            if scene.role(row) not in _NEEDED and (number or _comes_again(scene, row)):
-                found.append((row, span.end))
+    found = [(row, span.end) for span in scene.steps[1:-1] for row in _left(scene, span)]
+    again = {_variable(scene, row) for row, _ in found}
+    first = scene.steps[0]
+    for row in _left(scene, first):
+        # what only the first step makes is a cache
+        if _comes_again(scene, row) or _variable(scene, row) in again:
+            found += [(row, first.end)]
     return found
+
+
+def _released_together(scene: Scene, kept: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return with what a tape keeps of forward what goes when that goes: old values of weights."""
+    ends: dict[int, list[int]] = {}
+    for row, until in kept:
+        if scene.end(row) < len(scene.log):
+            ends.setdefault(until, []).append(scene.end(row))
+    found = dict(kept)
+    for row in scene.allocations():
+        for until, rows in ends.items():
+            if row < until and min(rows) <= scene.end(row) <= max(rows):
+                found[row] = until
+    return [*found.items()]
+
+
+def _left(scene: Scene, step: Span) -> Iterator[int]:
+    """Give what a step's forward made that is there when it has ended, and is not meant to be."""
+    for row in scene.allocations(step):
+        if scene.phase(row) == "forward" and scene.end(row) >= step.end:
+            if scene.role(row) not in _NEEDED:
+                yield row
 
 
 def _comes_again(scene: Scene, row: int) -> bool:
@@ -108,13 +138,22 @@ def _comes_again(scene: Scene, row: int) -> bool:
 
 
 def _is_of_graph(scene: Scene, row: int) -> bool:
+    """Tell whether it is autograd's graph, or a tape, that holds it, and no variable."""
     name = scene.roles.named(row)
-    return name is not None and "Backward" in name.rpartition(": ")[2]
+    if name is None:
+        return False
+    short = name.rpartition(": ")[2]
+    return "Backward" in short or (
+        scene.framework == TENSORFLOW and short == scene.study.context(scene.study.place(row)).op
+    )
 
 
 def _variable(scene: Scene, row: int) -> str:
+    """Return the variable that holds it, a list for its items; else the line that made it."""
     name = scene.roles.named(row)
-    return str(scene.study.born[scene.study.place(row)]) if name is None else name
+    if name is None:
+        return str(scene.study.born[scene.study.place(row)])
+    return _ITEM.sub("", name)
 
 
 def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
@@ -124,14 +163,16 @@ def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
     row = names[0] if names else ordered[0]
     line = scene.study.born[scene.study.place(row)]
     name = scene.roles.named(row) if names else None
-    short = "what is kept" if name is None else name.rpartition(": ")[2]
+    short = "what is kept" if name is None else _ITEM.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else _short(line)
 
 
-def _code(name: str, graph: bool) -> str:
+def _code(scene: Scene, name: str, graph: bool) -> str:
+    if graph and scene.framework == TENSORFLOW:
+        return "del the tape at the end of the step: with it, all that it recorded is kept"
     if graph:
         return f"keep {name}.detach() or .item(): with it, it keeps its whole graph"
-    return f"del {name} at the end of the step, or keep what is needed of it: .item(), .cpu()"
+    return f"del {name} at the end of the step, {_CODE[scene.framework]}"
 
 
 def _short(line: SourceLine) -> str:

@@ -13,7 +13,7 @@ _SMALLEST_8BIT = 4096 * 4
 bitsandbytes' optimizers)."""
 _BLOCK = 256
 """Elements that share one single-precision scale (``blockwise`` state of bitsandbytes 0.41 on)."""
-_TRAINS = "trains differently: learning rate and schedule have to be found again"
+TRAINS = "trains differently: learning rate and schedule have to be found again"
 
 
 def without_state(scene: Scene) -> Iterator[Candidate]:
@@ -40,7 +40,7 @@ def without_state(scene: Scene) -> Iterator[Candidate]:
         what=f"the state of {', '.join(kinds)}",
         code="torch.optim.SGD(model.parameters(), lr=...)",
         peak=replay.peak()[0],
-        cost=_TRAINS,
+        cost=TRAINS,
         settings={} if momentum else {"optimizer": "sgd"},
     )
 

@@ -16,6 +16,7 @@ from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.recordings import Recording
 from tensorlens.suggesting.replay import Replay
 
+TORCH, TENSORFLOW = "torch", "tensorflow"
 _STEP = re.compile(r"step \d+")
 
 
@@ -37,16 +38,22 @@ class Scene:
         recording: one or more steps; set-up may be in it.
         facts: what the program told besides, None where there is the recording alone.
         device: whose memory; None: the one with the highest peak.
+        framework: whose steps; empty: as the recording tells, torch's where both were there.
 
     Raises:
         UsageError: the recording has no events, or knows no such device.
     """
 
     def __init__(
-        self, recording: Recording, facts: StepFacts | None = None, device: str | None = None
+        self,
+        recording: Recording,
+        facts: StepFacts | None = None,
+        device: str | None = None,
+        framework: str = "",
     ) -> None:
         self.recording = recording
         self.facts = facts
+        self.framework = framework or _framework(recording)
         self.device = chosen(recording, device)
         self.log = recording.log
         self.number = self.log.devices.index(self.device)
@@ -164,3 +171,8 @@ class Scene:
         words = {"optimizer": "in the optimizer's step", "other": "between the phases"}
         text = words.get(phase, phase if row < 0 else f"in {phase}")
         return text if number is None else f"{text}, step {number}"
+
+
+def _framework(recording: Recording) -> str:
+    source = " ".join(recording.origin.source.values())
+    return TENSORFLOW if "TensorFlow" in source and TORCH not in source else TORCH

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorlens.comparing.estimates import Estimated, Estimation, run_estimate
+from tensorlens.comparing.estimates import Estimation, run_estimate
+from tensorlens.comparing.launching import Launcher
 from tensorlens.estimating.programs import MakeStep, program
-from tensorlens.frameworks.trials import Choice
-from tensorlens.records.suggestions import SIMULATED
-from tensorlens.suggesting.candidates import Candidate
-from tensorlens.suggesting.scene import Scene
+from tensorlens.frameworks.trials import Choice, Trouble
+from tensorlens.records.estimates import Range
 
-_WORTH = 0.01
-"""Of the peak: halves of activations that are less are not looked into."""
+AS_IT_IS = "as it is"
 
 
 @dataclass
@@ -23,6 +21,7 @@ class Simulation:
 
     Args:
         make_step: the program.
+        framework: of the program.
         device: ``cpu`` or a CUDA device.
         batch: what ``make_step`` is called with; None: nothing.
         arguments: keyword arguments of ``make_step``.
@@ -30,55 +29,48 @@ class Simulation:
     """
 
     make_step: MakeStep
+    framework: str
     device: str
     batch: int | None
     arguments: Mapping[str, Any]
     steps: int
     notes: list[str] = field(default_factory=list)
     """Why a change could not be tried."""
+    peaks: dict[str, Range] = field(default_factory=dict)
+    """Change to the bounds of its peak."""
 
-    def autocast(self, scene: Scene) -> Iterator[Candidate]:
-        """Give the change to autocast in bfloat16, where the step computes in single precision."""
-        facts = scene.facts
-        if facts is None or facts.is_lower or facts.is_whole:
-            return
-        there = [row for row in scene.allocations() if scene.resident(row, scene.peak_row)]
-        activations = scene.nbytes(row for row in there if scene.role(row) == "activation")
-        if activations / 2 < _WORTH * scene.peak:
-            return
-        saving = self._saving({"autocast": "bf16"})
-        if saving is None:
-            return
-        yield Candidate(
-            kind="bf16",
-            change="autocast in bf16",
-            what="activations and weights in forward, in half the bytes",
-            code=f'with torch.autocast("{scene.device.partition(":")[0]}", dtype=torch.bfloat16):'
-            " around the model and the loss",
-            peak=scene.peak - saving,
-            cost="numbers of 8 bits: the loss differs a little",
-            settings={"autocast": "bf16"},
-            how=SIMULATED,
-        )
+    def savings(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+        """Return what changes save, by name; those that cannot be simulated are noted.
 
-    def _saving(self, settings: Mapping[str, Any]) -> int | None:
-        before, after = self._peak({}), self._peak(settings)
-        return None if before is None or after is None else before - after
+        Args:
+            changes: name to settings of :func:`tensorlens.compare`.
+        """
+        with Launcher() as launcher:
+            before = self._peak(AS_IT_IS, {}, launcher)
+            if isinstance(before, Trouble):
+                self.notes.append(f"{' and '.join(changes)} could not be simulated: {before.text}")
+                return {}
+            found = {}
+            for name, settings in changes.items():
+                after = self._peak(name, settings, launcher)
+                if isinstance(after, Trouble):
+                    self.notes.append(f"{name} could not be simulated: {after.text}")
+                else:
+                    found[name] = before - after
+        return found
 
-    def _peak(self, settings: Mapping[str, Any]) -> int | None:
+    def _peak(self, name: str, settings: Mapping[str, Any], launcher: Launcher) -> int | Trouble:
         asked = Estimation(
-            name="autocast",
+            name=name,
             program=program(self.make_step),
             choice=Choice(settings, self.arguments),
-            framework="torch",
+            framework=self.framework,
             device=self.device,
             batch=self.batch,
             steps=self.steps,
         )
-        found = run_estimate(asked)
-        if isinstance(found, Estimated):
-            return found.peak_allocated
-        reason = f"autocast in bf16 could not be simulated: {found.text}"
-        if reason not in self.notes:
-            self.notes.append(reason)
-        return None
+        found = run_estimate(asked, launcher)
+        if isinstance(found, Trouble):
+            return found
+        self.peaks[name] = found.peaks or Range.exactly(found.peak_allocated)
+        return found.peak_allocated

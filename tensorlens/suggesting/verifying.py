@@ -36,7 +36,7 @@ def verified(
             options[each.change] = option
     if len(options) == 1:
         return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
-    found = compare(step, options, baseline=_BASE, device=told.device, framework="torch", **asked)
+    found = compare(step, options, baseline=_BASE, device=told.device, **asked)
     return replace(
         told,
         verified=True,

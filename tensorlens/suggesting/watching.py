@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.capture.record import LiveRecording, record
-from tensorlens.frameworks.step_facts import StepFacts
+from tensorlens.frameworks.step_facts import StepFacts, Watch, watch
 from tensorlens.records.loading import load
 from tensorlens.records.recordings import Recording
 
@@ -21,30 +21,30 @@ class Watcher:
     Args:
         folder: where the recording is left.
         steps: how many times the step is called.
+        framework: of the program.
     """
 
     __name__ = "watched"
 
-    def __init__(self, folder: str, steps: int) -> None:
+    def __init__(self, folder: str, steps: int, framework: str) -> None:
         self._folder = folder
         self._steps = steps
+        self._framework = framework
 
     def __call__(self, make_step: Callable[[], Any]) -> Any:
         """Make the step and return it, watched."""
-        from tensorlens.frameworks.torch.step_facts import StepWatch
-
         recording = record()
         recording.start()
-        watch = StepWatch(recording.mark)
+        seen = watch(self._framework, recording.mark)
         try:
-            with watch.on():
+            with seen.on():
                 step = make_step()
         except BaseException:
             # a whole program, which is ended after its last step
-            self._leave(recording, _facts(watch, is_whole=True))
+            self._leave(recording, _facts(seen, is_whole=True))
             raise
         if not callable(step):
-            self._leave(recording, _facts(watch, is_whole=True))
+            self._leave(recording, _facts(seen, is_whole=True))
             return step
         done = 0
 
@@ -54,12 +54,12 @@ class Watcher:
             if done > self._steps:
                 return step()
             recording.mark(f"step {done}")
-            watch.is_last = done == self._steps
-            with watch.on():
+            seen.is_last = done == self._steps
+            with seen.on():
                 result = step()
-            if watch.is_last:
+            if seen.is_last:
                 recording.mark("end")
-                self._leave(recording, _facts(watch, is_whole=False))
+                self._leave(recording, _facts(seen, is_whole=False))
             return result
 
         return watched
@@ -71,13 +71,12 @@ class Watcher:
         (folder / _FACTS).write_bytes(pickle.dumps(facts))
 
 
-def _facts(watch: Any, is_whole: bool) -> StepFacts:
+def _facts(seen: Watch, is_whole: bool) -> StepFacts:
     """Return what is known; what cannot be found out of a strange program is left out."""
     try:
-        facts: StepFacts = watch.facts(is_whole)
+        return seen.facts(is_whole)
     except Exception:
         return StepFacts(is_whole=is_whole)
-    return facts
 
 
 def watched(folder: str) -> tuple[Recording, StepFacts] | None:

@@ -156,6 +156,16 @@ def test_a_policy_can_be_asked_for():
     assert half.by_role["activation"] < whole.by_role["activation"]
 
 
+def test_convolutions_in_bfloat16_that_are_fused_on_a_cpu():
+    convolution = [keras.Input((8, 8, 3)), layers.Conv2D(4, 3, activation="relu")]
+    model = keras.Sequential([*convolution, layers.Flatten(), layers.Dense(2)])
+    model.compile("sgd", "mse", jit_compile=False)
+    options = {"batch_size": 256, "device": "cpu"}
+    single = tensorlens.estimate(model, **options)
+    half = tensorlens.estimate(model, policy="mixed_bfloat16", **options)
+    assert half.peak_allocated < single.peak_allocated
+
+
 def test_a_model_that_was_never_compiled_stays_so():
     model, batch = mlp()
     weights = [each.numpy().tobytes() for each in model.weights]

@@ -18,6 +18,8 @@ def made(source, name="make_step", **given):
 
 
 MODULES = {name: types.ModuleType(name) for name in ("torch", "tensorflow", "keras")}
+HELPERS = types.ModuleType("helpers")
+HELPERS.tf = MODULES["tensorflow"]
 PLAIN = "def make_step():\n    return lambda: None"
 
 
@@ -26,6 +28,8 @@ PLAIN = "def make_step():\n    return lambda: None"
     [
         (PLAIN, {}, "torch"),
         (PLAIN, {"tf": MODULES["tensorflow"]}, "tensorflow"),
+        (PLAIN, {"helpers": HELPERS}, "tensorflow"),
+        (PLAIN, {"helpers": HELPERS, "torch": MODULES["torch"]}, "torch"),
         ("def make_step():\n    return tf.zeros", {"tf": MODULES["tensorflow"]}, "tensorflow"),
         ("def make_step():\n    import tensorflow", {}, "tensorflow"),
         (

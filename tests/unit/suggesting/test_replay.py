@@ -9,7 +9,7 @@ from tensorlens.frameworks.later_use import unused
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog
 from tensorlens.records.recordings import Origin, Recording
 from tensorlens.suggesting.asking import suggest
-from tensorlens.suggesting.blocks import repeated_paths
+from tensorlens.suggesting.blocks import repeated_layers, repeated_paths
 from tensorlens.suggesting.optimizers import bytes_in_8_bits
 from tensorlens.suggesting.replay import Replay
 
@@ -150,7 +150,20 @@ def test_what_inner_functions_see_is_left_out():
     assert "shared" not in function()[0]
 
 
-def test_a_recording_of_another_framework_is_refused():
+def test_a_recording_in_which_nothing_can_be_found():
     origin = Origin(source={"cpu": "TensorFlow CPU allocator"})
-    with pytest.raises(UsageError, match=r"torch alone: .* compare\(\) its options"):
-        suggest(Recording(log_of(100), origin))
+    found = suggest(Recording(log_of(100), origin))
+    assert (len(found), found.peak) == (0, 100)
+
+
+def test_another_framework_is_refused():
+    with pytest.raises(UsageError, match="framework='jax': there is torch, tensorflow"):
+        suggest(lambda: None, framework="jax")
+
+
+def test_blocks_of_keras_by_their_paths():
+    inside = ("dense", "dense_1", "norm")
+    blocks = [f"net/{name}/{part}" for name in ("block", "block_1") for part in inside]
+    others = ["net/dense_7", "net/dense_8", "net/head/dense_9", "net/head_1/norm_2"]
+    found = repeated_layers([*blocks, *others, "net/block/norm/scale", "net/block_1/norm/scale"])
+    assert found == ["net/block", "net/block_1"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tensorlens.frameworks.tensorflow.estimate.held import Value
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.frameworks.tensorflow.estimate.products import product
 from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
 
 _PLACE = "position of each maximum"
@@ -32,6 +33,7 @@ def _max_pool_gradient(node: Node, values: Sequence[Value]) -> Sequence[Scratch]
 
 _RULES: Mapping[str, Callable[[Node, Sequence[Value]], Sequence[Scratch]]] = {
     "MaxPoolGrad": _max_pool_gradient,
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), product),
 }
 
 _POOLS = {"MaxPoolGrad": "MaxPool", "MaxPool3DGrad": "MaxPool3D"}

@@ -22,6 +22,7 @@ _MIXING = (
     *("loop_optimization", "dependency_optimization", "arithmetic_optimization", "remapping"),
     *("shape_optimization", "common_subgraph_elimination", "layout_optimizer"),
 )
+_FUSING = ("remapping",)
 _TRAIN = "train_op"
 
 
@@ -48,12 +49,21 @@ def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
     kept = [each.op.name for each in graph.outputs] + [op.name for op in graph.control_outputs]
     kept += [each.placeholder for each in traced.feeds]
     given.collection_def[_TRAIN].node_list.value.extend(dict.fromkeys(kept))
-    found = tf_optimizer.OptimizeGraph(_settings(), given, verbose=False)
-    if any(node.op == _LOOPS for node in definition.node):
+    try:
+        return _optimized(given, in_order, ())
+    except (ValueError, tf.errors.InvalidArgumentError):
+        # in bfloat16 there are kernels for what is fused, but no such operation for Python
+        return _optimized(given, in_order, _FUSING)
+
+
+def _optimized(given: Any, in_order: bool, without: Sequence[str]) -> list[Node]:
+    names = [node.name for node in given.graph_def.node]
+    found = tf_optimizer.OptimizeGraph(_settings(without), given, verbose=False)
+    if any(node.op == _LOOPS for node in given.graph_def.node):
         inlined = tf_optimizer.OptimizeGraph(_settings(_MIXING), given, verbose=False)
         _sort_bodies(found, [node.name for node in inlined.node])
     if in_order:
-        _sort(found, [node.name for node in definition.node])
+        _sort(found, names)
     return nodes_of(found)
 
 

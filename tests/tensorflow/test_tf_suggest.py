@@ -1,0 +1,160 @@
+"""``suggest()`` on steps of TensorFlow and Keras, its predictions against what is measured."""
+
+import pytest
+import tf_suggest_programs as programs
+
+import tensorlens
+from tensorlens.cli import main
+from tensorlens.comparing import launching
+from tensorlens.errors import UsageError
+from tensorlens.estimating.worker import ProgramFailed
+from tests import warm
+
+A = programs.OUTPUT_BYTES
+HANDLE = 200
+"""Bytes that a variable has beside its value, in TensorFlow's CPU allocator."""
+LOOP = 2 * programs.LAYERS
+"""Layers of a loop of one's own."""
+LOOP_BYTES = 4 * LOOP * (programs.WIDTH**2 + programs.WIDTH)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warm_processes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launching, "interpreter", lambda: warm.python(tensorflow=True))
+        yield
+
+
+def verified(make_step):
+    return tensorlens.suggest(make_step, verify=True, top=9, steps=1)
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    return verified(programs.make_mlp)
+
+
+def check(found, kinds):
+    assert {each.kind for each in found} == kinds
+    for each in found:
+        assert each.measured_saving is not None, each.missing
+        assert each.predicted_saving == pytest.approx(each.measured_saving, rel=0.05), each
+        assert each.predicted_peak == found.peak - each.predicted_saving
+
+
+def test_predictions_for_a_stack_of_layers_are_what_is_measured(mlp):
+    check(mlp, {"checkpoint", "optimizer", "bf16"})
+    # what products in bfloat16 take while they run is counted too
+    bf16 = mlp["bf16"]
+    assert bf16.predicted_saving == pytest.approx(bf16.measured_saving, rel=0.02)
+
+
+def test_predictions_for_a_transformer_are_what_is_measured():
+    # SGD writes rows of the embedding, which is copied whenever it is read from then on
+    check(verified(programs.make_encoder), {"checkpoint", "optimizer", "bf16"})
+
+
+def test_the_state_of_adam_by_hand(mlp):
+    count, nbytes = programs.weights(programs.BLOCKS)
+    assert mlp["optimizer"].predicted_saving == 2 * (nbytes + count * HANDLE)
+    assert mlp["optimizer"].how == "replayed"
+    assert mlp["optimizer"].option == {"optimizer": "sgd"}
+
+
+def test_what_the_suggestions_say(mlp):
+    assert mlp["checkpoint"].change == f"recompute {programs.BLOCKS} blocks"
+    assert mlp["checkpoint"].what.startswith(f"{programs.BLOCKS} x Block: block")
+    assert mlp["checkpoint"].option == {"recompute": "blocks"}
+    assert mlp["checkpoint"].how == "replayed"
+    assert mlp["bf16"].how == "simulated" and "mixed_bfloat16" in mlp["bf16"].code
+    assert mlp["bf16"].option == {"policy": "mixed_bfloat16"}
+
+
+def peaks(make_step, **changed):
+    options = {"as it is": {}, "changed": {"arguments": changed}}
+    found = tensorlens.compare(make_step, options, repeats=1, steps=2, framework="tensorflow")
+    return found["as it is"].peak_allocated, found["changed"].peak_allocated
+
+
+def make_loop_that_keeps_its_tape():
+    return programs.make_tape("tape")
+
+
+def test_a_loop_of_ones_own():
+    found = tensorlens.suggest(programs.make_tape)
+    assert found["optimizer"].predicted_saving == 2 * (LOOP_BYTES + 2 * LOOP * HANDLE)
+    before, after = peaks(programs.make_tape, recomputes=True)
+    assert found["checkpoint"].predicted_saving == before - after
+    assert "mixed_bfloat16 could not be simulated" in " ".join(found.notes)
+
+
+def test_a_tape_that_is_kept():
+    kept = tensorlens.suggest(make_loop_that_keeps_its_tape)["kept"]
+    assert kept.change == "free the tape after the step"
+    before, after = peaks(programs.make_tape, keeps="tape")
+    assert kept.predicted_saving == pytest.approx(after - before, rel=0.05)
+
+
+def test_batches_that_tf_data_has_ready():
+    found = tensorlens.suggest(programs.make_data)
+    queue = found["queue"]
+    assert queue.change == "prefetch one batch" and queue.option is None
+    assert queue.predicted_saving == 2 * programs.PARTS * (programs.BUFFER - 1)
+    before, after = peaks(programs.make_data, size=1)
+    assert queue.predicted_saving == before - after
+
+
+def make_graph():
+    return programs.make_mlp(run_eagerly=False, blocks=2)
+
+
+def test_a_compiled_graph():
+    found = tensorlens.suggest(make_graph)
+    # what is made with them, beside their values, is not told apart in a graph
+    assert found["optimizer"].predicted_saving == 2 * programs.weights(2)[1]
+    assert found["checkpoint"].how == found["bf16"].how == "simulated"
+    assert "in likely orders the peaks are as it is" in " ".join(found.notes)
+
+
+def test_a_recording_alone(tmp_path, capsys):
+    with tensorlens.record() as recording:
+        step = programs.make_tape("outputs")
+        for number in range(1, 4):
+            recording.mark(f"step {number}")
+            step()
+    found = tensorlens.suggest(recording, top=9)
+    assert found["optimizer"].predicted_saving == 2 * (LOOP_BYTES + 2 * LOOP * HANDLE)
+    assert found["checkpoint"].change == "recompute 2 blocks"
+    # of the two steps before the last
+    assert found["kept"].predicted_saving == 2 * A
+    assert found["kept"].change == "free outputs after the step"
+    assert "float(...)" in found["kept"].code
+    assert {each.how for each in found} == {"replayed"}
+    recording.save(tmp_path / "steps.tlens")
+    assert main(["suggest", str(tmp_path / "steps.tlens"), "--top", "1"]) == 0
+    assert "recompute 2 blocks" in capsys.readouterr().out
+
+
+def make_nothing_to_train():
+    import tensorflow as tf
+
+    return lambda: tf.reduce_sum(tf.ones([1000, 1000]))
+
+
+def test_what_there_is_nothing_of_is_said():
+    found = tensorlens.suggest(make_nothing_to_train)
+    assert len(found) == 0
+    assert "no optimizer of Keras" in " ".join(found.notes)
+
+
+def make_failing():
+    import tensorflow as tf
+
+    return lambda: tf.ones([2, 3]) @ tf.ones([2, 3])
+
+
+def test_what_cannot_work_is_one_line():
+    with pytest.raises(ProgramFailed, match="Matrix size-incompatible"):
+        tensorlens.suggest(make_failing)
+    with pytest.raises(UsageError, match="the CPU's memory alone"):
+        tensorlens.suggest(programs.make_mlp, device="cuda")
