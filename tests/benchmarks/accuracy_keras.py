@@ -18,8 +18,8 @@ from tabulate import tabulate
 
 MODELS = ("MLP", "2-D CNN", "3-D CNN", "LSTM", "transformer")
 _DEFAULT = "--default-threads"
-_PROCESSES = {True: 5, False: 3}
-"""By whether the threads are TensorFlow's default."""
+_PROCESSES = 3
+
 _LEARNT = 95
 _STEPS = {"graph": 20, "eager": 3}
 
@@ -70,7 +70,7 @@ def run(name: str, optimizer: str, mode: str, threads: int) -> Row:
 
 def in_new_processes(name: str, optimizer: str, mode: str, by_default: bool) -> list[Row]:
     """Run it in processes of its own, one after the other."""
-    count = 1 if mode == "eager" else _PROCESSES[by_default]
+    count = 1 if mode == "eager" else _PROCESSES
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         return [
             pool.submit(run, name, optimizer, mode, 0 if by_default else 1).result()
