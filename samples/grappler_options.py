@@ -1,9 +1,8 @@
 """Grappler's six memory options on a small CNN for MNIST, in a v1 session and in TensorFlow 2.
 
 The experiment is one of 2018 on a GPU, with TensorFlow 1.8: which batch still fits? Here it runs
-on the CPU, on random data of MNIST's shape. Run it with ``python samples/grappler_options.py``; it
-takes several minutes for each of two tables, most of them spent waiting: each batch is tried in a
-process of its own, and TensorFlow asks again for ten seconds when memory is refused.
+on the CPU, on random data of MNIST's shape. Run it with ``python samples/grappler_options.py``:
+about a hundred short processes, for each batch is tried in one of its own.
 """
 
 import os
@@ -108,6 +107,9 @@ if __name__ == "__main__":
             OPTIONS,
             batch=64,
             capacity="96 MiB",
+            # what is looked between; where the answer is one of them, wider ones are to be tried
+            lowest=64,
+            highest=160,
             repeats=2,
             steps=2,
             framework="tensorflow",

@@ -84,7 +84,8 @@ class _Search:
             search.trial,
             batch=number * search.multiple,
             limit=search.capacity,
-            rehearsal=-(-search.lowest // search.multiple) * search.multiple,
+            # what it took stays mapped in part, and would count as room
+            rehearsal=search.multiple,
             warmup=0,
             steps=_STEPS,
         )

@@ -145,9 +145,16 @@ def keras_question(
 
 
 def _threads() -> int:
-    """Return how many operations TensorFlow runs side by side."""
+    """Return how many operations TensorFlow runs side by side (``process_util.cc``)."""
     threading = sys.modules["tensorflow"].config.threading
-    return threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
+    told = os.environ.get("TF_NUM_INTEROP_THREADS", "")
+    return (
+        threading.get_inter_op_parallelism_threads()
+        or (int(told) if told.isdecimal() else 0)
+        or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ())
+        or os.cpu_count()
+        or 1
+    )
 
 
 def _backend() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tensorlens.frameworks.process import Mallinfo
+from tensorlens.frameworks.process import heap_now
 from tensorlens.records.ledger import Block, Ledger, Term
 
 _STATUS = re.compile(r"^(VmRSS|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
@@ -123,7 +122,7 @@ def _parts(cached: int | None, handed: Handed, resident: Mapping[str, int]) -> S
         text = "shared with other processes: tensors of data loader workers, share_memory_()"
         parts.append(Term("cached", "shared", "shared memory", resident["RssShmem"], text))
     parts.append(Term("cached", "kernels", "in-kernel caches", handed.kernels, _kernels(handed)))
-    heap = _heap()
+    heap = heap_now()
     if heap is not None:
         text = "in use besides: NumPy, large Python objects, what oneDNN keeps"
         other = heap[0] - handed.allocated - (handed.kernels or 0)
@@ -143,14 +142,3 @@ def _kernels(handed: Handed) -> str:
         "buffers that MKL keeps for its next call, by its own count (mkl_mem_stat); oneDNN counts "
         "neither its primitives nor its packed weights: they are in other heap"
     )
-
-
-def _heap() -> tuple[int, int] | None:
-    """Return the bytes of the C heap in use, and those free in it; None without glibc 2.33."""
-    try:
-        mallinfo = ctypes.PyDLL(None).mallinfo2
-    except (AttributeError, TypeError, OSError):
-        return None
-    mallinfo.argtypes, mallinfo.restype = (), Mallinfo
-    heap = mallinfo()
-    return heap.uordblks + heap.hblkhd, heap.fordblks

@@ -196,3 +196,14 @@ class ResidentCounter:
             return now, peak, now
 
         return read
+
+
+def heap_now() -> tuple[int, int] | None:
+    """Return the bytes of the C heap in use, and those free in it; None without glibc 2.33."""
+    try:
+        mallinfo = ctypes.PyDLL(None).mallinfo2
+    except (AttributeError, TypeError, OSError):
+        return None
+    mallinfo.argtypes, mallinfo.restype = (), Mallinfo
+    heap = mallinfo()
+    return heap.uordblks + heap.hblkhd, heap.fordblks

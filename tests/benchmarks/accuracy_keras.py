@@ -1,9 +1,10 @@
 """Estimates of Keras models beside what TensorFlow's CPU allocator hands out to the same steps.
 
-`python -m tests.benchmarks.accuracy_keras` prints both. Steps of a graph differ from one to the
-next, as operations that are ready together run in no fixed order, and from one process to the
-next, as some of that order depends on addresses. The median of thirty steps is compared; where
-they lie far apart, that of thirty in each of seven processes. The lowest and highest are told.
+``python -m tests.benchmarks.accuracy_keras`` prints both, with one thread between operations, where
+a step of one process is as the next one; ``--default-threads`` with as many as TensorFlow takes,
+which run what is ready together in another order in every step. What depends on addresses is
+another in every process: each row of a graph is that of a few, and of steps after the hundredth,
+when TensorFlow has learnt which kernels are short.
 """
 
 import sys
@@ -15,15 +16,12 @@ from statistics import median
 
 from tabulate import tabulate
 
-_STEPS = {"graph": 31, "graph, 1 thread": 31, "eager": 4}
-_MODELS = {
-    **dict.fromkeys(("MLP", "wide MLP", "2-D CNN", "3-D CNN"), ("graph", "eager")),
-    # with one thread between operations the steps of a loop are alike
-    "LSTM": ("graph", "graph, 1 thread", "eager"),
-    "transformer": ("graph", "eager"),
-}
-_FAR_APART = 1.05
-_PROCESSES = 7
+MODELS = ("MLP", "2-D CNN", "3-D CNN", "LSTM", "transformer")
+_DEFAULT = "--default-threads"
+_PROCESSES = 3
+
+_LEARNT = 95
+_STEPS = {"graph": 20, "eager": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +35,25 @@ class Row:
     took: float
 
 
-def run(name: str, optimizer: str, mode: str) -> Row:
-    """Measure and estimate one model, in a process that has done nothing else."""
+def run(name: str, optimizer: str, mode: str, threads: int) -> Row:
+    """Measure and estimate one model, in a process that has done nothing else.
+
+    Args:
+        name: of the model.
+        optimizer: by name.
+        mode: ``graph`` or ``eager``.
+        threads: between operations; 0: TensorFlow's default.
+    """
     import tensorflow as tf
 
     import tensorlens
     from tests.tensorflow.estimate_models import MODELS, loss, measured
 
-    if mode == "graph, 1 thread":
-        tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
     eager = mode == "eager"
-    peaks = measured(MODELS[name], optimizer, eager, _STEPS[mode])
+    steps = _STEPS[mode]
+    peaks = measured(MODELS[name], optimizer, eager, steps + (1 if eager else _LEARNT))[-steps:]
+    tf.keras.backend.clear_session()
     model, batch = MODELS[name]()
     begun = time.process_time()
     found = tensorlens.estimate(
@@ -62,36 +68,43 @@ def run(name: str, optimizer: str, mode: str) -> Row:
     return Row(peaks, found.peak_allocated, found.lower, found.upper, took)
 
 
-def _in_new_processes(name: str, optimizer: str, mode: str) -> Row:
+def in_new_processes(name: str, optimizer: str, mode: str, by_default: bool) -> list[Row]:
+    """Run it in processes of its own, one after the other."""
+    count = 1 if mode == "eager" else _PROCESSES
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        row = pool.submit(run, name, optimizer, mode).result()
-        if max(row.peaks) > _FAR_APART * min(row.peaks):
-            for _ in range(_PROCESSES - 1):
-                row.peaks.extend(pool.submit(run, name, optimizer, mode).result().peaks)
-    return row
+        return [
+            pool.submit(run, name, optimizer, mode, 0 if by_default else 1).result()
+            for _ in range(count)
+        ]
 
 
 def main() -> None:
-    """Print the table, of the models that are named or of all."""
+    """Print one of the tables, of the models that are named or of all."""
+    by_default = _DEFAULT in sys.argv
+    names = [each for each in sys.argv[1:] if each != _DEFAULT] or MODELS
     rows = []
-    for name in sys.argv[1:] or _MODELS:
+    for name in names:
         for optimizer in ("sgd", "adam"):
-            for mode in _MODELS[name]:
-                row = _in_new_processes(name, optimizer, mode)
-                middle = median(row.peaks)
+            for mode in ("graph",) if by_default else ("graph", "eager"):
+                found = in_new_processes(name, optimizer, mode, by_default)
+                peaks = [peak for row in found for peak in row.peaks]
+                estimated = median(row.estimated for row in found)
+                middle = median(peaks)
                 rows.append(
                     [
                         name,
                         optimizer,
                         mode,
-                        f"{row.estimated:,}",
+                        f"{estimated:,}",
                         f"{int(middle):,}",
-                        f"{row.estimated / middle - 1:+.2%}",
-                        f"{min(row.peaks):,} to {max(row.peaks):,}",
-                        f"{row.lower:,} to {row.upper:,}",
-                        f"{row.took:.1f} s",
+                        f"{estimated / middle - 1:+.2%}",
+                        f"{min(peaks):,} to {max(peaks):,}",
+                        f"{min(row.lower for row in found):,} to "
+                        f"{max(row.upper for row in found):,}",
+                        f"{max(row.took for row in found):.1f} s",
                     ]
                 )
+                print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     headers = ["Model", "Optimizer", "Mode", "Estimated", "Measured", "Off", "Steps", "Bounds"]
     print(tabulate(rows, [*headers, "Took"], disable_numparse=True))
 

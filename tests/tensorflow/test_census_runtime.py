@@ -6,6 +6,7 @@ import subprocess
 import textwrap
 import threading
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -53,6 +54,31 @@ def test_a_constant_of_a_function_is_named_by_the_function():
     address, size = found.storage, np.frombuffer(values.tobytes(), np.uint8)
     held = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8)), (12_000,))
     np.testing.assert_array_equal(held, size)
+
+
+def test_what_shapes_were_inferred_from_is_the_graphs():
+    @tf.function
+    def reshaped(x):
+        return tf.reshape(tf.transpose(x, [1, 0]), [3, 1, 2])
+
+    since = Since()
+    traced = reshaped.get_concrete_function(tf.TensorSpec((2, 3)))
+    found = [each for each in of_runtime(since) if each.name == "shapes of reshaped"]
+    # [1, 0] and [3, 1, 2], int32
+    assert sorted(each.nbytes for each in found) == [8, 12]
+    assert {(each.role, each.device) for each in found} == {("other", "cpu")}
+    assert since.grown("unnamed") == 0
+    assert traced is not None
+
+
+def test_of_a_toy_model_nothing_is_left_unnamed_after_fit():
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32), keras.layers.Dense(4)])
+    model.compile("adam", "mse", metrics=["mae"])
+    since = Since()
+    model.fit(np.ones((64, 16), np.float32), np.ones((64, 4), np.float32), 16, verbose=0)
+    gc.collect()
+    assert of_runtime(since)
+    assert since.grown("unnamed") == 0
 
 
 def test_what_a_cache_holds_is_input():

@@ -2,11 +2,13 @@
 
 from tensorlens.frameworks.tensorflow.estimate.costs import seconds
 from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
+from tensorlens.frameworks.tensorflow.estimate.edge_sets import in_order
 from tensorlens.frameworks.tensorflow.estimate.edges import in_order_of_building
 from tensorlens.frameworks.tensorflow.estimate.executor import Executor
 from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Value, keep
 from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, connect
+from tensorlens.frameworks.tensorflow.estimate.onednn import rewritten
 from tensorlens.frameworks.tensorflow.estimate.orders import Meter
 
 KIB = 1024
@@ -157,7 +159,8 @@ def wide(width):
 
 
 def readers(nodes, seed):
-    return [reader for _, reader, _ in in_order_of_building(nodes, seed)[0]]
+    edges = in_order_of_building(nodes, seed, by_onednn=True)
+    return [reader for _, reader, _ in edges.consumers[0]]
 
 
 def test_more_than_eight_edges_have_the_order_of_a_hash_set():
@@ -167,6 +170,44 @@ def test_more_than_eight_edges_have_the_order_of_a_hash_set():
     orders = {tuple(readers(nine, seed)) for seed in range(1, 9)}
     assert len(orders) > 1
     assert all(sorted(each) == list(range(1, 10)) for each in orders)
+
+
+def test_the_order_of_a_hash_set_follows_from_addresses():
+    edges = [(0x10000 + 32 * number, each) for number, each in enumerate("abcdefghi")]
+    assert in_order(edges[:8], at_once=True) == list("abcdefgh")
+    # (address + address // 64) // 256 is 260 of the first eight and 261 of the ninth; of 16 places
+    # those are the 4th and 5th, and one that is taken leads on to the 1st, 3rd, 6th, ... after it:
+    # a 4, b 5, c 7, d 10, e 14, f 19 - 16, g 25 - 16, h 32 - 32, i 6
+    assert in_order(edges, at_once=True) == list("hfabicgde")
+
+
+def test_a_filter_and_its_bias_have_one_kernel_for_their_gradients():
+    nodes = graph(
+        ("x", "Placeholder", (), 1),
+        ("sizes", "Const", (), 1),
+        ("grad", "Placeholder", (), 1),
+        ("bias", "BiasAddGrad", ("grad",), 1),
+        ("filter", "Conv2DBackpropFilter", ("x", "sizes", "grad"), 1),
+        ("a", "Exp", ("bias",), 1),
+        ("b", "Exp", ("filter",), 1),
+    )
+    x, sizes, grad, both, a, b = rewritten(nodes)
+    assert [node.number for node in (x, sizes, grad, both, a, b)] == list(range(6))
+    assert (both.name, len(both.outputs)) == ("filter", 2)
+    assert (list(a.inputs), list(b.inputs)) == ([(3, 1)], [(3, 0)])
+    assert grad.consumers == [(0, 3, 2)]
+    assert sorted(both.consumers) == [(0, 5, 0), (1, 4, 0)]
+
+
+def test_what_waits_for_nothing_is_begun_before_what_waits_for_it():
+    nodes = graph(
+        ("x", "Placeholder", (), 1),
+        ("y", "Placeholder", (), 1),
+        ("a", "Cumprod", ("x",), 1),
+        ("b", "Cumprod", ("y",), 1),
+    )
+    # the thread has y to run when a is ready, and hands a on; b it keeps
+    assert order_of(nodes, 1 << 20) == ["x", "y", "b", "a"]
 
 
 def test_what_only_orders_is_told_after_what_is_handed_on():
@@ -187,28 +228,39 @@ def test_operations_of_onednn_are_added_last():
     assert readers(nodes, 0) == [2, 1, 1]
 
 
+def order_of(nodes, size):
+    """Return the names in the order in which one thread runs them, each result of a size."""
+    for node in nodes:
+        node.outputs = [Output("float32", (size,))]
+    ran = []
+    there = {each: keep(Value(Buffer(4 * size, 0), (size,))) for each in "xy"}
+    machine = Machine(
+        Meter(),
+        {},
+        there,
+        lambda node, values: ran.append(node.name) or (),
+        lambda node: None,
+    )
+    Executor(nodes, machine, 1).run()
+    return ran
+
+
 def test_short_kernels_are_run_by_the_thread_itself():
     def order(size):
         nodes = graph(
             ("x", "Placeholder", (), 1),
             *((name, "Cumprod", ("x",), 1) for name in "abc"),
         )
-        for node in nodes:
-            node.outputs = [Output("float32", (size,))]
-        ran = []
-        machine = Machine(
-            Meter(),
-            {},
-            {"x": keep(Value(Buffer(4 * size, 0), (size,)))},
-            lambda node, values: ran.append(node.name) or (),
-            lambda node: None,
-        )
-        Executor(nodes, machine, 1).run()
-        return "".join(name for name in ran if name != "x")
+        return "".join(order_of(nodes, size)[1:])
 
     # of long ones a thread keeps the last and hands the others on, newest in front
     assert order(1) == "abc"
     assert order(1 << 20) == "cba"
+
+
+def test_to_read_a_variable_is_short_whatever_its_size():
+    node = Node(0, "read", "ReadVariableOp", [(1, 0)], outputs=[Output("float32", (1 << 20,))])
+    assert seconds(node, [Value(Buffer(4 << 20, -1), (1 << 20,))]) < 1e-6
 
 
 def test_how_long_a_product_takes_is_known_without_its_shape():

@@ -1,6 +1,7 @@
 """Estimates of Keras models: against what a step takes, and against a published measurement."""
 
 import gc
+import os
 import weakref
 from statistics import median
 
@@ -59,6 +60,21 @@ def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
     assert found.peak_allocated == pytest.approx(median(peaks), rel=0.03)
     assert found.allocated.low <= min(peaks)
     assert max(peaks) <= found.allocated.high
+
+
+def test_as_many_threads_are_assumed_as_tensorflow_takes(monkeypatch):
+    def told():
+        (text,) = [each.text for each in estimated(mlp).warnings if "threads between" in each.text]
+        return text
+
+    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 0)
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "3")
+    assert "(3 threads between" in told()
+    monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(5)), raising=False)
+    assert "(5 threads between" in told()
+    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 2)
+    assert "(2 threads between" in told()
 
 
 def test_where_the_order_decides_the_peaks_are_told():

@@ -383,6 +383,21 @@ TL_EXPORT void tl_call_ends(int64_t token) {
   g_calls.end(token);
 }
 
+// Something is being built on this thread, and what no node allocates is its; gives what was before.
+TL_EXPORT int32_t tl_building_begins(const char* name) {
+  const int32_t before = t_building;
+  try {
+    t_building = g_op_names.number(name);
+  } catch (const std::bad_alloc&) {
+    // what is allocated goes without
+  }
+  return before;
+}
+
+TL_EXPORT void tl_building_ends(int32_t before) {
+  t_building = before;
+}
+
 // Blocks that live. Both lists are released by whoever asked; null when there is no memory.
 TL_EXPORT void tl_set_era(int32_t era) {
   g_era.store(era, std::memory_order_relaxed);

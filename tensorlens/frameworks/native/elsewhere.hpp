@@ -14,6 +14,9 @@ namespace {
 // framework tells of operators by hooks.
 std::atomic<int32_t (*)()> g_node_here{nullptr};
 
+// Number of the name of what is being built on this thread, for what no node allocates.
+thread_local int32_t t_building = -1;
+
 struct Call {
   int64_t token;
   uintptr_t thread;
@@ -87,6 +90,9 @@ Origin origin_here() {
   }
   if (const auto node_here = g_node_here.load(std::memory_order_relaxed)) {
     origin.node = node_here();
+    if (origin.node < 0) {
+      origin.node = t_building;
+    }
   }
   return origin;
 }

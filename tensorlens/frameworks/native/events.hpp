@@ -227,7 +227,7 @@ struct Here {
       running();
       context = context_now(now, call.function);
       if (g_node_here.load(std::memory_order_relaxed) != nullptr) {
-        node = now.key.op;
+        node = now.key.op >= 0 ? now.key.op : t_building;
         function = call.function;
       }
     } catch (const std::bad_alloc&) {

@@ -12,6 +12,7 @@ _lock = threading.RLock()
 _watchers = 0
 _unfollow: Callable[[], None] | None = None
 _leave_tapes: Callable[[], None] | None = None
+_leave_graphs: Callable[[], None] | None = None
 
 
 def watch() -> Callable[[], None]:
@@ -51,7 +52,8 @@ def _follow(allocator: TensorflowAllocator) -> None:
 
     And have the gradients noted that tapes give.
     """
-    global _watchers, _unfollow, _leave_tapes
+    global _watchers, _unfollow, _leave_tapes, _leave_graphs
+    from tensorlens.frameworks.tensorflow.graphs.added_nodes import follow_added_nodes
     from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
     from tensorlens.frameworks.tensorflow.tape_gradients import (
         function_begins,
@@ -76,17 +78,19 @@ def _follow(allocator: TensorflowAllocator) -> None:
         if _watchers == 0:
             _unfollow = follow_calls(begin, end)
             _leave_tapes = watch_tapes()
+            _leave_graphs = follow_added_nodes(allocator.building_begins, allocator.building_ends)
         _watchers += 1
 
 
 def _follow_no_more() -> None:
-    global _watchers, _unfollow, _leave_tapes
+    global _watchers, _unfollow, _leave_tapes, _leave_graphs
     with _lock:
         _watchers -= 1
-        if _watchers == 0 and _unfollow is not None and _leave_tapes is not None:
-            _unfollow()
-            _leave_tapes()
-            _unfollow = _leave_tapes = None
+        if _watchers == 0:
+            for each in (_unfollow, _leave_tapes, _leave_graphs):
+                if each is not None:
+                    each()
+            _unfollow = _leave_tapes = _leave_graphs = None
 
 
 def _nothing() -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tensorlens.frameworks.process import heap_now
 from tensorlens.frameworks.trying.stage import CannotApply
 
 _DATA = re.compile(r"VmData:\s*(\d+) kB")
@@ -19,7 +20,7 @@ def host_limited(nbytes: int) -> Iterator[None]:
     """Let the process have so many bytes more than it has mapped and uses now.
 
     That is ``RLIMIT_DATA``, by which Linux 4.7 and later count private mappings. What the C
-    library keeps free goes back to the system before.
+    library keeps free goes back to the system before, or counts as part of those bytes.
 
     Raises:
         CannotApply: this system sets no such limit.
@@ -34,7 +35,8 @@ def host_limited(nbytes: int) -> Iterator[None]:
     if mapped is None:
         raise CannotApply("this system cannot limit a process's memory: it needs Linux's /proc")
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = mapped + nbytes
+    heap = heap_now()
+    wanted = mapped + nbytes - (0 if heap is None else heap[1])
     hard = before[1]
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)

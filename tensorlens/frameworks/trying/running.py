@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import sys
@@ -122,11 +123,12 @@ def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result
 
 def _rehearse(trial: Trial, bench: Bench) -> None:
     """Run one small step and leave nothing of it, so that libraries are loaded and threads run."""
-    optioned = bench.optioned(trial, trial.rehearsal)
-    step = optioned.begin()
-    if step is not None:
-        step()
-    del step, optioned
+    # a program may refuse so small a batch: what else is wrong with it shows in the run itself
+    with contextlib.suppress(Exception):
+        step = bench.optioned(trial, trial.rehearsal).begin()
+        if step is not None:
+            step()
+        del step
     bench.cleared()
     gc.collect()
 

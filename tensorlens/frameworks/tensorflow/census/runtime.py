@@ -14,6 +14,7 @@ from tensorlens.frameworks.native.allocator import NativeAllocator, Tagged
 from tensorlens.frameworks.tensorflow.graphs import Nodes
 from tensorlens.frameworks.tensorflow.graphs.functions import is_of_dataset, plain_name
 from tensorlens.frameworks.tensorflow.graphs.names import plain_names
+from tensorlens.frameworks.tensorflow.native import BUILDING
 from tensorlens.records.families import KEPT
 from tensorlens.records.ledger import Block
 from tensorlens.records.tensors import ROLES, TensorTable
@@ -82,6 +83,9 @@ class RuntimeBlocks:
     def _find(self, number: int, calling: int, on_python: bool) -> Found | None:
         node = self._allocator.node_name(number)
         function = self._allocator.node_name(calling) if calling >= 0 else None
+        if node.startswith(BUILDING):
+            graph = plain_name(node.removeprefix(BUILDING))
+            return Found(f"shapes of {graph}", None, "other", KEPT)
         if _TABLES in node:
             return Found(f"table: {node}", None, "other", _TABLE)
         if any(word in node for word in _ITSELF):

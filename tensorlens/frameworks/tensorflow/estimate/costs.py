@@ -22,6 +22,8 @@ a gradient of activations takes twice as long as that of the weights, of large o
 
 _ITEM = 4
 _COPYING = frozenset(("TensorListStack", "TensorListFromTensor"))
+_HANDING_ON = ALIASES | {"ReadVariableOp", "AssignVariableOp"}
+"""Kernels that touch no element."""
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "_FusedMatMul", "Einsum")
 
 
@@ -32,7 +34,7 @@ def launched(node: Node, values: Sequence[Value]) -> float:
 
 def seconds(node: Node, values: Sequence[Value]) -> float:
     """Return a guess from what is read, written and multiplied."""
-    if node.op in ALIASES or (node.op in lists.KERNELS and node.op not in _COPYING):
+    if node.op in _HANDING_ON or (node.op in lists.KERNELS and node.op not in _COPYING):
         return _LEAST
     made = node.outputs[0].shape if node.outputs else ()
     if made is None:

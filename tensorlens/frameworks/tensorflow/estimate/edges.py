@@ -5,9 +5,9 @@ hand something on before those that only order. A graph is built from its defini
 of those that are ready the one with the lowest number first
 (``core/common_runtime/graph_constructor.cc``). Nodes that oneDNN's kernels took the place of have
 the highest numbers, in reverse post-order of the graph before
-(``core/common_runtime/mkl_layout_pass.cc``). More than eight edges are kept in a hash set of their
-addresses (``core/graph/edgeset.h``), and so are those to where a search begins: this order is
-another in every process (all TensorFlow 2.21).
+(``core/common_runtime/mkl_layout_pass.cc``). More than eight edges, and so those to where a run
+and a search begin, are in an order of their own (:mod:`.edge_sets`), another in every process (all
+TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.frameworks.tensorflow.estimate.edge_sets import EDGE, NODE, Arena, in_order
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node, starts_of
+from tensorlens.frameworks.tensorflow.estimate.onednn import is_merged
 
 _REPLACED = frozenset(
     (
@@ -27,54 +30,99 @@ _REPLACED = frozenset(
         *("AvgPool3D", "AvgPool3DGrad", "Transpose"),
     )
 )
-_INLINE = 8
-"""Edges beyond which there is a hash set."""
+_ADDRESSES, _ALIGNED = 1 << 20, 16
+_ENDS = 2
+"""Nodes that every graph has: one before all, one after all."""
 _BACK = ("NextIteration", "RefNextIteration")
 
 Consumer = tuple[int, int, int]
 """Output, operation and input that reads it; output and input -1 where it only comes first."""
 
 
-def in_order_of_building(nodes: Sequence[Node], seed: int) -> Mapping[int, Sequence[Consumer]]:
-    """Return everyone's consumers as the edges of the graph that runs are.
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The edges of a graph in the order in which the executor goes along them."""
+
+    starts: Sequence[int]
+    """Numbers of the operations that wait for no other."""
+    consumers: Mapping[int, Sequence[Consumer]]
+
+
+def as_connected(nodes: Sequence[Node]) -> Edges:
+    """Return the edges in the order in which the graph has them."""
+    starts = [node.number for node in starts_of(nodes)]
+    return Edges(starts, {node.number: node.consumers for node in nodes})
+
+
+def in_order_of_building(nodes: Sequence[Node], seed: int, *, by_onednn: bool) -> Edges:
+    """Return the edges as those of the graph that runs are.
 
     Args:
         nodes: the graph, connected.
         seed: of the addresses; 0: hash sets are in order of building.
+        by_onednn: whether oneDNN's kernels took the place of others.
     """
     chance = random.Random(seed) if seed else None
     ranks = {node.number: rank for rank, node in enumerate(nodes)}
-    edges = _edges(nodes, _places(nodes, ranks), chance)
-    found = _reverse_post_order(nodes, edges, chance)
-    replaced = [number for number in found if nodes[number].op in _REPLACED]
-    kept = [node.number for node in nodes if node.op not in _REPLACED]
-    ranks = {number: rank for rank, number in enumerate([*kept, *replaced])}
-    edges = _edges(nodes, _places(nodes, ranks), chance)
-    return {number: sorted(each, key=lambda edge: edge[2] < 0) for number, each in edges.items()}
+    if by_onednn:
+        found = _reverse_post_order(_built(nodes, ranks, chance))
+        replaced = [number for number in found if nodes[number].op in _REPLACED]
+        kept = [node.number for node in nodes if node.op not in _REPLACED]
+        ranks = {number: rank for rank, number in enumerate([*kept, *replaced])}
+    edges = _built(nodes, ranks, chance, copied=True)
+    consumers = {
+        number: sorted(each, key=lambda edge: edge[2] < 0)
+        for number, each in edges.consumers.items()
+    }
+    return Edges(edges.starts, consumers)
 
 
-def _edges(
-    nodes: Sequence[Node], places: Mapping[int, int], chance: random.Random | None
-) -> dict[int, list[Consumer]]:
-    found = {}
-    for node in nodes:
-        edges = sorted(node.consumers, key=lambda each: (places[each[1]], each[2]))
-        if chance is not None and len(edges) > _INLINE:
-            chance.shuffle(edges)
-        found[node.number] = edges
-    return found
+def _built(
+    nodes: Sequence[Node],
+    ranks: Mapping[int, int],
+    chance: random.Random | None,
+    *,
+    copied: bool = False,
+) -> Edges:
+    """Return the edges of a graph that is built anew, or of a copy of it, which is what runs."""
+    places = _places(nodes, ranks)
+    arena = Arena(chance.randrange(_ADDRESSES) * _ALIGNED if chance else 0)
+    in_place = sorted(nodes, key=lambda node: places[node.number])
+    for _ in range(_ENDS + (len(nodes) if copied else 0)):
+        arena.take(NODE)
+    found: dict[int, list[tuple[int, Consumer]]] = {node.number: [] for node in nodes}
+    late: list[tuple[int, Consumer]] = []
+    for node in in_place:
+        if not copied:
+            arena.take(NODE)
+        for source, edge in _into(node):
+            if not copied and (is_merged(node) or is_merged(nodes[source])):
+                late.append((source, edge))
+            else:
+                found[source].append((arena.take(EDGE), edge))
+    for source, edge in late:
+        found[source].append((arena.take(EDGE), edge))
+    starts = [(arena.take(EDGE), node.number) for node in starts_of(in_place)]
+    if chance is None:
+        consumers = {number: [each for _, each in edges] for number, edges in found.items()}
+        return Edges([number for _, number in starts], consumers)
+    consumers = {number: in_order(edges, at_once=copied) for number, edges in found.items()}
+    return Edges(in_order(starts, at_once=False), consumers)
 
 
-def _reverse_post_order(
-    nodes: Sequence[Node], edges: Mapping[int, Sequence[Consumer]], chance: random.Random | None
-) -> list[int]:
+def _into(node: Node) -> list[tuple[int, Consumer]]:
+    """Return the edges into a node, each with the node that it comes from."""
+    found = [
+        (source, (slot, node.number, place)) for place, (source, slot) in enumerate(node.inputs)
+    ]
+    return found + [(source, (-1, node.number, -1)) for source in node.controls]
+
+
+def _reverse_post_order(edges: Edges) -> list[int]:
     """Return a topological order: of all that come after an operation, those searched last."""
-    roots = [node.number for node in nodes if not node.inputs and not node.controls]
-    if chance is not None:
-        chance.shuffle(roots)
     seen: set[int] = set()
     left: list[int] = []
-    stack = [(number, False) for number in roots]
+    stack = [(number, False) for number in edges.starts]
     while stack:
         number, leaves = stack.pop()
         if leaves:
@@ -82,7 +130,8 @@ def _reverse_post_order(
         elif number not in seen:
             seen.add(number)
             stack.append((number, True))
-            stack += [(reader, False) for _, reader, _ in edges[number] if reader not in seen]
+            readers = edges.consumers[number]
+            stack += [(reader, False) for _, reader, _ in readers if reader not in seen]
     return left[::-1]
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tensorlens.frameworks.tensorflow.estimate.edges import Edges, as_connected
 from tensorlens.frameworks.tensorflow.estimate.frames import (
     Arrived,
     Frame,
@@ -81,7 +82,7 @@ class Executor:
         threads: of the pool between operations.
         fetched: number of an operation and of its output that the caller keeps.
         in_turn: whether all kernels are cheap, as those are that only launch one on a GPU.
-        consumers: of some operations, instead of those in the graph: the same in another order.
+        edges: the same as in the graph, in another order.
     """
 
     def __init__(
@@ -92,15 +93,15 @@ class Executor:
         fetched: Collection[tuple[int, int]] = (),
         *,
         in_turn: bool = False,
-        consumers: Mapping[int, Sequence[tuple[int, int, int]]] | None = None,
+        edges: Edges | None = None,
     ) -> None:
         self._nodes = nodes
+        self._edges = as_connected(nodes) if edges is None else edges
         self._kernels = kernels
         self._threads = [_Thread() for _ in range(threads)]
         self._fetched = frozenset(fetched)
         self._entries = entries_by_frame(nodes)
         self._in_turn = in_turn
-        self._consumers = consumers or {}
         self._kept: list[Value] = []
         self._running: list[tuple[float, int, _Thread, _Task, Any]] = []
         self._sequence = 0
@@ -112,11 +113,9 @@ class Executor:
     def run(self) -> None:
         """Run everything; what is fetched is let go of at the end."""
         root = self._root.begin(0)
-        starts = [node for node in self._nodes if not node.inputs and not node.controls]
-        for number, node in enumerate(starts):
-            root.outstanding += 1
-            thread = self._threads[number % len(self._threads)]
-            thread.pool.append(_Task(node, root, (), False))
+        starts = [_Task(self._nodes[number], root, (), False) for number in self._edges.starts]
+        root.outstanding += len(starts)
+        self._schedule(self._threads[0], starts)
         self._wake()
         while self._running and self._ran < _MOST:
             self._now, _, thread, task, result = heapq.heappop(self._running)
@@ -267,7 +266,7 @@ class Executor:
         taken = None
         if node.op == "Switch" and outputs is not None:
             taken = {slot for slot, value in enumerate(outputs) if value is not NOTHING}
-        for slot, number, place in self._consumers.get(node.number, node.consumers):
+        for slot, number, place in self._edges.consumers[node.number]:
             target = self._nodes[number]
             is_dead = outputs is None or (taken is not None and slot >= 0 and slot not in taken)
             value = None if is_dead or slot < 0 or outputs is None else outputs[slot]

@@ -62,3 +62,8 @@ def connect(nodes: Sequence[Node]) -> None:
             nodes[source].consumers.append((slot, node.number, place))
         for source in node.controls:
             nodes[source].consumers.append((-1, node.number, -1))
+
+
+def starts_of(nodes: Sequence[Node]) -> list[Node]:
+    """Return the operations that wait for no other."""
+    return [node for node in nodes if not node.inputs and not node.controls]

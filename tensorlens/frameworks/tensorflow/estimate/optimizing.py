@@ -10,6 +10,7 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import tf_optimizer
 
+from tensorlens.frameworks.tensorflow.estimate.bodies import as_body, set_nodes
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, Shape, connect
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
 
@@ -45,15 +46,22 @@ def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
         node.device = _HOST
         if node.name in variables:
             _as_handle(node, variables[node.name])
-    given = meta_graph.create_meta_graph_def(graph_def=definition, graph=None)
+    names: dict[str, str] = {}
     kept = [each.op.name for each in graph.outputs] + [op.name for op in graph.control_outputs]
     kept += [each.placeholder for each in traced.feeds]
+    if not in_order:
+        names, kept = as_body(definition, graph)
+    given = meta_graph.create_meta_graph_def(graph_def=definition, graph=None)
     given.collection_def[_TRAIN].node_list.value.extend(dict.fromkeys(kept))
     try:
-        return _optimized(given, in_order, ())
+        nodes = _optimized(given, in_order, ())
     except (ValueError, tf.errors.InvalidArgumentError):
         # in bfloat16 there are kernels for what is fused, but no such operation for Python
-        return _optimized(given, in_order, _FUSING)
+        nodes = _optimized(given, in_order, _FUSING)
+    before = {name: placeholder for placeholder, name in names.items()}
+    for node in nodes:
+        node.name = before.get(node.name, node.name)
+    return nodes
 
 
 def _optimized(given: Any, in_order: bool, without: Sequence[str]) -> list[Node]:
@@ -113,9 +121,7 @@ def _sort(found: Any, traced: Sequence[str]) -> None:
             known = (ranks[one] for one in sources.pop(name) if one in ranks)
             ranks[name] = max(known, default=-1)
     ordered = sorted(found.node, key=lambda node: ranks[node.name])
-    texts = [node.SerializeToString() for node in ordered]
-    for node, text in zip(found.node, texts, strict=True):
-        node.ParseFromString(text)
+    set_nodes(found, ordered)
 
 
 def as_traced(traced: Traced) -> list[Node]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tensorlens.frameworks.tensorflow.estimate import cuda
+from tensorlens.frameworks.tensorflow.estimate import cuda, onednn
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.costs import launched, seconds
 from tensorlens.frameworks.tensorflow.estimate.cpu import scratch as cpu_scratch
@@ -61,7 +61,8 @@ class Play:
             unknown,
             forwards=not asked.eager,
             costs=seconds if on_host else launched,
-            varied=uneven(seed),
+            # one thread waits for nobody
+            varied=uneven(seed if asked.threads > 1 else 0),
         )
         numbers = {node.name: node.number for node in self.nodes}
         fetched = self._fetched(numbers)
@@ -69,14 +70,16 @@ class Play:
             until = kept_until(traced.calls, numbers)
             EagerRun(self.nodes, machine, until, {number for number, _ in fetched}).run()
         else:
-            order = in_order_of_building(self.nodes, seed) if on_host else None
+            edges = None
+            if on_host:
+                edges = in_order_of_building(self.nodes, seed, by_onednn=onednn.is_used())
             Executor(
                 self.nodes,
                 machine,
                 asked.threads,
                 fetched,
                 in_turn=not on_host,
-                consumers=order,
+                edges=edges,
             ).run()
 
     def _fetched(self, numbers: Mapping[str, int]) -> set[tuple[int, int]]:

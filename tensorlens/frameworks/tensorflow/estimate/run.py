@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from tensorlens.collector import paused
 from tensorlens.frameworks.native.logs import sources_of
+from tensorlens.frameworks.tensorflow.estimate import onednn
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
-from tensorlens.frameworks.tensorflow.estimate.cpu import with_positions
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
@@ -48,8 +48,8 @@ def run(model: Any, asked: Asked) -> Trace:
     traced = trace(model, asked)
     on_host = asked.device == "cpu"
     nodes = as_traced(traced) if asked.eager else optimized(traced, in_order=not on_host)
-    if on_host and not asked.eager:
-        with_positions(nodes)
+    if on_host and not asked.eager and onednn.is_used():
+        nodes = onednn.rewritten(nodes)
     batch = sum(bytes_of(each) for each in traced.feeds)
     found = Trace(
         framework="tensorflow",

@@ -14,8 +14,10 @@ import tensorflow
 from tensorlens.frameworks.building import NativeUnavailable, Part, load
 from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
 
-__all__ = ["NativeUnavailable", "TensorflowAllocator", "install"]
+__all__ = ["BUILDING", "NativeUnavailable", "TensorflowAllocator", "install"]
 
+BUILDING = "built: "
+"""In front of the name of a graph that a block was allocated for, where no node did."""
 _LABEL = "the native CPU counter of TensorFlow"
 _REFUSALS = {
     1: "its functions are not where they are known to be",
@@ -79,8 +81,25 @@ class TensorflowAllocator(NativeAllocator):
         """Say that the call has ended."""
         self._call_ends(call)
 
+    def building_begins(self, graph: str) -> int:
+        """Say that this thread adds to a graph; what no node allocates is then named after it.
+
+        Returns what :meth:`building_ends` takes.
+        """
+        return int(self._building_begins(f"{BUILDING}{graph}".encode()))
+
+    def building_ends(self, before: int) -> None:
+        """Say that it has been added to."""
+        self._building_ends(before)
+
     def _declare(self) -> None:
         super()._declare()
+        self._building_begins = self.library.tl_building_begins
+        self._building_begins.argtypes = (ctypes.c_char_p,)
+        self._building_begins.restype = ctypes.c_int32
+        self._building_ends = self.library.tl_building_ends
+        self._building_ends.argtypes = (ctypes.c_int32,)
+        self._building_ends.restype = None
         self._call_begins = self.library.tl_call_begins
         self._call_begins.argtypes = (ctypes.c_char_p,)
         self._call_begins.restype = ctypes.c_int64

@@ -1,0 +1,95 @@
+"""A traced graph as Grappler is given it when TensorFlow runs a function.
+
+The order of what Grappler makes of a graph, and so of what runs, follows from the order of the
+operations, from which of them are kept, and from their names (TensorFlow 2.21:
+``core/common_runtime/process_function_library_runtime.cc``, ``core/grappler/grappler_item.cc``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tensorflow.python.framework import op_def_registry
+
+_READ = "/ReadVariableOp/"
+_NEITHER = re.compile(r"[^a-z0-9]+")
+_INPUT = re.compile(r"(\^?)([^:]+)(.*)")
+
+
+def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
+    """Make a graph's definition that of a function's body.
+
+    Arguments come before all else and have the names that they are given in a function, and what
+    is returned has operations of its own.
+
+    Args:
+        definition: the graph's, changed in place.
+        graph: the function's graph.
+
+    Returns:
+        the new names of placeholders by their old ones, and the names of what is kept: what is
+        returned, what runs for its effects, and everything that has a state.
+    """
+    inputs = [each.op.name for each in graph.inputs]
+    names = _names(definition, inputs)
+    for node in definition.node:
+        node.name = names.get(node.name, node.name)
+        for place, text in enumerate(node.input):
+            node.input[place] = _INPUT.sub(
+                lambda found: f"{found[1]}{names.get(found[2], found[2])}{found[3]}", text, count=1
+            )
+    arguments = [names.get(each, each) for each in inputs]
+    ranks = {name: rank for rank, name in enumerate(arguments)}
+    set_nodes(
+        definition, sorted(definition.node, key=lambda node: ranks.get(node.name, len(ranks)))
+    )
+    kept = _add_returns(definition, graph, names)
+    kept += [op.name for op in graph.control_outputs]
+    states = [node.name for node in definition.node if _has_state(node.op)]
+    return names, [*kept, *arguments, *states]
+
+
+def set_nodes(definition: Any, ordered: Sequence[Any]) -> None:
+    """Put the nodes of a definition in another order."""
+    texts = [node.SerializeToString() for node in ordered]
+    for node, text in zip(definition.node, texts, strict=True):
+        node.ParseFromString(text)
+
+
+def _names(definition: Any, inputs: Sequence[str]) -> dict[str, str]:
+    """Return what placeholders are called (``core/framework/graph_to_functiondef.cc``)."""
+    names: dict[str, str] = {}
+    taken = {node.name for node in definition.node}
+    for each in inputs:
+        reader, found, _ = each.rpartition(_READ)
+        # a captured variable is called after the operation that reads it
+        text = f"{reader}{_READ}resource" if found else each
+        name = plain = _NEITHER.sub("_", text.lower()).rstrip("_")
+        number = 0
+        while name in taken and name != each:
+            number += 1
+            name = f"{plain}_{number}"
+        names[each] = name
+        taken.add(name)
+    return names
+
+
+def _add_returns(definition: Any, graph: Any, names: dict[str, str]) -> list[str]:
+    found = []
+    for place, each in enumerate(graph.outputs):
+        node = definition.node.add()
+        node.name = f"{each.op.name.lower()}_RetVal"
+        node.op = "_Retval"
+        node.input.append(f"{names.get(each.op.name, each.op.name)}:{each.value_index}")
+        node.attr["T"].type = each.dtype.as_datatype_enum
+        node.attr["index"].i = place
+        node.device = definition.node[0].device
+        found.append(node.name)
+    return found
+
+
+def _has_state(op: str) -> bool:
+    known = op_def_registry.get(op)
+    return known is not None and bool(known.is_stateful)
