@@ -217,7 +217,7 @@ def test_the_largest_batch_under_setrlimit_is_the_largest(fresh_processes):
         batch=batch,
         steps=1,
         limit=capacity,
-        rehearsal=LOWEST,
+        rehearsal=1,
     )
     with Launcher() as launcher:
         assert isinstance(launcher.run(trial), Measured)
