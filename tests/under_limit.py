@@ -18,7 +18,7 @@ def largest_batch(make_step, framework, lowest):
     Args:
         make_step: makes a step for a batch.
         framework: whose.
-        lowest: the smallest batch that is tried, and that is run before there is a limit.
+        lowest: the smallest batch that is tried.
     """
     given = {"lowest": lowest, "highest": _HIGHEST, "repeats": 1, "warmup": 0, "steps": 1}
     found = tensorlens.compare(make_step, {"only": {}}, capacity=CAPACITY, **given)
@@ -33,7 +33,7 @@ def largest_batch(make_step, framework, lowest):
         batch=batch,
         steps=1,
         limit=CAPACITY,
-        rehearsal=lowest,
+        rehearsal=1,
     )
     with Launcher() as launcher:
         assert isinstance(launcher.run(trial), Measured)
