@@ -195,7 +195,7 @@ def _jax() -> Iterator[Finding]:
         return
     yield Finding(_with_version("jax", "jax"), True, "live arrays by name, and what grows")
     yield _of_jax()
-    if find_spec("jax_plugins") is None:
+    if find_spec("jax_plugins") is None and find_spec("libtpu") is None:
         detail = "not in this jax; needs a plugin: jax[cuda12], jax[tpu]"
         yield Finding("gpu", False, detail, part_of="jax")
     else:

@@ -10,26 +10,41 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from tensorlens.errors import UsageError
 from tensorlens.estimating.programs import search_path
 from tensorlens.frameworks.trials import OPTIONS, Program
 
 _USUAL = "torch"
-_KERAS = "keras"
+_KERAS, _JAX = "keras", "jax"
+_OF_JAX = (
+    "the steps of a program that computes with JAX cannot be tried out: JAX tells no peaks of"
+    " what it runs; MemReporter and find_leaks() tell of its arrays"
+)
 
 
 def framework_of(make_step: Any, program: Program) -> str:
-    """Return the framework of a program: torch's where nothing tells.
+    """Return the framework of a program: torch where nothing tells.
 
     A function is of what it names, or else of what its module imports, or the modules that it
-    imports; a program given by its place of what that file imports. Keras is TensorFlow's unless
-    ``KERAS_BACKEND`` is torch.
+    imports; a program given by its place of what that file imports. Keras stands for its backend.
 
     Args:
         make_step: what was given: a function, or a text.
         program: the same, checked.
+
+    Raises:
+        UsageError: it is JAX.
     """
-    found = _of_source(program) if isinstance(make_step, str) else _of_function(make_step)
-    return next(found, _USUAL)
+    told = _of_source(program) if isinstance(make_step, str) else _of_function(make_step)
+    found = [*dict.fromkeys(told)]
+    backend = _backend() if _KERAS in found else ""
+    # what else is imported beside Keras may be there for its input alone
+    first = _JAX if backend == _JAX else next((each for each in found if each != _JAX), None)
+    if first is None:
+        first = _JAX if found else _USUAL
+    if first == _JAX:
+        raise UsageError(_OF_JAX)
+    return backend if first == _KERAS else first
 
 
 def _of_function(function: Any) -> Iterator[str]:
@@ -92,10 +107,8 @@ def _file_of(program: Program) -> Path | None:
 
 def _framework(module: str) -> Iterator[str]:
     root = module.partition(".")[0]
-    if root in OPTIONS:
+    if root in OPTIONS or root in (_KERAS, _JAX):
         yield root
-    elif root == _KERAS:
-        yield _backend()
 
 
 def _backend() -> str:
@@ -103,4 +116,4 @@ def _backend() -> str:
     name = os.environ.get("KERAS_BACKEND", "tensorflow")
     if keras is not None and hasattr(keras, "config"):
         name = keras.config.backend()
-    return name if name in OPTIONS else _USUAL
+    return name if name in OPTIONS or name == _JAX else _USUAL

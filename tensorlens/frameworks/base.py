@@ -327,7 +327,12 @@ def _take_up() -> None:
         if _is_new(name):
             _load(name, adapter)
     for name, (adapter, runtime) in _ONCE_USED.items():
-        if _is_new(name) and importlib.import_module(runtime).is_in_use():
+        if not _is_imported(name) or name in _left_out:
+            continue
+        if not importlib.import_module(runtime).is_in_use():
+            # imported before what it was imported for
+            _loaded.pop(name, None)
+        elif name not in _loaded:
             _load(name, adapter)
 
 

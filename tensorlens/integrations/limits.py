@@ -36,7 +36,7 @@ class Peaks:
         self._framework: Framework = framework
         self._device = None if device is None else self._framework.device_name(device)
         self.unknown = self._why_no_host_peak()
-        """Why host memory is left out; empty where it is not."""
+        """Why a device is left out, the host's memory first; empty where none is."""
         self._recording: LiveRecording | None = record()
         try:
             self._recording.start()
@@ -53,9 +53,10 @@ class Peaks:
             # of a device that was not in use before, all is new
             figures = (self._readers.get(name) or self._reader(name))()
             before = self._before.get(name, 0)
-            peak = max(figures[_ALLOCATED], figures[_PEAK])
-            if peak >= 0 and before >= 0:
-                self._found[name] = peak - before
+            if figures[_PEAK] < 0:
+                self.unknown = self.unknown or self._why_no_peak(name)
+            elif before >= 0:
+                self._found[name] = max(figures[_ALLOCATED], figures[_PEAK]) - before
         if self._recording is not None:
             self._recording.stop()
 
@@ -78,6 +79,11 @@ class Peaks:
         counter = self._framework.cpu_counter() if self._device in (None, "cpu") else None
         reason = "" if counter is None else counter.missing.get("peak", "")
         return f"no peak of cpu is known: {reason}" if reason else ""
+
+    def _why_no_peak(self, name: str) -> str:
+        counter = self._framework.cpu_counter() if name == "cpu" else None
+        missing = (counter or self._framework.device_counter(name)).missing
+        return f"no peak of {name} is known: {missing.get('peak', 'its counter tells none')}"
 
     def _reader(self, name: str) -> Reader:
         if name != "cpu":

@@ -95,7 +95,7 @@ def suggest(
         arguments: keyword arguments of ``make_step``.
         timeout: seconds after which a process is ended.
         framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
-            what the program imports.
+            what the program imports, and torch's where a recording has both.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
@@ -103,16 +103,16 @@ def suggest(
     """
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise UsageError(f"top={top}: how many changes are wanted, at least 1")
+    if framework is not None and framework not in _FINDERS:
+        raise UsageError(f"framework={framework!r}: there is {', '.join(_FINDERS)}")
     if isinstance(step, Recording):
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
-        scene = Scene(step.still(), device=device)
+        scene = Scene(step.still(), device=device, framework=framework or "")
         return _told(scene, _candidates(scene), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
     framework = framework or framework_of(step, program(step))
-    if framework not in _FINDERS:
-        raise UsageError(f"framework={framework!r}: there is {', '.join(_FINDERS)}")
     if framework == TENSORFLOW and device not in (None, "cpu"):
         raise UsageError(_ON_HOST)
     asked: dict[str, Any] = {

@@ -41,7 +41,8 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
     if not facts.is_compiled:
         simulation.notes.append(f"{' and '.join(wanted)} {_NOT_COMPILED}")
         return
-    savings = simulation.savings(wanted)
+    found = simulation.savings(wanted)
+    savings = {name: saving for name, saving in found.items() if saving > 0}
     peaks = {name: scene.peak - saving for name, saving in savings.items()}
     if facts.is_graph:
         # the recording is of one order of the graph, and its peak not the one that was simulated
@@ -50,7 +51,7 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
         yield policy(peaks[POLICY])
     if _BLOCKS in peaks:
         yield candidate(facts.blocks, peaks[_BLOCKS], SIMULATED, "their forward runs twice")
-    if savings and facts.is_graph:
+    if found and facts.is_graph:
         simulation.notes.append(_in_a_graph(simulation))
 
 

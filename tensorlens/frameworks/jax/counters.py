@@ -7,8 +7,9 @@ from typing import Any
 
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
+from tensorlens.frameworks.jax import runtime
 from tensorlens.frameworks.jax.buffers import host_bytes
-from tensorlens.frameworks.jax.runtime import accelerators, clients
+from tensorlens.frameworks.jax.runtime import accelerators, clients, spelled
 from tensorlens.frameworks.process import forced_source, process_counter, resident_reader
 
 _RISES = "JAX keeps one peak for the whole process: it is known for what raised it"
@@ -84,12 +85,14 @@ def memory_stats(device: str) -> Mapping[str, int] | None:
         stats: Any = None if found is None else found.memory_stats()
     except RuntimeError:
         return None
-    return stats if stats and "bytes_in_use" in stats else None
+    # a plugin may leave a field at -1
+    return stats if stats and stats.get("bytes_in_use", UNKNOWN) >= 0 else None
 
 
 def pool_of(stats: Mapping[str, int]) -> int | None:
     """Return the bytes that the allocator holds of the device; None where it does not tell."""
-    return stats.get("pool_bytes") or stats.get("bytes_reserved") or None
+    pool = stats.get("pool_bytes", UNKNOWN)
+    return pool if pool > 0 else None
 
 
 def has_accelerators() -> bool:
@@ -109,10 +112,9 @@ def device_name(device: Any) -> str:
     Raises:
         DeviceError: it surely does not exist here.
     """
-    kind, _, number = str(device).lower().partition(":")
-    if kind == "cpu":
-        return "cpu"
-    name = f"{'cuda' if kind == 'gpu' else kind}:{number or 0}"
+    name = runtime.device_name(device) if hasattr(device, "platform") else spelled(str(device))
+    if name == "cpu":
+        return name
     used = used_devices()
     if clients() and name not in used:
         raise DeviceError(f"no device {name} here: JAX has {', '.join(['cpu', *used])}")

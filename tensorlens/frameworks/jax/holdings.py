@@ -62,12 +62,13 @@ def _survivors(heap: Heap, addresses: Sequence[int]) -> list[Survivor]:
         if not mine:
             found.append(Survivor(address, 0, words=JAX))
             continue
+        owners = [rows.all[each].owner for each in mine]
         row = rows.all[min(mine, key=lambda each: (ROLES.index(rows.all[each].role), each))]
         found.append(
             Survivor(
                 address=address,
                 size=row.fact.buffer_nbytes,
-                tensors=tuple(known[rows.all[each].owner] for each in mine),
+                tensors=tuple(known[owner] for owner in owners if owner in known),
                 arrays=tuple(arrays.get(address, ())),
                 role=row.role,
                 name="" if row.name < 0 else names[row.name],

@@ -13,6 +13,7 @@ from typing import Any
 _BRIDGE = "jax._src.xla_bridge"
 _CALLBACK = "jax._src.callback"
 _SPELLINGS = {"gpu": "cuda", "rocm": "cuda", "metal": "mps"}
+_SINGLE = ("cpu", "mps")
 _OTHERS = ("keras", "torch", "tensorflow")
 _ON_HOST = ("pinned_host", "unpinned_host")
 """Kinds of memory that are not the accelerator's own (jax/_src/memory.py, 0.10)."""
@@ -61,12 +62,15 @@ def accelerators() -> dict[str, Any]:
 @functools.lru_cache(maxsize=256)
 def device_name(device: Any) -> str:
     """Return torch's spelling of a device: ``cuda:0``; each CPU device has the host's memory."""
-    platform = str(device.platform).lower()
-    if platform == "cpu":
-        return "cpu"
     number = getattr(device, "local_hardware_id", None)
+    return spelled(f"{device.platform}:{device.id if number is None else number}")
+
+
+def spelled(device: str) -> str:
+    """Return torch's spelling of JAX's, or of torch's own in part: ``gpu`` is ``cuda:0``."""
+    platform, _, number = device.lower().partition(":")
     kind = _SPELLINGS.get(platform, platform)
-    return kind if kind == "mps" else f"{kind}:{device.id if number is None else number}"
+    return kind if kind in _SINGLE else f"{kind}:{number or 0}"
 
 
 def memory_name(device: Any, kind: str | None) -> str:

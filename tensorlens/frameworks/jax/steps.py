@@ -32,7 +32,9 @@ class JaxSteps:
 
     def __init__(self) -> None:
         self._lines = Lines()
-        self._devices: dict[int, str] = {}
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._places: dict[int, tuple[int, str]] = {}
+        """Number in the figures to line and device."""
         self._known: dict[int, _Known] = {}
         """Array to what is known of it, by ``id()``."""
         self._step = -1
@@ -52,8 +54,9 @@ class JaxSteps:
             allocated[name], reserved[name] = now[0], now[2]
         lines: dict[int, tuple[int, int]] = {}
         for fact, known in self._look():
-            blocks, nbytes = lines.get(known.line, (0, 0))
-            lines[known.line] = blocks + 1, nbytes + fact.buffer_nbytes
+            number = self._number(known.line, fact.device)
+            blocks, nbytes = lines.get(number, (0, 0))
+            lines[number] = blocks + 1, nbytes + fact.buffer_nbytes
         return StepFigures(allocated, reserved, lines)
 
     def left(self, since: int) -> Left:
@@ -63,17 +66,17 @@ class JaxSteps:
             if known.step >= since:
                 left.address.append(fact.address)
                 left.size.append(fact.buffer_nbytes)
-                left.birth.append(known.line)
+                left.birth.append(self._number(known.line, fact.device))
                 left.step.append(known.step)
         return left
 
     def line(self, birth: int) -> SourceLine | None:
         """Return the line of a number in the figures; None for what is not known."""
-        return self._lines.all[birth] if birth >= 0 else None
+        return self._lines.all[self._places[birth][0]] if birth >= 0 else None
 
     def device(self, birth: int) -> str:
         """Return the device of the arrays with a number in the figures."""
-        return self._devices.get(birth, "cpu")
+        return self._places[birth][1] if birth in self._places else "cpu"
 
     def notes(self) -> Sequence[str]:
         """Return nothing: all arrays are followed."""
@@ -88,6 +91,13 @@ class JaxSteps:
     def close(self) -> None:
         """Follow no longer."""
         self._known.clear()
+
+    def _number(self, line: int, device: str) -> int:
+        """Return the number of a line on a device; a negative one where no line is known."""
+        count = len(self._numbers)
+        number = self._numbers.setdefault((line, device), count if line >= 0 else -1 - count)
+        self._places[number] = line, device
+        return number
 
     def _look(self) -> list[tuple[Fact, _Known]]:
         """Return each buffer that lives, with what is known of the first array that shows it.
@@ -104,7 +114,6 @@ class JaxSteps:
         found: dict[tuple[str, int], tuple[Fact, _Known]] = {}
         for fact in Reader().read(arrays):
             known = self._known[id(arrays[fact.array])]
-            self._devices.setdefault(known.line, fact.device)
             key = (fact.device, fact.address)
             if fact.address and (key not in found or known.step < found[key][1].step):
                 found[key] = fact, known

@@ -100,6 +100,9 @@ class StepWatch:
         if self._is_graph:
             return
         parameters = given or kinds.items_of(kinds.content_of(owner).get("_trainable_variables"))
+        if not isinstance(grads, (list, tuple)) or not isinstance(parameters, (list, tuple)):
+            # what is read once is the optimizer's
+            return
         for gradient, parameter in zip(grads, parameters, strict=False):
             if isinstance(gradient, tf.IndexedSlices):
                 self._scattered[id(parameter)] = _nbytes(parameter)
@@ -140,7 +143,8 @@ def _nbytes(variable: Any) -> int:
 def _buffered() -> Iterator[Ahead]:
     for each in _iterators():
         queue = look_at_iterator(each)
-        ready = sum(part.elements or 0 for part in queue.parts if part.name.startswith(_PREFETCH))
+        buffers = [part for part in queue.parts if part.ahead and part.name.startswith(_PREFETCH)]
+        ready = sum(part.elements or 0 for part in buffers)
         if ready and queue.batch_nbytes and queue.name != _OF_ARRAYS:
             yield Ahead(queue.name, ready, 1, queue.batch_nbytes, "TensorFlow's own memory")
 

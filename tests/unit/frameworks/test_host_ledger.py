@@ -13,7 +13,7 @@ RESIDENT = {"VmRSS": 10_000, "RssFile": 3_000, "RssShmem": 500}
 def system(monkeypatch):
     monkeypatch.setattr(hosts, "_resident", lambda: RESIDENT)
     monkeypatch.setattr(hosts, "_machine", lambda: (20_000, 64_000))
-    monkeypatch.setattr(hosts, "_heap", lambda: (5_000, 700))
+    monkeypatch.setattr(hosts, "heap_now", lambda: (5_000, 700))
 
 
 def handed(**figures):
@@ -50,7 +50,7 @@ def test_where_nothing_counts_them_the_reason_is_told_and_they_stay_in_the_other
 
 
 def test_without_the_heaps_figure_the_parts_still_add_up(monkeypatch):
-    monkeypatch.setattr(hosts, "_heap", lambda: None)
+    monkeypatch.setattr(hosts, "heap_now", lambda: None)
     ledger = host_ledger(handed(kernels=1_500))
     assert parts(ledger) == {"files": 3_000, "shared": 500, "kernels": 1_500, "rest": 4_000}
     assert sum(parts(ledger).values()) == ledger.cached

@@ -16,13 +16,26 @@ from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
 from tensorlens.frameworks.tensorflow.estimate.held import Value
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Shape
 from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
+from tensorlens.records.traces import Caution
 
 _DTYPE = "bfloat16"
+_PRODUCT = "MatMul"
+"""Of the names of all operations that are products."""
 _NAME = "own memory of the kernel"
 _MOST_ELEMENTS = 1 << 25
 """Of operands, beyond which nothing is run."""
 _MOST_PRODUCTS = 1 << 31
 """Multiplications beyond which nothing is run: a tenth of a second or so."""
+_LARGE = (
+    "what products in bfloat16 take on this processor was counted by running each once; those of "
+    "more than 2 billion multiplications, or 32 million numbers, were not run: they may take more"
+)
+
+
+def cautions(nodes: Sequence[Node]) -> Sequence[Caution]:
+    """Return that large products are not counted, where there are any in bfloat16."""
+    is_there = any(node.attrs.get("T") == _DTYPE and _PRODUCT in node.op for node in nodes)
+    return (Caution(_LARGE),) if is_there else ()
 
 
 def product(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:

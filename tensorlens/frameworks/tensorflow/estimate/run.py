@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorlens.collector import paused
 from tensorlens.frameworks.native.logs import sources_of
-from tensorlens.frameworks.tensorflow.estimate import onednn
+from tensorlens.frameworks.tensorflow.estimate import onednn, products
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
@@ -54,7 +54,10 @@ def run(model: Any, asked: Asked) -> Trace:
     found = Trace(
         framework="tensorflow",
         formulas=popular(traced.layers, asked.batch),
-        cautions=cautions(nodes, asked, traced.layers, batch),
+        cautions=[
+            *cautions(nodes, asked, traced.layers, batch),
+            *(products.cautions(nodes) if on_host else ()),
+        ],
         versions={
             "tensorflow": str(tf.__version__),
             "keras": str(keras.__version__),
