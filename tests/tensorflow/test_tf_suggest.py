@@ -1,6 +1,8 @@
 """``suggest()`` on steps of TensorFlow and Keras, its predictions against what is measured."""
 
+import keras
 import pytest
+import tensorflow as tf
 import tf_suggest_programs as programs
 
 import tensorlens
@@ -8,6 +10,7 @@ from tensorlens.cli import main
 from tensorlens.comparing import launching
 from tensorlens.errors import UsageError
 from tensorlens.estimating.worker import ProgramFailed
+from tensorlens.frameworks.tensorflow.step_facts import StepWatch
 from tests import warm
 
 A = programs.OUTPUT_BYTES
@@ -158,3 +161,10 @@ def test_what_cannot_work_is_one_line():
         tensorlens.suggest(make_failing)
     with pytest.raises(UsageError, match="the CPU's memory alone"):
         tensorlens.suggest(programs.make_mlp, device="cuda")
+
+
+def test_what_can_be_read_once_is_left_to_the_optimizer():
+    weight, optimizer = keras.Variable([1.0]), keras.optimizers.SGD(1.0)
+    with StepWatch(str).on():
+        optimizer.apply(iter([tf.constant([0.25])]), iter([weight]))
+    assert weight.numpy().tolist() == [0.75]

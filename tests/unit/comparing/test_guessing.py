@@ -17,7 +17,7 @@ def made(source, name="make_step", **given):
     return held[name]
 
 
-MODULES = {name: types.ModuleType(name) for name in ("torch", "tensorflow", "keras")}
+MODULES = {name: types.ModuleType(name) for name in ("torch", "tensorflow", "keras", "jax")}
 HELPERS = types.ModuleType("helpers")
 HELPERS.tf = MODULES["tensorflow"]
 PLAIN = "def make_step():\n    return lambda: None"
@@ -55,6 +55,21 @@ def test_keras_on_torch_is_of_torch(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     source = "def make_step():\n    import keras"
     assert framework_of(made(source), Program("p", parcel=b"")) == "torch"
+
+
+@pytest.mark.parametrize("backend", ["jax", None])
+def test_what_computes_with_jax_is_refused_in_one_line(backend, monkeypatch):
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setenv("KERAS_BACKEND", backend or "tensorflow")
+    # beside Keras, TensorFlow may be there for the input alone
+    given = {"keras": MODULES["keras"], "tf": MODULES["tensorflow"]} if backend else {}
+    with pytest.raises(UsageError, match="JAX tells no peaks"):
+        framework_of(made(PLAIN, jax=MODULES["jax"], **given), Program("p", parcel=b""))
+
+
+def test_jax_beside_another_framework_is_not_what_computes():
+    given = {"jax": MODULES["jax"], "torch": MODULES["torch"]}
+    assert framework_of(made(PLAIN, **given), Program("p", parcel=b"")) == "torch"
 
 
 @pytest.mark.parametrize(

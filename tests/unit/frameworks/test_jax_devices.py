@@ -9,6 +9,7 @@ from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks.base import Compiler
 from tensorlens.frameworks.jax import counters, failures, functions, runtime
 from tensorlens.frameworks.jax.census.ledgers import ledgers
+from tensorlens.frameworks.jax.steps import JaxSteps
 from tensorlens.records.tensors import TensorTable
 
 MIB = 1 << 20
@@ -23,15 +24,43 @@ class Device:
         return self.stats
 
 
+class Stack:
+    def __init__(self, *frames):
+        self.frames = frames
+
+
+class Array:
+    """Four numbers on one device, made by a line."""
+
+    dtype, shape, size, nbytes = "float32", (4,), 4, 16
+
+    def __init__(self, device, line):
+        self.sharding = SimpleNamespace(device_set={device}, memory_kind="device")
+        frame = SimpleNamespace(file_name=__file__, line_num=line, function_name="step")
+        self.traceback = Stack(frame) if line else None
+
+    def is_deleted(self):
+        return False
+
+    def is_ready(self):
+        return True
+
+    def unsafe_buffer_pointer(self):
+        return id(self)
+
+    def on_device_size_in_bytes(self):
+        return 512
+
+
 class Client:
     def __init__(self, platform, devices):
-        self.platform, self.devices = platform, devices
+        self.platform, self.devices, self.arrays = platform, devices, []
 
     def local_devices(self):
         return self.devices
 
     def live_arrays(self):
-        return []
+        return self.arrays
 
 
 @pytest.fixture
@@ -137,6 +166,43 @@ def test_another_counter_of_the_host_can_be_asked_for(monkeypatch):
     monkeypatch.setenv("TENSORLENS_COUNTER", "no such")
     with pytest.raises(UsageError, match="choose one of"):
         counters.cpu_counter()
+
+
+def test_what_grows_is_told_of_each_device_by_itself(made):
+    devices = [Device("gpu", number, {"bytes_in_use": 0}) for number in range(2)]
+    client = Client("gpu", devices)
+    made(cuda=client)
+    steps = JaxSteps()
+    steps.begin()
+    client.arrays = [Array(devices[number], line) for number, line in ((0, 7), (1, 7), (1, 0))]
+    figures = steps.figures()
+    told = {
+        (steps.device(number), line and line.lineno): sizes
+        for number, sizes in figures.lines.items()
+        for line in [steps.line(number)]
+    }
+    assert told == {("cuda:0", 7): (1, 512), ("cuda:1", 7): (1, 512), ("cuda:1", None): (1, 512)}
+    left = steps.left(0)
+    assert [steps.device(birth) for birth in left.birth] == ["cuda:0", "cuda:1", "cuda:1"]
+    assert [birth < 0 for birth in left.birth] == [False, False, True]
+
+
+def test_what_a_plugin_leaves_unset_is_unknown(made):
+    _, clients = one_gpu(bytes_in_use=100, pool_bytes=-1)
+    made(**clients)
+    assert counters.device_counter("cuda:0").reader()()[2] == -1
+    ledger = ledgers(TensorTable())["cuda:0"]
+    assert (ledger.reserved, ledger.cached) == (None, None)
+    clients["gpu"].devices[0].stats["bytes_in_use"] = -1
+    assert counters.memory_stats("cuda:0") is None
+
+
+def test_the_one_gpu_of_a_mac_has_torchs_name(made):
+    device = Device("METAL", 0, {"bytes_in_use": 5})
+    made(metal=Client("METAL", [device]))
+    assert counters.used_devices() == ["mps"]
+    assert counters.device_counter("mps").reader()()[0] == 5
+    assert counters.device_name(device) == "mps"
 
 
 def failing(text, module="jax.errors"):

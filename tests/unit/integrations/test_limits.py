@@ -7,9 +7,9 @@ import pytest
 from tensorlens.integrations import limits
 
 
-def framework(missing):
+def framework(missing, peak=-1):
     def reader():
-        return lambda: (100, -1, -1)
+        return lambda: (100, peak, -1)
 
     counter = SimpleNamespace(missing=missing, reader=reader)
     return SimpleNamespace(
@@ -20,22 +20,19 @@ def framework(missing):
     )
 
 
-@pytest.mark.parametrize(
-    ("device", "left_out", "checked"),
-    [(None, True, {"cuda:0": 0}), ("cpu", True, {}), ("cuda:0", False, {"cuda:0": 0})],
-)
-def test_host_memory_without_a_peak_is_left_out_and_said(monkeypatch, device, left_out, checked):
+@pytest.mark.parametrize(("device", "said"), [(None, "cpu"), ("cpu", "cpu"), ("cuda:0", "cuda:0")])
+def test_what_has_no_peak_is_left_out_and_said(monkeypatch, device, said):
     found = framework({"peak": "none is kept"})
     monkeypatch.setattr(limits, "whole", lambda: found)
     peaks = limits.Peaks(device)
     peaks.end()
-    assert peaks.unknown == ("no peak of cpu is known: none is kept" if left_out else "")
-    assert peaks._found == checked
+    assert peaks.unknown == f"no peak of {said} is known: none is kept"
+    assert peaks._found == {}
 
 
 def test_host_memory_with_a_peak_is_checked(monkeypatch):
-    found = framework({})
+    found = framework({}, peak=160)
     monkeypatch.setattr(limits, "whole", lambda: found)
     peaks = limits.Peaks(None)
     peaks.end()
-    assert (peaks.unknown, [*peaks._found]) == ("", ["cpu", "cuda:0"])
+    assert (peaks.unknown, peaks._found) == ("", {"cpu": 60, "cuda:0": 60})
