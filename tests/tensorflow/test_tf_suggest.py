@@ -166,5 +166,5 @@ def test_what_cannot_work_is_one_line():
 def test_what_can_be_read_once_is_left_to_the_optimizer():
     weight, optimizer = keras.Variable([1.0]), keras.optimizers.SGD(1.0)
     with StepWatch(str).on():
-        optimizer.apply(iter([tf.constant([0.25])]), iter([weight]))
+        optimizer.apply([tf.constant([0.25])], iter([weight]))
     assert weight.numpy().tolist() == [0.75]
