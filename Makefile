@@ -14,6 +14,7 @@ PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
 TENSORFLOW_WORKERS = $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 # what is imported is compiled then: of the large packages that is a small part
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 # the line tracer is another one from 3.12 on; its tests need no torch
 python = $(shell python$(1) -c 'import sys; print(sys.executable)' 2>/dev/null \
     || ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python$(1) 2>/dev/null | tail -n 1)
