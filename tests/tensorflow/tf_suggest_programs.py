@@ -5,6 +5,8 @@ import time
 import keras
 import tensorflow as tf
 
+from tensorlens.frameworks.tensorflow.queues import look_at_iterator
+
 WIDTH, LAYERS, BLOCKS, CLASSES = 64, 3, 3, 10
 BATCH = 1024
 OUTPUT_BYTES = BATCH * WIDTH * 4
@@ -121,7 +123,7 @@ def make_tape(keeps="", recomputes=False):
 
 
 def make_data(size=BUFFER):
-    """A step slower than the batches come that it trains on."""
+    """A step that waits until the batches that it trains on are there, and the next ones, too."""
 
     def batch(number):
         inputs = tf.random.stateless_uniform([256, 64], [number, 0])
@@ -132,7 +134,9 @@ def make_data(size=BUFFER):
 
     def step():
         x, y = next(batches)
-        time.sleep(0.1)
+        end = time.monotonic() + 10
+        while look_at_iterator(batches).batches < size and time.monotonic() < end:
+            time.sleep(0.01)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((weight * x - y) ** 2)
         weight.assign_sub(0.1 * tape.gradient(loss, weight))
