@@ -17,8 +17,9 @@ from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable
 
 _ALLOCATED = (
-    "the buffers of live arrays, each once, also those that NumPy or another library lent; JAX"
-    " keeps no other figure of the CPU: what XLA takes while it computes is in other heap"
+    "the buffers of live arrays, each once, also those that NumPy or another library lent, and what"
+    " accelerators keep in the host's memory, which the counter leaves out; JAX keeps no other"
+    " figure of the CPU: what XLA takes while it computes is in other heap"
 )
 _KERNELS = "XLA does not count what it keeps for its next call"
 _NO_FIGURES = "JAX keeps no figures of this device"
