@@ -114,7 +114,8 @@ def make_graph():
 def test_a_compiled_graph():
     found = tensorlens.suggest(make_graph)
     # what is made with them, beside their values, is not told apart in a graph
-    assert found["optimizer"].predicted_saving == 2 * programs.weights(2)[1]
+    slots = 2 * programs.weights(2)[1]
+    assert found["optimizer"].predicted_saving == pytest.approx(slots, rel=0.05)
     assert found["checkpoint"].how == found["bf16"].how == "simulated"
     assert "in likely orders the peaks are as it is" in " ".join(found.notes)
 

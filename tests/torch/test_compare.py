@@ -184,7 +184,7 @@ def give_nothing(make_step):
     return quiet
 
 
-def test_what_cannot_work_or_fails_is_a_row(fresh_processes):
+def test_what_cannot_work_or_fails_is_a_row():
     options = {
         "baseline": {},
         "swap": {"offload": True},
@@ -201,7 +201,7 @@ def test_what_cannot_work_or_fails_is_a_row(fresh_processes):
     if importlib.util.find_spec("bitsandbytes") is None:
         options["8bit"] = {"optimizer": "adam8bit"}
     found = tensorlens.compare(
-        programs.make_step, options, batch=8, repeats=1, warmup=0, steps=1, timeout=20
+        programs.make_step, options, batch=8, repeats=1, warmup=0, steps=1, timeout=10
     )
     said = {each.name: (each.status, each.why) for each in found.outcomes}
     assert said["baseline"] == ("ran", "")
