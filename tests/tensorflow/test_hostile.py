@@ -140,20 +140,32 @@ def test_an_interrupt_at_any_time_reaches_the_program() -> None:
     def interrupt(number, frame):
         raise Interrupted
 
-    net = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
-    net.compile("adam", "mse")
     x, y = np.zeros((64, 4), "float32"), np.zeros((64, 1), "float32")
-    net.fit(x, y, verbose=0)
+
+    def fit(net, said=None):
+        memory = tensorlens.keras.MemoryCallback(file=said or io.StringIO())
+        with tensorlens.record():
+            net.fit(x, y, batch_size=8, verbose=0, callbacks=[memory])
+
+    def trained():
+        net = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        net.compile("adam", "mse")
+        fit(net)
+        return net
+
+    # all is imported then: an interrupted import is Python's own affair
+    trained()
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for number in range(12):
-            said = io.StringIO()
+            # another one each time: what was interrupted may be half built
+            net, said = trained(), io.StringIO()
             with pytest.raises(Interrupted):
-                signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.023 * number)
+                # again after a while: one in a callback of the collector is lost
+                signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.023 * number, 2.0)
                 while True:
-                    memory = tensorlens.keras.MemoryCallback(file=said)
-                    with tensorlens.record():
-                        net.fit(x, y, batch_size=8, verbose=0, callbacks=[memory])
+                    fit(net, said)
+            signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

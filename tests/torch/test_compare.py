@@ -218,7 +218,7 @@ def test_what_cannot_work_or_fails_is_a_row():
     assert said["crash"] == ("failed", "the process was ended by SIGSEGV: a crash")
     assert said["leave"] == ("failed", "the process ended by itself (exit code 7)")
     assert said["raise"] == ("failed", "ValueError: not today")
-    assert said["hang"] == ("failed", "not done after 20 s")
+    assert said["hang"] == ("failed", "not done after 10 s")
     assert found["quiet"].ran and found.loss_check("quiet") is None
     assert "returns no loss" in found["quiet"].missing["losses"]
     assert str(found)
