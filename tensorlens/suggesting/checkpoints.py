@@ -10,7 +10,7 @@ from tensorlens.suggesting.blocks import Blocks, Call, repeated
 from tensorlens.suggesting.candidates import Candidate
 from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene
-from tensorlens.suggesting.second_forward import again, cost_of, input_of, output_of
+from tensorlens.suggesting.second_forward import again, cost_of, keep_inputs, output_of
 
 _RANDOM_STATE = 5056
 """Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
@@ -29,10 +29,7 @@ def checkpointed(scene: Scene) -> Iterator[Candidate]:
     if not found or _is_on(scene, found):
         return
     replay = scene.replay()
-    inputs = {input_of(scene, call): call.backward.end for call in found}
-    for row, until in inputs.items():
-        if row is not None and scene.end(row) < until:
-            replay.free(row, until)
+    inputs = keep_inputs(scene, replay, found)
     own = _own_results(scene)
     for call in found:
         _checkpoint(scene, replay, where, call, inputs, own)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tensorlens.suggesting.candidates import Candidate
+from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene
 
 _STATELESS = ("SGD",)
@@ -13,7 +14,7 @@ _SMALLEST_8BIT = 4096 * 4
 bitsandbytes' optimizers)."""
 _BLOCK = 256
 """Elements that share one single-precision scale (``blockwise`` state of bitsandbytes 0.41 on)."""
-TRAINS = "trains differently: learning rate and schedule have to be found again"
+_TRAINS = "trains differently: learning rate and schedule have to be found again"
 
 
 def without_state(scene: Scene) -> Iterator[Candidate]:
@@ -26,21 +27,33 @@ def without_state(scene: Scene) -> Iterator[Candidate]:
     if not state:
         return
     made = () if scene.facts is None else scene.facts.optimizers
-    momentum = any(each.momentum for each in made if each.kind in _STATELESS)
     replay = scene.replay()
     for row in {*state, *_of_steps(scene)}:
         replay.remove(row)
     largest = max((each.largest for each in made if each.decays), default=0)
     for span in scene.updates if largest else ():
         replay.insert(span.begin, (largest, -largest))
-    kinds = sorted({each.kind for each in made}) or ["the optimizer"]
-    yield Candidate(
+    momentum = any(each.momentum for each in made if each.kind in _STATELESS)
+    kinds = {each.kind for each in made}
+    yield plain_sgd("torch.optim.SGD(model.parameters(), lr=...)", momentum, kinds, replay)
+
+
+def plain_sgd(code: str, momentum: bool, kinds: Collection[str], replay: Replay) -> Candidate:
+    """Return the change to SGD without state.
+
+    Args:
+        code: what to write.
+        momentum: whether it is SGD already, with momentum.
+        kinds: the classes of the optimizers whose state goes.
+        replay: the recording without it.
+    """
+    return Candidate(
         kind="optimizer",
         change="SGD without momentum" if momentum else "SGD",
-        what=f"the state of {', '.join(kinds)}",
-        code="torch.optim.SGD(model.parameters(), lr=...)",
+        what=f"the state of {', '.join(sorted(kinds) or ['the optimizer'])}",
+        code=code,
         peak=replay.peak()[0],
-        cost=TRAINS,
+        cost=_TRAINS,
         settings={} if momentum else {"optimizer": "sgd"},
     )
 

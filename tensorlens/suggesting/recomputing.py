@@ -11,7 +11,7 @@ from tensorlens.suggesting.blocks import Blocks, Call, repeated
 from tensorlens.suggesting.candidates import Candidate
 from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene, Span
-from tensorlens.suggesting.second_forward import again, cost_of, input_of, output_of
+from tensorlens.suggesting.second_forward import again, cost_of, keep_inputs, output_of
 
 RECOMPUTE = {"recompute": "blocks"}
 """The option of :func:`tensorlens.compare`."""
@@ -30,10 +30,7 @@ def recomputed(scene: Scene) -> Iterator[Candidate]:
     if not found or (scene.facts is not None and scene.facts.recomputes):
         return
     replay = scene.replay()
-    inputs = {input_of(scene, call): call.backward.end for call in found}
-    for row, until in inputs.items():
-        if row is not None and scene.end(row) < until:
-            replay.free(row, until)
+    inputs = keep_inputs(scene, replay, found)
     for call in found:
         _recompute(scene, replay, call, inputs)
     names = {call.block for call in found}

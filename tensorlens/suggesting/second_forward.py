@@ -6,10 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.suggesting.blocks import Call
+from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene, Span
 
 
-def input_of(scene: Scene, call: Call) -> int | None:
+def keep_inputs(scene: Scene, replay: Replay, calls: Sequence[Call]) -> dict[int | None, int]:
+    """Let the calls' inputs stay until backward is through with each; return until when."""
+    inputs = {_input_of(scene, call): call.backward.end for call in calls}
+    for row, until in inputs.items():
+        if row is not None and scene.end(row) < until:
+            replay.free(row, until)
+    return inputs
+
+
+def _input_of(scene: Scene, call: Call) -> int | None:
     """Return what is likely a block's input, which a checkpoint keeps until backward is through.
 
     What was made last before the call and is there when it begins.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tensorlens.records.events import ALLOC
 from tensorlens.suggesting.candidates import Candidate
-from tensorlens.suggesting.optimizers import TRAINS
+from tensorlens.suggesting.optimizers import plain_sgd
 from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene, Span
 
@@ -38,16 +38,8 @@ def without_slots(scene: Scene) -> Iterator[Candidate]:
     else:
         replay.add(-state, scene.steps[0].begin, len(scene.log))
     momentum = any(each.momentum for each in made if each.kind == "SGD")
-    kinds = sorted({each.kind for each in made if each.state}) or ["the optimizer"]
-    yield Candidate(
-        kind="optimizer",
-        change="SGD without momentum" if momentum else "SGD",
-        what=f"the state of {', '.join(kinds)}",
-        code="keras.optimizers.SGD(learning_rate=...)",
-        peak=replay.peak()[0],
-        cost=TRAINS,
-        settings={} if momentum else {"optimizer": "sgd"},
-    )
+    kinds = {each.kind for each in made if each.state}
+    yield plain_sgd("keras.optimizers.SGD(learning_rate=...)", momentum, kinds, replay)
 
 
 def _state(scene: Scene) -> int:
