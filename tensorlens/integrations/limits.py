@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from tensorlens.capture.record import LiveRecording, record
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.base import Framework, Reader, whole
+from tensorlens.frameworks.base import Counter, Framework, Reader, whole
 from tensorlens.leaks.remains import Remains
 from tensorlens.records.moments import Resident
 from tensorlens.render.balance import place
@@ -35,7 +35,7 @@ class Peaks:
             raise UsageError("no framework was imported")
         self._framework: Framework = framework
         self._device = None if device is None else self._framework.device_name(device)
-        self.unknown = self._why_no_host_peak()
+        self.unknown = self._why_no_peak("cpu") if self._device in (None, "cpu") else ""
         """Why a device is left out, the host's memory first; empty where none is."""
         self._recording: LiveRecording | None = record()
         try:
@@ -54,7 +54,9 @@ class Peaks:
             figures = (self._readers.get(name) or self._reader(name))()
             before = self._before.get(name, 0)
             if figures[_PEAK] < 0:
-                self.unknown = self.unknown or self._why_no_peak(name)
+                self.unknown = (
+                    self.unknown or self._why_no_peak(name) or f"no peak of {name} is known"
+                )
             elif before >= 0:
                 self._found[name] = max(figures[_ALLOCATED], figures[_PEAK]) - before
         if self._recording is not None:
@@ -75,23 +77,21 @@ class Peaks:
             return [] if self.unknown else [self._device]
         return [*([] if self.unknown else ["cpu"]), *self._framework.used_devices()]
 
-    def _why_no_host_peak(self) -> str:
-        counter = self._framework.cpu_counter() if self._device in (None, "cpu") else None
-        reason = "" if counter is None else counter.missing.get("peak", "")
-        return f"no peak of cpu is known: {reason}" if reason else ""
-
     def _why_no_peak(self, name: str) -> str:
-        counter = self._framework.cpu_counter() if name == "cpu" else None
-        missing = (counter or self._framework.device_counter(name)).missing
-        return f"no peak of {name} is known: {missing.get('peak', 'its counter tells none')}"
+        counter = self._counter(name)
+        reason = "" if counter is None else counter.missing.get("peak", "")
+        return f"no peak of {name} is known: {reason}" if reason else ""
 
     def _reader(self, name: str) -> Reader:
-        if name != "cpu":
-            return self._framework.device_counter(name).reader()
-        counter = self._framework.cpu_counter()
+        counter = self._counter(name)
         if counter is None:
             raise TensorlensError("host memory cannot be counted here")
         return counter.reader()
+
+    def _counter(self, name: str) -> Counter | None:
+        if name == "cpu":
+            return self._framework.cpu_counter()
+        return self._framework.device_counter(name)
 
     def _largest(self, device: str) -> list[str]:
         if self._recording is None:

@@ -187,13 +187,13 @@ def _begin(limits: _Limits) -> Callable[[], None]:
         watched.append(whole())
         if limits.memory is not None:
             limits.peaks = Peaks(limits.device)
-            limits.refused += filter(None, [limits.peaks.unknown])
         if limits.leaks is not None:
             limits.stretch = Stretch()
 
     def end() -> None:
         if limits.peaks is not None:
             limits.peaks.end()
+            limits.refused += filter(None, [limits.peaks.unknown])
         if limits.stretch is not None:
             limits.stretch.end()
 

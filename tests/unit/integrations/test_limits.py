@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from tensorlens.frameworks import arrival
 from tensorlens.integrations import limits
+from tensorlens.integrations import pytest as plugin
 
 
 def framework(missing, peak=-1):
@@ -36,3 +38,15 @@ def test_host_memory_with_a_peak_is_checked(monkeypatch):
     peaks = limits.Peaks(None)
     peaks.end()
     assert (peaks.unknown, peaks._found) == ("", {"cpu": 60, "cuda:0": 60})
+
+
+def test_what_is_only_known_at_the_end_is_said_too(monkeypatch):
+    def end():
+        peaks.unknown = "no peak of cuda:0 is known"
+
+    peaks = SimpleNamespace(unknown="", end=end)
+    monkeypatch.setattr(limits, "Peaks", lambda device: peaks)
+    monkeypatch.setattr(arrival, "when_one_arrives", lambda act: act() or [])
+    asked = plugin._Limits(memory=1)
+    plugin._begin(asked)()
+    assert asked.refused == ["no peak of cuda:0 is known"]
