@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.warm.variables import TOLD, read_at_the_start
+
 _HERE = Path(__file__).parent
 _IS_POSSIBLE = sys.platform.startswith("linux")
 
@@ -34,15 +36,20 @@ def python(*, fakes: bool = False, device: bool = False, tensorflow: bool = Fals
     names: tuple[str, ...] = ("torch", "torch._dynamo") if fakes or device else ("torch",)
     if tensorflow:
         names = ("tensorflow", "keras")
-    return [*_command(names, device)] if _IS_POSSIBLE else [sys.executable]
+    if not _IS_POSSIBLE:
+        return [sys.executable]
+    return [*_command(names, device, tuple(sorted(read_at_the_start(os.environ).items())))]
 
 
 @functools.cache
-def _command(names: Sequence[str], device: bool) -> tuple[str, ...]:
+def _command(
+    names: Sequence[str], device: bool, variables: Sequence[tuple[str, str]]
+) -> tuple[str, ...]:
+    """Start a server, one for each environment that an interpreter would be started with."""
     folder = tempfile.TemporaryDirectory(prefix="warm-", ignore_cleanup_errors=True)
     address = Path(folder.name) / "socket"
     # found as a program would find them, whatever the one that runs the tests was given
-    kept = {key: value for key, value in os.environ.items() if key not in _LEFT_OUT}
+    kept = {key: value for key, value in os.environ.items() if key not in TOLD}
     server = subprocess.Popen(
         [sys.executable, str(_HERE / "server.py"), str(address), "yes" if device else "no", *names],
         stdin=subprocess.PIPE,
@@ -61,6 +68,3 @@ def _command(names: Sequence[str], device: bool) -> tuple[str, ...]:
     if server.stdout.readline() != b"listening\n":
         return (sys.executable,)
     return (sys.executable, "-IS", str(_HERE / "client.py"), str(address))
-
-
-_LEFT_OUT = ("PYTHONPATH", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")

@@ -22,12 +22,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+# this is a script: its folder is where imports are looked for
+from variables import read_at_the_start
+
 ROOT = Path(__file__).parents[2]
-AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC", "OMP", "GOMP", "KMP", "MKL", "OPENBLAS")
-AT_THE_START += ("KERAS_", "TF_USE_LEGACY_KERAS", "XLA_")
-"""Beginnings of the names of variables that an interpreter or a library reads as it starts."""
-TOLD = ("PYTHONPATH", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
-"""Those among them that are followed here."""
 GIVEN = dict(
     each.split(b"=", 1) for each in Path("/proc/self/environ").read_bytes().split(b"\0") if each
 )
@@ -153,13 +151,8 @@ class Program:
         return lambda: exec(compile(source, name, "exec", dont_inherit=True), main.__dict__)
 
 
-def _at_the_start(environment: dict[bytes, bytes]) -> dict[str, bytes]:
-    found = {key.decode("utf-8", "replace"): value for key, value in environment.items()}
-    return {
-        key: value
-        for key, value in found.items()
-        if key.startswith(AT_THE_START) and key not in TOLD
-    }
+def _at_the_start(environment: dict[bytes, bytes]) -> dict[str, str]:
+    return read_at_the_start({os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()})
 
 
 def _renew_streams() -> None:
