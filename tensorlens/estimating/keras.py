@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -139,22 +138,12 @@ def keras_question(
         return KerasOnTorch(
             model, batch_size, options, place, found, wanted, steps, settings_of(settings)
         )
+    # TensorFlow is there already, or there would be no model
+    from tensorlens.frameworks.tensorflow.threads import inter_op_threads
+
     eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
-    options |= {"eager": eager, "threads": _threads()}
+    options |= {"eager": eager, "threads": inter_op_threads()}
     return KerasQuestion(model, batch_size, options, place, found, wanted)
-
-
-def _threads() -> int:
-    """Return how many operations TensorFlow runs side by side (``process_util.cc``)."""
-    threading = sys.modules["tensorflow"].config.threading
-    told = os.environ.get("TF_NUM_INTEROP_THREADS", "")
-    return (
-        threading.get_inter_op_parallelism_threads()
-        or (int(told) if told.isdecimal() else 0)
-        or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ())
-        or os.cpu_count()
-        or 1
-    )
 
 
 def _backend() -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tensorlens.records.suggestions import SIMULATED
 from tensorlens.suggesting.candidates import Candidate
 from tensorlens.suggesting.lower_precision import POLICY, POLICY_SETTINGS, is_worth_a_try, policy
+from tensorlens.suggesting.optimizers import SGD_SETTINGS
 from tensorlens.suggesting.recomputing import RECOMPUTE, candidate, is_replayed
 from tensorlens.suggesting.scene import Scene
 from tensorlens.suggesting.simulating import Simulation
+from tensorlens.suggesting.slots import is_left_to_simulation, replayed_sgd, simulated_sgd
 from tensorlens.units import format_bytes
 
-_BLOCKS = "recompute blocks"
+_BLOCKS, _SGD = "recompute blocks", "SGD"
 _NO_KERAS = (
     "the steps have no optimizer of Keras, nor blocks of its layers: of others only what is kept"
     " too long, and buffers of tf.data, are looked at; compare() has options for sessions"
@@ -24,14 +26,19 @@ _NOT_COMPILED = (
 
 
 def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
-    """Give the changes to a policy in bfloat16, and to blocks whose calls no tape recorded."""
+    """Give the changes to a policy in bfloat16, and to blocks whose calls no tape recorded.
+
+    Of a graph also that to plain SGD.
+    """
     facts = scene.facts
     if facts is None or facts.is_whole:
         return
     if not facts.optimizers and not facts.blocks:
         simulation.notes.append(_NO_KERAS)
         return
-    wanted: dict[str, dict[str, str]] = {}
+    wanted: dict[str, Mapping[str, str]] = {}
+    if is_left_to_simulation(scene):
+        wanted[_SGD] = SGD_SETTINGS
     if is_worth_a_try(scene):
         wanted[POLICY] = POLICY_SETTINGS
     if facts.blocks and not facts.recomputes and not is_replayed(scene):
@@ -42,11 +49,11 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
         simulation.notes.append(f"{' and '.join(wanted)} {_NOT_COMPILED}")
         return
     found = simulation.savings(wanted)
-    savings = {name: saving for name, saving in found.items() if saving > 0}
-    peaks = {name: scene.peak - saving for name, saving in savings.items()}
-    if facts.is_graph:
-        # the recording is of one order of the graph, and its peak not the one that was simulated
-        peaks = {name: simulation.peaks[name].point for name in savings}
+    peaks = {name: scene.peak - saving for name, saving in found.items() if saving > 0}
+    if _SGD in peaks:
+        yield simulated_sgd(scene, peaks[_SGD])
+    elif _SGD in wanted and _SGD not in found:
+        yield from replayed_sgd(scene)
     if POLICY in peaks:
         yield policy(peaks[POLICY])
     if _BLOCKS in peaks:

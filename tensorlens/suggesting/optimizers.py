@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from tensorlens.records.suggestions import REPLAYED
 from tensorlens.suggesting.candidates import Candidate
-from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene
 
+SGD_SETTINGS = {"optimizer": "sgd"}
 _STATELESS = ("SGD",)
 _SMALLEST_8BIT = 4096 * 4
 """Bytes of the smallest single-precision state that is kept in 8 bits (``min_8bit_size`` of
@@ -35,26 +36,31 @@ def without_state(scene: Scene) -> Iterator[Candidate]:
         replay.insert(span.begin, (largest, -largest))
     momentum = any(each.momentum for each in made if each.kind in _STATELESS)
     kinds = {each.kind for each in made}
-    yield plain_sgd("torch.optim.SGD(model.parameters(), lr=...)", momentum, kinds, replay)
+    code = "torch.optim.SGD(model.parameters(), lr=...)"
+    yield plain_sgd(code, momentum, kinds, replay.peak()[0])
 
 
-def plain_sgd(code: str, momentum: bool, kinds: Collection[str], replay: Replay) -> Candidate:
+def plain_sgd(
+    code: str, momentum: bool, kinds: Collection[str], peak: int, how: str = REPLAYED
+) -> Candidate:
     """Return the change to SGD without state.
 
     Args:
         code: what to write.
         momentum: whether it is SGD already, with momentum.
         kinds: the classes of the optimizers whose state goes.
-        replay: the recording without it.
+        peak: what would be handed out at most.
+        how: that is known.
     """
     return Candidate(
         kind="optimizer",
         change="SGD without momentum" if momentum else "SGD",
         what=f"the state of {', '.join(sorted(kinds) or ['the optimizer'])}",
         code=code,
-        peak=replay.peak()[0],
+        peak=peak,
         cost=_TRAINS,
-        settings={} if momentum else {"optimizer": "sgd"},
+        settings={} if momentum else SGD_SETTINGS,
+        how=how,
     )
 
 

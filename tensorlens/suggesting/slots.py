@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from tensorlens.frameworks.step_facts import MadeOptimizer
 from tensorlens.records.events import ALLOC
+from tensorlens.records.suggestions import SIMULATED
 from tensorlens.suggesting.candidates import Candidate
 from tensorlens.suggesting.optimizers import plain_sgd
 from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene, Span
 
+_CODE = "keras.optimizers.SGD(learning_rate=...)"
 _KEPT = ("parameter", "buffer")
 _READ = "ReadVariableOp"
 _HANDLES = "handles of variables"
@@ -28,18 +31,50 @@ def without_slots(scene: Scene) -> Iterator[Candidate]:
     step of SGD makes one product at a time, of the size of a parameter. In a graph, where what an
     optimizer makes is not always known as such, the bytes of the slots go.
     """
+    if not is_left_to_simulation(scene):
+        yield from replayed_sgd(scene)
+
+
+def is_left_to_simulation(scene: Scene) -> bool:
+    """Tell whether the step is a graph that can be simulated.
+
+    Its recording is of one order of the operations, and without slots there may be another.
+    """
+    facts = scene.facts
+    if facts is None or facts.is_whole or not (facts.is_graph and facts.is_compiled):
+        return False
+    return bool(_state(scene)) and not _has_momentum(scene)
+
+
+def simulated_sgd(scene: Scene, peak: int) -> Candidate:
+    """Return the change to plain SGD with the peak that the simulation found."""
+    return plain_sgd(_CODE, False, _kinds(scene), peak, SIMULATED)
+
+
+def replayed_sgd(scene: Scene) -> Iterator[Candidate]:
+    """Give the change to plain SGD as the recording tells it."""
     state = _state(scene)
     if not state:
         return
-    made = () if scene.facts is None else scene.facts.optimizers
+    made = _made(scene)
     replay = scene.replay()
     if not any(each.does_more for each in made) and _is_all_known(scene, state):
         _remove(scene, replay)
     else:
         replay.add(-state, scene.steps[0].begin, len(scene.log))
-    momentum = any(each.momentum for each in made if each.kind == "SGD")
-    kinds = {each.kind for each in made if each.state}
-    yield plain_sgd("keras.optimizers.SGD(learning_rate=...)", momentum, kinds, replay)
+    yield plain_sgd(_CODE, _has_momentum(scene), _kinds(scene), replay.peak()[0])
+
+
+def _made(scene: Scene) -> Sequence[MadeOptimizer]:
+    return () if scene.facts is None else scene.facts.optimizers
+
+
+def _has_momentum(scene: Scene) -> bool:
+    return any(each.momentum for each in _made(scene) if each.kind == "SGD")
+
+
+def _kinds(scene: Scene) -> set[str]:
+    return {each.kind for each in _made(scene) if each.state}
 
 
 def _state(scene: Scene) -> int:

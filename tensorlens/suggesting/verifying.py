@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -67,8 +68,14 @@ def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
 
 
 def _level(suggestion: Suggestion, outcome: Outcome) -> int | None:
-    """Return the most that there was of the memory that the change is about."""
-    return outcome.held_ahead if suggestion.memory else outcome.peak_allocated
+    """Return the most that there was of the memory that the change is about.
+
+    Of repeats the median: where the peak depends on what runs first, the highest of a few is that
+    of an unlucky one.
+    """
+    if suggestion.memory:
+        return outcome.held_ahead
+    return statistics.median_low(outcome.peaks) if outcome.peaks else outcome.peak_allocated
 
 
 def _why(*outcomes: Outcome) -> str:

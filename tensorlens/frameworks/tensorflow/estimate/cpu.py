@@ -30,7 +30,15 @@ def _max_pool_gradient(node: Node, values: Sequence[Value]) -> Sequence[Scratch]
     )
 
 
+def _cross_entropy(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+    """One number of each row of logits (``sparse_xent_op.cc``, ``xent_op.cc``)."""
+    return (Scratch(node.outputs[0].nbytes or 0, "largest logit of each row", before=True),)
+
+
 _RULES: Mapping[str, Callable[[Node, Sequence[Value]], Sequence[Scratch]]] = {
     "MaxPoolGrad": _max_pool_gradient,
+    **dict.fromkeys(
+        ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), _cross_entropy
+    ),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), product),
 }

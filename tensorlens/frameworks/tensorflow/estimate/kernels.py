@@ -23,7 +23,9 @@ from tensorlens.frameworks.tensorflow.estimate.numbers import computed
 from tensorlens.frameworks.tensorflow.estimate.reuse import (
     ALIASES,
     FORWARDS,
+    FORWARDS_SECOND,
     is_alias,
+    viewed,
 )
 from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
 
@@ -31,6 +33,8 @@ ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
 """Gives what an operation takes besides its results while it runs."""
 
 CostOf = Callable[[Node, Sequence[Value]], float]
+_FORWARDS = (FORWARDS, FORWARDS_SECOND)
+"""Of each result."""
 _SCALARS = frozenset(("Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalNot"))
 """Conditions of loops."""
 UPDATES = frozenset(("AssignAddVariableOp", "AssignSubVariableOp"))
@@ -130,6 +134,9 @@ class Machine:
             return lists.ARITHMETIC[op](self, node, values)
         if op in ALIASES or is_alias(node, values):
             return [self._same(node, values[place]) for place in range(len(node.outputs))]
+        whole = viewed(node, values)
+        if whole is not None:
+            return [Value(whole.held, output.shape) for output in node.outputs]
         return self._computed(node, values)
 
     def _same(self, node: Node, value: Value) -> Value:
@@ -145,16 +152,18 @@ class Machine:
                 shape = self._guessed(node, values)
             nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
             held: Held | None = None
-            if slot == 0 and self._forwards:
-                held = self._forwarded(node, values, nbytes)
+            if slot < len(_FORWARDS) and self._forwards:
+                held = self._forwarded(_FORWARDS[slot].get(node.op, ()), values, nbytes)
             if held is None:
                 held = self.allocate(nbytes)
             made.append(Value(held, shape, number if slot == 0 else None))
         return made
 
-    def _forwarded(self, node: Node, values: Sequence[Value], nbytes: int) -> Held | None:
+    def _forwarded(
+        self, places: Sequence[int], values: Sequence[Value], nbytes: int
+    ) -> Held | None:
         """Return the buffer of an input that nobody else reads, if the kernel can write into it."""
-        for place in FORWARDS.get(node.op, ()):
+        for place in places:
             if place >= len(values):
                 break
             held = values[place].held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +26,7 @@ _MIXING = (
 )
 _FUSING = ("remapping",)
 _TRAIN = "train_op"
+_FEW = 16
 
 
 def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
@@ -175,10 +177,18 @@ def _node(number: int, node: Any, numbers: Mapping[str, int], outputs: Sequence[
             inputs.append((numbers[name], int(slot or 0)))
     attrs = {key: _plain(value) for key, value in node.attr.items() if key != "value"}
     made = [Output(output.dtype.name, _shape(output.shape)) for output in outputs]
-    constant = None
-    if node.op == "Const" and made[0].dtype in ("int32", "int64", "bool") and made[0].shape == ():
-        constant = tf.make_ndarray(node.attr["value"].tensor).item()
+    constant = _constant(node, made[0]) if node.op == "Const" else None
     return Node(number, node.name, node.op, inputs, controls, made, attrs, constant)
+
+
+def _constant(node: Any, made: Output) -> Any:
+    """Return the number of a scalar, or those of a few; None of what decides nothing."""
+    if made.dtype not in ("int32", "int64", "bool") or made.shape is None or len(made.shape) > 1:
+        return None
+    if prod(made.shape) > _FEW:
+        return None
+    found = tf.make_ndarray(node.attr["value"].tensor).tolist()
+    return tuple(found) if isinstance(found, list) else found
 
 
 def _shape(shape: Any) -> Shape | None:

@@ -1,15 +1,16 @@
 """Operations whose result is in memory that is there already.
 
-An alias hands on the buffer of its input. A kernel that forwards writes its result into the buffer
-of an input that nobody else will read (``OpKernelContext::forward_input``).
+An alias hands on the buffer of its input, whole or a part of it. A kernel that forwards writes its
+result into the buffer of an input that nobody else will read (``OpKernelContext::forward_input``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from tensorlens.frameworks.tensorflow.estimate.held import Value
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node, Shape
 
 ALIASES = frozenset(
     (
@@ -26,7 +27,9 @@ _UNARY = (
     *("LogicalNot", "Neg", "Ndtri", "Reciprocal", "Rint", "Round", "Rsqrt", "Sigmoid", "Sign"),
     *("Sin", "Sinh", "Sqrt", "Square", "Tan", "Tanh", "_UnaryOpsComposition"),
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign"),
-    *("Softmax", "LogSoftmax", "BiasAdd", "ZerosLike", "OnesLike", "ClipByValue", "Cumsum"),
+    *("Softmax", "LogSoftmax", "BiasAdd", "ZerosLike", "OnesLike", "ClipByValue"),
+    *("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"),
+    "FakeQuantWithMinMaxArgs",
 )
 _BINARY = (
     *("Add", "AddV2", "Sub", "Mul", "MulNoNan", "Div", "DivNoNan", "RealDiv", "FloorDiv"),
@@ -42,13 +45,19 @@ FORWARDS: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(_UNARY, (0,)),
     **dict.fromkeys(_BINARY, (0, 1)),
     "AddN": tuple(range(64)),
-    "Select": (1, 2),
+    **dict.fromkeys(("Select", "SelectV2"), (1, 2)),
     "StridedSliceAssign": (0,),
-    "TensorScatterUpdate": (0,),
-    "TensorScatterAdd": (0,),
     "InplaceUpdate": (0,),
 }
 """Operation to the inputs whose buffer it can take, in the order in which it tries them."""
+
+FORWARDS_SECOND: Mapping[str, Sequence[int]] = dict.fromkeys(
+    ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), (0,)
+)
+"""The same for the second result: the gradient of the logits is written over them."""
+
+_ALIGNMENT = 64
+"""Bytes at whose multiples a tensor has to begin (``EIGEN_MAX_ALIGN_BYTES``)."""
 
 
 def is_alias(node: Node, values: Sequence[Value]) -> bool:
@@ -58,12 +67,73 @@ def is_alias(node: Node, values: Sequence[Value]) -> bool:
     output = node.outputs[0]
     if node.op == "Cast":
         return node.attrs.get("SrcT") == node.attrs.get("DstT")
-    if node.op in ("Sum", "Mean", "Max", "Min", "Prod", "Tile", "BroadcastTo", "Slice", "ConcatV2"):
-        return output.shape is not None and output.shape == values[0].shape and _moves_nothing(node)
-    return False
-
-
-def _moves_nothing(node: Node) -> bool:
+    made, given = output.shape, values[0].shape
+    if made is None or given is None:
+        return False
+    if node.op in ("Sum", "Mean", "Max", "Min", "Prod"):
+        return prod(made) == prod(given)
+    if node.op == "Transpose":
+        return _keeps_order(given, made)
     if node.op == "ConcatV2":
-        return len(node.inputs) == 2
-    return True
+        return made == given and len(node.inputs) == 2
+    return node.op in ("Tile", "BroadcastTo", "Slice") and made == given
+
+
+def _keeps_order(given: Shape, made: Shape) -> bool:
+    """Tell whether only extents of 1 change places; of equal extents nobody knows which is which.
+
+    ``NonSingletonDimensionsAlign`` in ``core/kernels/transpose_op.cc``.
+    """
+    extents = [extent for extent in given if extent != 1]
+    are_told_apart = len(set(extents)) == len(extents)
+    return are_told_apart and extents == [extent for extent in made if extent != 1]
+
+
+def viewed(node: Node, values: Sequence[Value]) -> Value | None:
+    """Return the input that all results are rows of, in its own memory; None where they are not.
+
+    Rows along the first axis are shared where each begins aligned (``IsInnerDimsSizeAligned`` and
+    ``IsDim0SliceAligned`` of ``core/framework/tensor.h``).
+    """
+    rule = _VIEWS.get(node.op)
+    made = [output.shape for output in node.outputs]
+    if rule is None or not made or None in made:
+        return None
+    source = rule(node, values)
+    if source is None or not source.shape:
+        return None
+    inner = source.shape[1:]
+    if prod(inner) * ITEM_SIZES.get(node.outputs[0].dtype, 0) % _ALIGNMENT:
+        return None
+    are_rows = all(shape is not None and shape in (inner, (*shape[:1], *inner)) for shape in made)
+    return source if are_rows else None
+
+
+def _of_split(node: Node, values: Sequence[Value]) -> Value | None:
+    return values[1] if values[0].number == 0 else None
+
+
+def _of_split_in_parts(node: Node, values: Sequence[Value]) -> Value | None:
+    return values[0] if values[2].number == 0 else None
+
+
+def _of_unpack(node: Node, values: Sequence[Value]) -> Value | None:
+    return values[0] if node.attrs.get("axis", 0) == 0 else None
+
+
+def _of_slice(node: Node, values: Sequence[Value]) -> Value | None:
+    return values[0]
+
+
+def _of_strided_slice(node: Node, values: Sequence[Value]) -> Value | None:
+    strides = values[3].number
+    return values[0] if isinstance(strides, tuple) and set(strides) == {1} else None
+
+
+_VIEWS: Mapping[str, Callable[[Node, Sequence[Value]], Value | None]] = {
+    "Split": _of_split,
+    "SplitV": _of_split_in_parts,
+    "Unpack": _of_unpack,
+    "Slice": _of_slice,
+    "StridedSlice": _of_strided_slice,
+}
