@@ -32,7 +32,7 @@ _NUMBERS = {
     "batch": "what the function is called with",
     "warmup": "steps before those that are timed (1)",
     "steps": "steps that follow (2)",
-    "repeats": "runs of each change to verify (1)",
+    "repeats": "runs of each change to verify (1; of a graph 3)",
 }
 
 

@@ -42,6 +42,7 @@ _ON_HOST = (
 WORTH = 0.01
 """A change is told when it saves at least this part of the peak, or, where its bytes are beside
 the peak, of what the host holds at most."""
+_GRAPH_REPEATS = 3
 
 _FINDERS: dict[str, tuple[Finder, ...]] = {
     TORCH: (
@@ -68,7 +69,7 @@ def suggest(
     batch: int | None = None,
     warmup: int = 1,
     steps: int = 2,
-    repeats: int = 1,
+    repeats: int | None = None,
     arguments: Mapping[str, Any] | None = None,
     timeout: float | None = None,
     framework: str | None = None,
@@ -91,7 +92,9 @@ def suggest(
         batch: what ``make_step`` is called with; None: nothing.
         warmup: steps before those that are timed where changes are verified.
         steps: steps that follow.
-        repeats: how often each change is run where changes are verified.
+        repeats: how often each change is run where changes are verified; of several peaks the
+            median counts. By default once, and a graph of TensorFlow, whose order is another each
+            time, three times.
         arguments: keyword arguments of ``make_step``.
         timeout: seconds after which a process is ended.
         framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
@@ -130,6 +133,8 @@ def suggest(
     if not verify or not told.suggestions:
         return replace(told, verified=verify)
     acts = {each.change: each.act for each in found if each.act is not None}
+    if repeats is None:
+        repeats = _GRAPH_REPEATS if facts.is_graph else 1
     return verified(told, step, acts, framework=framework, repeats=repeats, **asked)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,11 @@ from tensorlens.estimating.programs import MakeStep
 from tensorlens.records.comparisons import Comparison, Outcome
 from tensorlens.records.suggestions import Suggestion, Suggestions
 from tensorlens.suggesting.candidates import Act
+from tensorlens.units import format_bytes
 
 _BASE = "as it is"
+_NOTABLE = 1.01
+"""How far apart the peaks of repeats must be to be told, as a ratio."""
 _OWN_CODE = "whether your code still needs it, no option can know"
 _NO_OPTION = "compare() has no setting that does it"
 
@@ -41,7 +44,8 @@ def verified(
     return replace(
         told,
         verified=True,
-        measured_peak=found[_BASE].peak_allocated,
+        measured_peak=_peak(found[_BASE]),
+        notes=(*told.notes, *_noise(found)),
         suggestions=tuple(
             _measured(each, found) if each.change in options else _unmeasured(each) for each in told
         ),
@@ -68,14 +72,27 @@ def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
 
 
 def _level(suggestion: Suggestion, outcome: Outcome) -> int | None:
-    """Return the most that there was of the memory that the change is about.
+    """Return the most that there was of the memory that the change is about."""
+    return outcome.held_ahead if suggestion.memory else _peak(outcome)
 
-    Of repeats the median: where the peak depends on what runs first, the highest of a few is that
-    of an unlucky one.
+
+def _peak(outcome: Outcome) -> int | None:
+    """Return the peak, of repeats the median.
+
+    Where the peak depends on what runs first, the highest of a few is that of an unlucky one.
     """
-    if suggestion.memory:
-        return outcome.held_ahead
     return statistics.median_low(outcome.peaks) if outcome.peaks else outcome.peak_allocated
+
+
+def _noise(found: Comparison) -> Iterator[str]:
+    """Say how far apart the peaks of repeats are, where that is far."""
+    ranges = [
+        f"{each.name} {format_bytes(min(each.peaks))} to {format_bytes(max(each.peaks))}"
+        for each in found.outcomes
+        if each.peaks and max(each.peaks) > _NOTABLE * min(each.peaks)
+    ]
+    if ranges:
+        yield f"measured in {found.repeats} runs, the median counts: {', '.join(ranges)}"
 
 
 def _why(*outcomes: Outcome) -> str:

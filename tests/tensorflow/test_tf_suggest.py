@@ -116,9 +116,9 @@ def make_graph():
 
 def test_a_compiled_graph():
     found = tensorlens.suggest(make_graph)
-    # besides the slots that goes which the recorded order had for them at the peak
-    assert found["optimizer"].predicted_saving >= 2 * programs.weights(2)[1]
-    assert found["checkpoint"].how == found["bf16"].how == "simulated"
+    slots = 2 * programs.weights(2)[1]
+    assert 0.85 * slots < found["optimizer"].predicted_saving < 1.5 * slots
+    assert {each.how for each in found} == {"simulated"}
     assert "in likely orders the peaks are as it is" in " ".join(found.notes)
 
 
