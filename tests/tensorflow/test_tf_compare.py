@@ -47,9 +47,11 @@ def largest_under_setrlimit(warm_processes):
     """What is looked for while others run: TensorFlow tries a refused request again for 10 s."""
     with ThreadPoolExecutor() as pool:
         is_possible = sys.platform == "linux"
-        yield pool.submit(largest_batch, programs.make_large, "tensorflow", LOWEST) if (
-            is_possible
-        ) else None
+        yield (
+            pool.submit(largest_batch, programs.make_large, "tensorflow", LOWEST)
+            if (is_possible)
+            else None
+        )
 
 
 @pytest.fixture(scope="module")
