@@ -13,7 +13,7 @@ from tensorlens.comparing.batches import Search, run_search
 from tensorlens.comparing.estimates import Estimated, Estimation, run_estimate
 from tensorlens.comparing.executing import Work, results
 from tensorlens.comparing.guessing import framework_of
-from tensorlens.comparing.launching import Launcher, run_trial
+from tensorlens.comparing.launching import Launcher, run_trial, shared_launcher
 from tensorlens.comparing.options import Given, Option, checked
 from tensorlens.comparing.progress import Bar
 from tensorlens.errors import UsageError
@@ -173,7 +173,7 @@ class _Asked:
 
     def _done(self, work: Sequence[Work], executor: Executor | None) -> list[Any]:
         found: list[Any] = [None] * len(work)
-        with Bar(len(work)) as bar, Launcher() as launcher:
+        with Bar(len(work)) as bar, shared_launcher() as launcher:
             skipped = _Skipped(launcher)
             if executor is None:
                 for place, (function, argument) in enumerate(work):

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +30,7 @@ serve()
 """
 _LAST = 2000
 """Bytes of what a process wrote that are told when it ends by itself."""
+_current: ContextVar[Launcher | None] = ContextVar("_current", default=None)
 
 
 def run_trial(trial: Trial) -> Result:
@@ -38,6 +41,24 @@ def run_trial(trial: Trial) -> Result:
     """
     with Launcher() as launcher:
         return launcher.run(trial)
+
+
+@contextlib.contextmanager
+def shared_launcher() -> Iterator[Launcher]:
+    """Give the launcher of the ``with`` around this one, or a new one: it imports frameworks once.
+
+    What is launched in other threads has launchers of its own.
+    """
+    outer = _current.get()
+    if outer is not None:
+        yield outer
+        return
+    with Launcher() as launcher:
+        token = _current.set(launcher)
+        try:
+            yield launcher
+        finally:
+            _current.reset(token)
 
 
 class Launcher:

@@ -182,6 +182,7 @@ class _Search:
         reach = fitting + int(room) + (too_large not in self._tried and len(known) > 2)
         halfway = (fitting + too_large) // 2
         # a line that is off by little must not end in steps of one
-        if too_large in self._tried and len(known) > 6:
+        is_step = fitting - 1 in self._tried
+        if too_large in self._tried and (is_step or len(known) > 6):
             return halfway
         return max(fitting + 1, min(reach, too_large - 1))

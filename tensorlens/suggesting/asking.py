@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorlens.comparing import compare
 from tensorlens.comparing.guessing import framework_of
+from tensorlens.comparing.launching import shared_launcher
 from tensorlens.errors import UsageError
 from tensorlens.estimating.programs import MakeStep, program
 from tensorlens.estimating.worker import ProgramFailed
@@ -125,9 +126,31 @@ def suggest(
         "arguments": arguments,
         "timeout": timeout,
     }
+    with shared_launcher():
+        return _tried(step, framework, device, asked, top=top, verify=verify, repeats=repeats)
+
+
+def _tried(
+    step: MakeStep,
+    framework: str,
+    device: str | None,
+    asked: Mapping[str, Any],
+    *,
+    top: int,
+    verify: bool,
+    repeats: int,
+) -> Suggestions:
+    """Return the suggestions for a program, which is run; ``asked`` is as for ``compare``."""
     recording, facts, first, name = _recorded(step, framework, device, asked)
     scene = Scene(recording, facts, first, framework)
-    simulation = Simulation(step, framework, scene.device, batch, arguments or {}, warmup + steps)
+    simulation = Simulation(
+        step,
+        framework,
+        scene.device,
+        asked["batch"],
+        asked["arguments"] or {},
+        asked["warmup"] + asked["steps"],
+    )
     found = [*_candidates(scene), *_SIMULATED[framework](scene, simulation)]
     told = _told(scene, found, top, name, simulation.notes)
     if not verify or not told.suggestions:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.comparing.estimates import Estimation, run_estimate
-from tensorlens.comparing.launching import Launcher
+from tensorlens.comparing.launching import Launcher, shared_launcher
 from tensorlens.estimating.programs import MakeStep, program
 from tensorlens.frameworks.trials import Choice, Trouble
 from tensorlens.records.estimates import Range
@@ -45,7 +45,7 @@ class Simulation:
         Args:
             changes: name to settings of :func:`tensorlens.compare`.
         """
-        with Launcher() as launcher:
+        with shared_launcher() as launcher:
             before = self._peak(AS_IT_IS, {}, launcher)
             if isinstance(before, Trouble):
                 self.notes.append(f"{' and '.join(changes)} could not be simulated: {before.text}")

@@ -27,10 +27,10 @@ def mlp() -> tuple[Any, int]:
     return model, 64
 
 
-def wide_mlp() -> tuple[Any, int]:
+def wide_mlp(width: int = 1024) -> tuple[Any, int]:
     """A network whose activations are as large as its weights."""
-    hidden = [layers.Dense(1024, activation="relu") for _ in range(4)]
-    return keras.Sequential([keras.Input((1024,)), *hidden, layers.Dense(CLASSES)]), 1024
+    hidden = [layers.Dense(width, activation="relu") for _ in range(4)]
+    return keras.Sequential([keras.Input((width,)), *hidden, layers.Dense(CLASSES)]), width
 
 
 def cnn_2d() -> tuple[Any, int]:
@@ -71,10 +71,10 @@ def cnn_3d(
     return keras.Model(given, layers.Activation("linear", dtype="float32")(x)), 4
 
 
-def lstm() -> tuple[Any, int]:
+def lstm(steps: int = 100) -> tuple[Any, int]:
     model = keras.Sequential(
         [
-            keras.Input((100, 64)),
+            keras.Input((steps, 64)),
             layers.LSTM(256, return_sequences=True),
             layers.LSTM(128),
             layers.Dense(CLASSES),
@@ -83,10 +83,10 @@ def lstm() -> tuple[Any, int]:
     return model, 32
 
 
-def transformer() -> tuple[Any, int]:
+def transformer(blocks: int = 2) -> tuple[Any, int]:
     given = keras.Input((128,), dtype="int32")
     x = layers.Embedding(1000, 128)(given)
-    for _ in range(2):
+    for _ in range(blocks):
         attended = layers.MultiHeadAttention(4, 32)(x, x)
         x = layers.LayerNormalization()(layers.Add()([x, attended]))
         inner = layers.Dense(128)(layers.Dense(512, activation="gelu")(x))

@@ -65,7 +65,8 @@ def requests(seed, allocator, *, steps=4000, largest=64 * MIB, living=120):
 
 
 def counted(allocator):
-    allocated, reserved = allocator.figures.allocated, allocator.figures.reserved
+    figures = allocator.figures
+    allocated, reserved = figures.allocated, figures.reserved
     return allocated.current, allocated.peak, reserved.current, reserved.peak
 
 

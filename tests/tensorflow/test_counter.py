@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import threading
 from array import array
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.failures import failed_request
+from tests.warm import python
 
 FLOAT = 4
 
@@ -208,19 +207,9 @@ def test_memory_of_numpy_is_not_tensorflows():
     del array_
 
 
-def test_a_refused_request_is_known_by_its_size():
-    try:
-        tf.fill((1 << 20, 1 << 20, 1 << 4), 1.0)
-    except tf.errors.ResourceExhaustedError as error:
-        request = failed_request(error)
-    assert request.nbytes == FLOAT * (1 << 44)
-    assert request.device == "cpu"
-    assert failed_request(ValueError("no")) is None
-
-
 def run(code, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [*python(tensorflow=True), "-c", code],
         capture_output=True,
         text=True,
         timeout=300,

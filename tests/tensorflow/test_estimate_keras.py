@@ -3,6 +3,7 @@
 import gc
 import os
 import weakref
+from functools import partial
 from statistics import median
 
 import keras
@@ -29,6 +30,8 @@ from tests.tensorflow.estimate_models import (
     wide_mlp,
 )
 
+SMALL_CNN = partial(cnn_3d, shape=(12, 12, 12, 1), filters=(4,), units=8)
+
 T4_PEAK = 7_991_122_432
 """``get_memory_info('GPU:0')['peak']`` after a step of the network below on a Tesla T4."""
 
@@ -45,14 +48,19 @@ def estimated(make, optimizer="sgd", eager=False):
     )
 
 
-@pytest.mark.parametrize("make", [mlp, cnn_3d, transformer])
+@pytest.mark.parametrize("make", [mlp, cnn_3d, pytest.param(partial(transformer, 1), id="block")])
 def test_an_eager_step_takes_what_was_estimated(make):
     peaks = measured(make, "adam", eager=True)
     assert estimated(make, "adam", eager=True).peak_allocated == pytest.approx(peaks[-1], rel=0.005)
 
 
 @pytest.mark.parametrize(
-    ("make", "optimizer"), [(cnn_3d, "sgd"), (transformer, "adam"), (wide_mlp, "sgd")]
+    ("make", "optimizer"),
+    [
+        (cnn_3d, "sgd"),
+        pytest.param(partial(transformer, 1), "adam", id="block"),
+        pytest.param(partial(wide_mlp, 512), "sgd", id="wide_mlp"),
+    ],
 )
 def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
     peaks = measured(make, optimizer, eager=False, steps=16)
@@ -85,8 +93,8 @@ def test_where_the_order_decides_the_peaks_are_told():
 
 
 def test_a_loop_is_run_in_the_graph():
-    found = estimated(lstm)
-    steps, batch, units = 100, 32, 256
+    steps, batch, units = 20, 32, 256
+    found = estimated(partial(lstm, steps))
     gates = 4 * steps * batch * units * 4
     assert found.peak_allocated > gates, "backward needs the four gates of every step"
     assert not [each for each in found.warnings if "shape" in each.text]
@@ -106,16 +114,19 @@ def on_t4():
     return tensorlens.estimate(t4_network(), batch_size=2, optimizer="adam", loss=loss(), card="t4")
 
 
+@pytest.fixture(scope="module")
+def relu_apart():
+    net = t4_network(relu_apart=True)
+    return tensorlens.estimate(net, batch_size=2, optimizer="adam", loss=loss(), card="t4")
+
+
 def test_a_published_peak_on_a_t4_is_met(on_t4):
     assert on_t4.peak_allocated == pytest.approx(T4_PEAK, rel=0.05)
 
 
-def test_an_activation_may_be_a_layer_of_its_own(on_t4):
-    apart = tensorlens.estimate(
-        t4_network(relu_apart=True), batch_size=2, optimizer="adam", loss=loss(), card="t4"
-    )
-    assert apart.peak_allocated == on_t4.peak_allocated
-    assert apart.peak_reserved == on_t4.peak_reserved
+def test_an_activation_may_be_a_layer_of_its_own(on_t4, relu_apart):
+    assert relu_apart.peak_allocated == on_t4.peak_allocated
+    assert relu_apart.peak_reserved == on_t4.peak_reserved
 
 
 def test_that_xla_is_left_out_is_in_the_headline(on_t4):
@@ -139,14 +150,11 @@ def test_batches_that_fit_holds_ahead_are_within_the_upper_bound():
     assert format_bytes(batch) in told
 
 
-def test_the_popular_formula_is_told_as_it_was_published(on_t4):
+def test_the_popular_formula_is_told_as_it_was_published(on_t4, relu_apart):
     (formula,) = on_t4.formulas
     assert round(formula.nbytes / 2**30, 3) == 2.383
-    apart = tensorlens.estimate(
-        t4_network(relu_apart=True), batch_size=2, optimizer="adam", loss=loss(), card="t4"
-    )
     # the author's last layer computes in float32 there, for 80 bytes more
-    assert round(apart.formulas[0].nbytes / 2**30, 3) == 4.167
+    assert round(relu_apart.formulas[0].nbytes / 2**30, 3) == 4.167
     assert "weights + layer outputs: 2.38 GiB (-68%)" in str(on_t4)
 
 
@@ -196,7 +204,7 @@ def test_a_model_that_was_never_compiled_stays_so():
 def test_a_model_in_training_goes_on_as_if_nothing_had_been_asked():
     def trained(ask):
         keras.utils.set_random_seed(1)
-        model, batch = cnn_3d()
+        model, batch = SMALL_CNN()
         model.compile("adam", loss(), metrics=["accuracy"])
         data = [batch_for(model, batch)]
         model.make_train_function()
@@ -265,7 +273,7 @@ def test_nothing_is_left_behind(eager, monkeypatch):
 def test_graphs_with_gradients_of_their_own_are_let_go_of(policy):
     registered = ops.gradient_registry._registry
     before = set(registered)
-    model, batch = cnn_3d()
+    model, batch = SMALL_CNN()
     # with a loss scale there are some in the branch for gradients that are finite
     tensorlens.estimate(
         model, batch_size=batch, optimizer="adam", loss=loss(), device="cpu", policy=policy
@@ -316,9 +324,9 @@ def test_a_train_step_of_ones_own_is_traced():
 
 
 def test_the_largest_batch_is_found():
-    model, _ = cnn_3d()
+    model = keras.Sequential([keras.Input((1000,)), layers.Dense(10)])
     model.compile("sgd", loss())
-    best = tensorlens.max_batch(model, "1 GiB", card="t4")
+    best = tensorlens.max_batch(model, "1 GiB", card="t4", lowest=100_000)
     assert best.estimates[best].needed.point <= 2**30 < best.estimates[best + 1].needed.point
 
 

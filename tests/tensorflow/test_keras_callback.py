@@ -134,25 +134,3 @@ def test_the_same_numbers_are_computed() -> None:
         done = model().fit(X, Y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
         losses.append(done.history["loss"])
     assert losses[0] == losses[1]
-
-
-def test_a_failed_allocation_is_explained_with_its_batch() -> None:
-    class TooMuch(keras.layers.Layer):
-        on = False
-
-        def call(self, x):
-            return x + tf.zeros((1 << 48,))[:2] if self.on else x
-
-    class Later(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            layer.on = batch == 1
-
-    layer = TooMuch()
-    net = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(2, name="d"), layer])
-    net.compile(loss="mse", optimizer="sgd", run_eagerly=True)
-    memory = quiet()
-    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
-        net.fit(X, Y, batch_size=4, verbose=0, callbacks=[memory, Later()])
-    notes = caught.value.__notes__
-    assert "tensorlens: out of memory" in notes[-2]
-    assert notes[-1].startswith("tensorlens: it was batch 2 of epoch 1 of fit; before it the peak")

@@ -1,7 +1,7 @@
 """TensorFlow's failed allocations: what was asked for, by which line, and what was resident."""
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
+import io
 
 import keras
 import numpy
@@ -12,6 +12,7 @@ import tensorlens
 from tensorlens.capture import oom
 from tensorlens.capture.oom import explain
 from tensorlens.capture.remedies import remedies
+from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.words import TENSORFLOW
 from tensorlens.records.failures import Request
 
@@ -40,7 +41,7 @@ def note(error):
 
 
 def ask():
-    return tf.fill((HUGE,), 2.5)  # asked here
+    return tf.fill((1 << 20, 1 << 20, HUGE >> 40), 2.5)  # asked here
 
 
 @tf.function
@@ -50,7 +51,7 @@ def ask_in_a_graph(count):
 
 class Wide(keras.layers.Layer):
     def call(self, x):
-        count = tf.cast(tf.shape(x)[0], tf.int64) * (HUGE // 4)
+        count = tf.cast(1.0 + x[0, 0], tf.int64)
         return x + tf.fill((count,), 1.0)[0]  # asked in fit
 
 
@@ -64,44 +65,45 @@ def ask_in_a_recording():
         ask()
 
 
-@pytest.fixture(scope="module")
-def refusals():
-    """What came of both, side by side: TensorFlow tries a refused request again for 10 s."""
-    oom._budget = oom._Budget()
-    # of another size, so that each is told from the other
-    count = tf.constant(HUGE // 2, tf.int64)
-    # made before: AutoGraph is not to read sources on two threads
-    ask_in_a_graph.get_concrete_function(count)
-    with ThreadPoolExecutor() as pool:
-        recorded = pool.submit(caught, ask_in_a_recording)
-        graph = pool.submit(caught, ask_in_a_graph, count)
-        return {"recorded": recorded.result(), "graph": graph.result()}
+# TensorFlow tries a refused request again for ten seconds, one after the other
 
 
-def test_eager_operations_in_a_recording(refusals):
-    lines = note(refusals["recorded"])
+def test_eager_operations_in_a_recording():
+    error = caught(ask_in_a_recording)
+    lines = note(error)
     assert lines[0] == ASKED
     assert lines[1] == f"  by     {line_of(ask, 1)} in ask"
-    assert lines[2] == "           return tf.fill((HUGE,), 2.5)  # asked here"
+    assert lines[2].strip() == "return tf.fill((1 << 20, 1 << 20, HUGE >> 40), 2.5)  # asked here"
+    request = failed_request(error)
+    assert (request.nbytes, request.device) == (HUGE * 4, "cpu")
+    assert failed_request(ValueError("no")) is None
 
 
-def test_a_graph_names_its_node_and_the_line_that_made_it(refusals):
-    found = explain(refusals["graph"])
-    assert (found.request.device, found.request.nbytes) == ("cpu", HUGE * 2)
+def test_a_graph_names_its_node_and_the_line_that_made_it():
+    found = explain(caught(ask_in_a_graph, tf.constant(HUGE, tf.int64)))
+    assert (found.request.device, found.request.nbytes) == ("cpu", HUGE * 4)
     assert str(found.request.line).startswith(line_of(ask_in_a_graph.python_function, 2))
     assert found.request.source == "return tf.fill((count,), 2.5) * 2.0  # asked in the graph"
     assert found.request.op == "Fill"
 
 
-def test_fit_names_the_layers_node_and_line_and_what_was_resident():
-    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(7), Wide()])
+def test_fit_names_the_layers_node_and_line_its_batch_and_what_was_resident():
+    model = keras.Sequential([keras.Input((5,)), Wide(), keras.layers.Dense(7)])
     model.compile("sgd", "mse")
-    x, y = numpy.ones((4, 5), "float32"), numpy.ones((4, 7), "float32")
-    found = explain(caught(lambda: model.fit(x, y, verbose=0)))
+    x, y = numpy.zeros((8, 5), "float32"), numpy.ones((8, 7), "float32")
+    # of the second batch the first row
+    x[4, 0] = HUGE
+    memory = tensorlens.keras.MemoryCallback(file=io.StringIO())
+    fit = {"batch_size": 4, "shuffle": False, "verbose": 0, "callbacks": [memory]}
+    error = caught(lambda: model.fit(x, y, **fit))
+    notes = error.__notes__
+    assert "tensorlens: out of memory" in notes[-2]
+    assert notes[-1].startswith("tensorlens: it was batch 2 of epoch 1 of fit; before it the peak")
+    found = explain(error)
     assert found.request.nbytes == HUGE * 4
     assert str(found.request.line).startswith(line_of(Wide.call, 2))
     assert found.request.op.endswith("/Fill")
-    kernel = model.layers[0].kernel
+    kernel = model.layers[1].kernel
     (row,) = (each for each in found.snapshot.tensors if each.name == kernel.path)
     assert (row.role, row.nbytes) == ("parameter", 5 * 7 * 4)
 

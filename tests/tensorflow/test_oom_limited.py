@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import python
+
 pytest.importorskip("resource")
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +45,7 @@ def test_eager_operations_and_fit_under_a_limit_are_explained(tmp_path):
     path.write_text(PROGRAM)
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     made = subprocess.run(
-        [sys.executable, str(path)],
+        [*python(tensorflow=True), str(path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": paths},

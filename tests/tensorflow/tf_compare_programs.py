@@ -26,16 +26,16 @@ class Block(keras.layers.Layer):
         return x
 
 
-def make_model():
+def make_model(blocks):
     inputs = keras.Input((WIDTH,))
     x = inputs
-    for _ in range(BLOCKS):
+    for _ in range(blocks):
         x = Block()(x)
     return keras.Model(inputs, x)
 
 
-def make_step(batch=1024):
-    model = make_model()
+def make_step(batch=1024, blocks=BLOCKS):
+    model = make_model(blocks)
     # operation by operation, or the order of what a graph runs would be another each time
     model.compile("sgd", "mse", run_eagerly=True)
     # not from NumPy: whether an array is copied depends on where its memory begins
