@@ -138,7 +138,7 @@ def _tried(
     *,
     top: int,
     verify: bool,
-    repeats: int,
+    repeats: int | None,
 ) -> Suggestions:
     """Return the suggestions for a program, which is run; ``asked`` is as for ``compare``."""
     recording, facts, first, name = _recorded(step, framework, device, asked)
