@@ -40,11 +40,22 @@ def python(
     )
 
 
-def tensorlens(folder: Path, *arguments: str, **options: Any):
-    """Run it as the installed command does: by a launcher that is no module."""
+def tensorlens(
+    folder: Path, *arguments: str, interpreter: Sequence[str] | None = None, **options: Any
+):
+    """Run it as the installed command does: by a launcher that is no module.
+
+    Where no interpreter is given, the process is warm, with tensorlens alone.
+    """
     launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
+    given = interpreter or warm.python(bare=True)
     # -c leaves '' first in sys.path, where the launcher's folder stands for the command
-    return python(folder, "-c", launcher, *arguments, **options)
+    return python(folder, "-c", launcher, *arguments, interpreter=given, **options)
+
+
+def fresh_tensorlens(folder: Path, *arguments: str, **options: Any):
+    """Run it in an interpreter of its own, which ends as any other."""
+    return tensorlens(folder, *arguments, interpreter=[sys.executable], **options)
 
 
 def warm_tensorlens(folder: Path, *arguments: str, **options: Any):

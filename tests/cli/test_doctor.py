@@ -104,11 +104,24 @@ def test_a_broken_torch_is_a_finding_not_a_traceback(monkeypatch, capsys):
     assert "OSError: libc10.so: cannot open shared object file; reinstall" in torch["detail"]
 
 
-def test_it_fails_when_nothing_can_be_measured(monkeypatch, capsys):
+@pytest.mark.skipif(os.name != "posix", reason="a script stands for Python")
+def test_it_fails_when_nothing_can_be_measured(monkeypatch, capsys, tmp_path):
     hide(monkeypatch, "torch")
+    # as a process with TensorFlow would end; that it does is for the tests of its counters
+    stand_in = tmp_path / "python"
+    stand_in.write_text('#!/bin/sh\necho "refused: $TENSORLENS_COUNTER" >&2\nexit 1\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    monkeypatch.setattr(doctor, "find_spec", having(doctor.find_spec, "tensorflow"))
     monkeypatch.setenv("TENSORLENS_COUNTER", "nonsense")
     assert doctor.run(argparse.Namespace(json=False)) == 1
-    assert "TENSORLENS_COUNTER=nonsense" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "TENSORLENS_COUNTER=nonsense" in said
+    assert "installed but unusable: refused: nonsense; reinstall tensorflow" in said
+
+
+def having(find, package):
+    return lambda name: object() if name == package else find(name)
 
 
 @pytest.mark.parametrize(

@@ -168,13 +168,16 @@ def test_fail_gives_an_exit_code_of_its_own(
 def test_a_signal_ends_the_program_and_what_is_known_is_told(
     folder: Path, number: int, code: int
 ) -> None:
-    with (folder / "loop.py").open("a") as file:
-        file.write("    import os; main(9); os.kill(os.getpid(), int(sys.argv[2])); main(9)\n")
+    (folder / "ends.py").write_text(
+        "import os, sys, loop\n"
+        "loop.apart(9); os.kill(os.getpid(), int(sys.argv[1])); loop.apart(9)\n"
+    )
     launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
+    words = ("leaks", "--step", "loop.piece", "ends.py")
     # an interrupt is about the interpreter's own end, which a fork is spared
     interpreter = [sys.executable] if number == signal.SIGINT else warm.python(fakes=True)
     made = subprocess.run(
-        [*interpreter, "-c", launcher, "leaks", "loop.py", "1", str(int(number))],
+        [*interpreter, "-c", launcher, *words, str(int(number))],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -4,7 +4,7 @@ import signal
 import sys
 
 import pytest
-from commands import own_lines, program_lines, python, tensorlens
+from commands import fresh_tensorlens, own_lines, program_lines, python, tensorlens
 
 LOOK = """
 import json, os, pickle, re, sys
@@ -105,7 +105,9 @@ def test_the_program_sees_what_it_would_see(folder, words):
 )
 def test_it_ends_as_the_program_does(folder, how, options):
     plain = python(folder, "fail.py", how)
-    profiled = tensorlens(folder, "run", "-o", "out.json", *options, "fail.py", how)
+    # what it ends as is the interpreter's own doing: once it is one's own
+    run = fresh_tensorlens if options else tensorlens
+    profiled = run(folder, "run", "-o", "out.json", *options, "fail.py", how)
     same(plain, profiled)
     if how == "interrupt":
         assert plain.returncode == -signal.SIGINT
@@ -156,7 +158,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_find_main_and_report(folder, method):
     (folder / "workers.py").write_text(WORKERS)
-    done = tensorlens(folder, "run", "-o", "out.json", "workers.py", method)
+    done = fresh_tensorlens(folder, "run", "-o", "out.json", "workers.py", method)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[2, 4]\n")
     assert (folder / "out.json").exists()

@@ -5,7 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from commands import environment, own_lines, program_lines, tensorlens, warm_tensorlens
+from commands import (
+    environment,
+    fresh_tensorlens,
+    own_lines,
+    program_lines,
+    python,
+    warm_tensorlens,
+)
 
 import tensorlens as package
 from tensorlens.cli import main
@@ -137,13 +144,14 @@ def test_torch_imported_before_the_program(folder):
 )
 def test_exit_codes_are_the_programs_and_the_recording_is_written(folder, ending, code):
     (folder / "train.py").write_text(f"{TRAIN}{ending}\n")
-    done = tensorlens(folder, "run", "--record", "run.tlens", "train.py")
+    # an interrupt is about the interpreter's own end, which a fork is spared
+    run = fresh_tensorlens if ending == "raise KeyboardInterrupt" else warm_tensorlens
+    done = run(folder, "run", "--record", "run.tlens", "train.py")
     assert done.returncode == code
     assert last_words(done)[0].startswith("tensorlens: wrote run.tlens (")
     assert len(package.load(folder / "run.tlens").log) > 5
-    alone = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=60
-    )
+    alone = python(folder, "train.py", interpreter=warm.python())
+    assert alone.returncode == code
     assert program_lines(done.stderr) == alone.stderr.splitlines()
 
 

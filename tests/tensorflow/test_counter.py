@@ -7,9 +7,11 @@ from array import array
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from tensorlens.frameworks.tensorflow import cpu
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.tensorflow import cpu, inventory
 from tests.warm import python
 
 FLOAT = 4
@@ -279,3 +281,9 @@ def test_importing_tensorlens_imports_no_tensorflow():
     code = "import sys, tensorlens; tensorlens.MemReporter; tensorlens.record; tensorlens.profile\n"
     code += "print([name for name in ('tensorflow', 'keras', 'torch') if name in sys.modules])"
     assert run(code).stdout.strip() == "[]"
+
+
+def test_an_inventory_refuses_a_counter_that_there_is_not(monkeypatch):
+    monkeypatch.setenv("TENSORLENS_COUNTER", "nonsense")
+    with pytest.raises(UsageError, match="TENSORLENS_COUNTER=nonsense: choose one of"):
+        inventory.take()

@@ -1,4 +1,7 @@
-"""Run in a process of its own, with torch as Keras's backend; prints what was seen as JSON."""
+"""Run in a process of its own, with torch as Keras's backend; prints what was seen as JSON.
+
+Its arguments are the command of an interpreter, for the processes that estimates start.
+"""
 
 import contextlib
 import gc
@@ -17,7 +20,10 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+from tensorlens.estimating import worker  # noqa: E402
 from tests.aside import set_libraries_aside  # noqa: E402
+
+worker.interpreter = lambda: sys.argv[1:]
 
 X, Y = np.ones((12, 8), "float32"), np.ones((12, 2), "float32")
 SEEN = {}
@@ -321,6 +327,7 @@ def estimates():
     SEEN["estimate leaves"] = [same, own.optimizer.built, own.train_function]
     SEEN["estimate warns"] = [each.text for each in found.warnings]
     SEEN["estimate roles"] = dict(found.by_role)
+    SEEN["estimate imports"] = "tensorflow" in sys.modules
     found_with = tensorlens.estimate(attention(), optimizer="adam", loss="mse", **options)
     data = zeros((64, 100)), zeros((64, 2))
     SEEN["own"] = [found.peak_allocated, peak_of(own, *data)]

@@ -12,6 +12,8 @@ import textwrap
 import pytest
 from line_figures import ROOT
 
+from tests import warm
+
 HEAD = """
 import os, signal, sys, threading, time
 import tensorlens
@@ -23,17 +25,18 @@ def work(size=1000):
 
 """
 TITLE = "work  "
+PLAIN = (sys.executable,)
 
 
 @pytest.fixture
 def start(tmp_path):
     """Start a program of its own file; ``HEAD`` comes first."""
 
-    def start(code, *, head=HEAD, stdout=subprocess.PIPE, **environment):
+    def start(code, *, head=HEAD, stdout=subprocess.PIPE, interpreter=PLAIN, **environment):
         script = tmp_path / "program.py"
         script.write_text(head + textwrap.dedent(code))
         return subprocess.Popen(
-            [sys.executable, str(script)],
+            [*interpreter, str(script)],
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
@@ -58,6 +61,16 @@ def run(start):
         return process.returncode, out or "", err
 
     return run
+
+
+@pytest.fixture
+def run_warm(run):
+    """Run what is not about the interpreter's own end, which a fork is spared."""
+
+    def run_warm(code, **options):
+        return run(code, interpreter=warm.python(bare=True), **options)
+
+    return run_warm
 
 
 def tables(out, name="work"):
@@ -102,7 +115,8 @@ class TestEndings:
                 large = torch.empty(1 << 50)
                 return small, large
             allocate()
-            """
+            """,
+            interpreter=warm.python(),
         )
         assert status == 1
         (row,) = (line for line in out.splitlines() if "torch.empty(1 << 50)" in line)
@@ -190,14 +204,14 @@ class TestEndings:
 
 
 class TestWhatIsReported:
-    def test_never_called(self, run):
-        status, out, err = run("pass")
+    def test_never_called(self, run_warm):
+        status, out, err = run_warm("pass")
         assert (status, err) == (0, "")
         (line,) = (line for line in out.splitlines() if line.startswith("work"))
         assert line.endswith("never called")
 
-    def test_every_prints_fresh_figures(self, run):
-        _, out, err = run(
+    def test_every_prints_fresh_figures(self, run_warm):
+        _, out, err = run_warm(
             """
             @tensorlens.profile(every=2)
             def often(index):
@@ -231,8 +245,8 @@ class TestWhatIsReported:
         ]
         assert "raised ValueError: 4" in out
 
-    def test_the_rest_of_every_is_printed_at_exit(self, run):
-        _, out, _ = run(
+    def test_the_rest_of_every_is_printed_at_exit(self, run_warm):
+        _, out, _ = run_warm(
             """
             @tensorlens.profile(every=2)
             def often(): pass
@@ -245,8 +259,8 @@ class TestWhatIsReported:
         assert "2 calls" in before
         assert "1 call" in after
 
-    def test_two_profilers_at_once(self, run):
-        status, out, err = run(
+    def test_two_profilers_at_once(self, run_warm):
+        status, out, err = run_warm(
             """
             other = tensorlens.LineProfiler(work.__wrapped__)
             with other:
@@ -259,15 +273,15 @@ class TestWhatIsReported:
         assert out.startswith("1\n")
         assert "2 calls" in out
 
-    def test_a_stream_and_standard_error(self, run):
+    def test_a_stream_and_standard_error(self, run_warm):
         code = """
         @tensorlens.profile(stream=sys.stderr)
         def loud(): pass
         loud()
         """
-        _, out, err = run(code)
+        _, out, err = run_warm(code)
         assert (tables(out, "loud"), tables(err, "loud")) == (0, 1)
-        _, out, err = run("work()", TENSORLENS_STREAM="stderr")
+        _, out, err = run_warm("work()", TENSORLENS_STREAM="stderr")
         assert (out, tables(err)) == ("", 1)
 
 
@@ -310,8 +324,8 @@ class TestProcesses:
         assert "1 call" in worker
         assert "never called" in main
 
-    def test_a_pool(self, run):
-        status, out, err = run(
+    def test_a_pool(self, run_warm):
+        status, out, err = run_warm(
             """
             import multiprocessing
             if __name__ == "__main__":
@@ -330,8 +344,8 @@ class TestProcesses:
         assert sum(calls) == 8
         assert "never called" in out
 
-    def test_a_pool_that_is_terminated(self, run):
-        status, out, err = run(
+    def test_a_pool_that_is_terminated(self, run_warm):
+        status, out, err = run_warm(
             """
             import multiprocessing
             if __name__ == "__main__":
@@ -344,8 +358,8 @@ class TestProcesses:
         # a worker that ended by itself is terminated while it reports
         assert sum(int(count) for count in calls if count.isdigit()) == 8
 
-    def test_a_worker_that_fails_ends_as_before(self, run):
-        status, out, err = run(
+    def test_a_worker_that_fails_ends_as_before(self, run_warm):
+        status, out, err = run_warm(
             """
             import multiprocessing
             if __name__ == "__main__":
@@ -360,8 +374,8 @@ class TestProcesses:
         assert "\n1\n" in out
         assert err.count("Traceback") == 1
 
-    def test_a_terminated_worker(self, run):
-        status, out, err = run(
+    def test_a_terminated_worker(self, run_warm):
+        status, out, err = run_warm(
             """
             import multiprocessing
             def stay(queue):
@@ -403,12 +417,13 @@ class TestNowhereToPrint:
     @pytest.mark.parametrize("unbuffered", ["", "1"])
     def test_a_full_disk(self, start, before, unbuffered):
         ends = []
-        for enabled in ("0", "1"):
+        alone = HEAD.replace("import tensorlens", "").replace("@tensorlens.profile", "")
+        for head in (alone, HEAD):
             with open("/dev/full", "w") as full:  # noqa: PTH123
                 process = start(
                     f"work(); {before}; sys.exit(3)",
+                    head=head,
                     stdout=full,
-                    TENSORLENS=enabled,
                     PYTHONUNBUFFERED=unbuffered,
                 )
             ends.append((process.communicate(timeout=20)[1], process.returncode))
@@ -416,8 +431,8 @@ class TestNowhereToPrint:
         assert ends[0] == ends[1]
         assert before != "pass" or ends[1] == ("", 3)
 
-    def test_a_stream_of_the_program_that_fails(self, run):
-        status, out, err = run(
+    def test_a_stream_of_the_program_that_fails(self, run_warm):
+        status, out, err = run_warm(
             """
             class Broken:
                 def write(self, text):
@@ -432,8 +447,8 @@ class TestNowhereToPrint:
         assert (status, out.splitlines()[0]) == (3, "7")
         assert err == "tensorlens: no report: LookupError: no such place\n"
 
-    def test_an_encoding_without_our_signs(self, run):
-        status, out, err = run("work()", PYTHONIOENCODING="ascii")
+    def test_an_encoding_without_our_signs(self, run_warm):
+        status, out, err = run_warm("work()", PYTHONIOENCODING="ascii")
         assert (status, err) == (0, "")
         assert tables(out) == 1
 

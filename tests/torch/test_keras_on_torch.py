@@ -4,11 +4,12 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import warm
 
 if importlib.util.find_spec("keras") is None:
     pytest.skip("keras is not installed", allow_module_level=True)
@@ -27,17 +28,18 @@ TRAINABLE = {
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
-    environment = {**os.environ, "KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    root = str(Path(__file__).parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_BACKEND", "torch")
+        patch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+        interpreter = warm.python(fakes=True, keras=True)
+        done = subprocess.run(
+            [*interpreter, str(PROGRAM), *interpreter],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -204,6 +206,11 @@ def test_estimates_of_models_are_the_measured_peaks(seen: dict[str, Any]) -> Non
 
 def test_estimating_leaves_the_model_as_it_was(seen: dict[str, Any]) -> None:
     assert seen["estimate leaves"] == [True, False, None]
+
+
+def test_estimating_imports_no_tensorflow(seen: dict[str, Any]) -> None:
+    # Keras does, where it is installed, as soon as a model is serialized
+    assert seen["estimate imports"] is False
 
 
 def test_leaks_are_found_as_in_torch(seen: dict[str, Any]) -> None:

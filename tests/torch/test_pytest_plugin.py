@@ -1,6 +1,8 @@
 """The plugin of pytest: limits on what tests take and leave behind, and leak reports shown."""
 
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -31,10 +33,10 @@ def results(pytester, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
-    def run(source: str, *arguments: str, head: str = HEAD):
+    def run(source: str, *arguments: str, head: str = HEAD, interpreter: Sequence[str] = ()):
         pytester.makepyfile(head + source)
         given = ("-p", "tensorlens.integrations.pytest", "-p", "no:cacheprovider", *arguments)
-        return pytester.run(*warm.python(), "-m", "pytest", *given)
+        return pytester.run(*(interpreter or warm.python()), "-m", "pytest", *given)
 
     return run
 
@@ -253,6 +255,8 @@ def test_it():
     }
 """,
         head="",
+        # a warm one has all of tensorlens as soon as anything of it is imported
+        interpreter=[sys.executable],
     ).assert_outcomes(passed=1)
 
 

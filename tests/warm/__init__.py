@@ -1,9 +1,10 @@
 """Interpreters that have imported a framework already: what runs in one starts in no time.
 
 A test that runs programs puts ``python()`` where ``sys.executable`` stands. Each program has a
-process of its own as before, a fork of one that has done nothing but import; there the framework
-and what comes with it are not in ``sys.modules`` until the program imports them. What cannot be had
-in this way, such as options and variables of the interpreter, gets a fresh one.
+process of its own as before, a fork of one that has done nothing but import; there the framework,
+tensorlens, and what comes with each are not in ``sys.modules`` until the program imports them, and
+then all of it is. What cannot be had in this way, such as options and variables of the interpreter,
+gets a fresh one.
 """
 
 from __future__ import annotations
@@ -23,19 +24,32 @@ _HERE = Path(__file__).parent
 _IS_POSSIBLE = sys.platform.startswith("linux")
 
 
-def python(*, fakes: bool = False, device: bool = False, tensorflow: bool = False) -> list[str]:
+def python(
+    *,
+    bare: bool = False,
+    fakes: bool = False,
+    device: bool = False,
+    keras: bool = False,
+    tensorflow: bool = False,
+) -> list[str]:
     """Return the command of an interpreter, to be followed by a program and its arguments.
 
     Args:
+        bare: no framework comes with it, only tensorlens.
         fakes: torch comes with what it imports for the first fake tensor, and the garbage
             collector leaves all that out.
         device: it finds the CUDA device that is not there, which has to be loaded before it.
+        keras: with torch comes Keras, on the backend that the environment names.
         tensorflow: TensorFlow and Keras in torch's place, left out by the collector, too; not for
             what is about the interpreter's own end, which a fork is spared.
     """
     names: tuple[str, ...] = ("torch", "torch._dynamo") if fakes or device else ("torch",)
+    if keras:
+        names = (*names, "keras")
     if tensorflow:
         names = ("tensorflow", "keras")
+    if bare:
+        names = ()
     if not _IS_POSSIBLE:
         return [sys.executable]
     return [*_command(names, device, tuple(sorted(read_at_the_start(os.environ).items())))]

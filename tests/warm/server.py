@@ -57,7 +57,7 @@ class Stash(MetaPathFinder, Loader):
         name = module.__spec__.name
         module.__spec__ = self._specs[name]
         module.__loader__ = module.__spec__.loader
-        # a framework brings all with it; others come alone
+        # a framework brings all with it; others come with what is of them
         package = "" if name in self._roots else name.partition(".")[0]
         found = [each for each in self._modules if f"{each}.".startswith(package and f"{package}.")]
         for each in found:
@@ -78,16 +78,27 @@ def imported(names: list[str], device: bool) -> None:
         sys.path.pop(0)
     for name in names:
         importlib.import_module(name)
-    new = [name for name in sys.modules if name not in before]
-    for name in new:
-        if name.partition(".")[0] == "tensorlens":
-            del sys.modules[name]
-    third = [each for each in new if each in sys.modules and not is_of_python(each)]
+    for name in [each for each in sys.modules if each.startswith("tensorlens")]:
+        del sys.modules[name]
+    import_tensorlens()
+    third = [each for each in sys.modules if each not in before and not is_of_python(each)]
     sys.meta_path.insert(0, Stash(third, names))
     # so no fork has reason to look at all objects, whose pages it would have to copy
     gc.collect()
-    if names != ["torch"]:
+    if names not in ([], ["torch"]):
         gc.freeze()
+
+
+def import_tensorlens() -> None:
+    """Import what needs no framework: nothing of it is done when it is imported but definitions."""
+    sys.path.insert(0, str(ROOT))
+    tensorlens = importlib.import_module("tensorlens")
+    for name in tensorlens.__all__:
+        getattr(tensorlens, name)
+    for verb in importlib.import_module("tensorlens.cli").VERBS:
+        importlib.import_module(f"tensorlens.cli.{verb}")
+    importlib.import_module("tensorlens.render.text")
+    sys.path.pop(0)
 
 
 def is_of_python(name: str) -> bool:
@@ -144,8 +155,8 @@ class Program:
         else:
             sys.argv[:] = [kind, *rest]
             sys.path.insert(0, str(Path(kind).resolve().parent))
-            main.__file__ = name = kind
-            main.__loader__ = SourceFileLoader("__main__", kind)
+            main.__file__ = name = str(Path(kind).absolute())
+            main.__loader__ = SourceFileLoader("__main__", name)
             main.__cached__ = None
             source = Path(kind).read_bytes()
         return lambda: exec(compile(source, name, "exec", dont_inherit=True), main.__dict__)
@@ -162,8 +173,10 @@ def _renew_streams() -> None:
         old = getattr(sys, name)
         raw = io.FileIO(number, "rb" if number == 0 else "wb", closefd=False)
         raw.name = f"<{name}>"
-        writer = io.BufferedWriter(raw) if is_buffered else raw
-        buffer = io.BufferedReader(raw) if number == 0 else writer
+        if number == 0:
+            buffer = io.BufferedReader(raw)
+        else:
+            buffer = io.BufferedWriter(raw) if is_buffered else raw
         stream = io.TextIOWrapper(
             buffer,
             encoding or old.encoding,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence, Set
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +70,10 @@ def describe(
     given = {"optimizer": optimizer, "loss": loss, "run_eagerly": run_eagerly}
     given = {name: each for name, each in given.items() if each is not None}
     try:
-        made = {key: each for key, each in serialize(model).items() if key != "compile_config"}
-        made["config"] = _as_it_takes(type(model), made["config"])
-        compiled = {**model.get_compile_config(), **serialize(given)}
+        with _without_tensorflow():
+            made = {key: each for key, each in serialize(model).items() if key != "compile_config"}
+            made["config"] = _as_it_takes(type(model), made["config"])
+            compiled = {**model.get_compile_config(), **serialize(given)}
     except Exception as error:
         raise _cannot(model, error) from None
     if policy is not None:
@@ -102,7 +105,7 @@ def make_step(described: Described) -> Callable[[], None]:
     keras.config.set_dtype_policy(described.policy)
     deserialize = keras.saving.deserialize_keras_object
     try:
-        with keras.saving.custom_object_scope(dict(described.own)):
+        with _without_tensorflow(), keras.saving.custom_object_scope(dict(described.own)):
             model = deserialize(described.model, safe_mode=False)
             compiled = deserialize(described.compiled, safe_mode=False)
     except Exception as error:
@@ -119,6 +122,20 @@ def make_step(described: Described) -> Callable[[], None]:
         model.train_on_batch(inputs, targets)
 
     return step
+
+
+@contextlib.contextmanager
+def _without_tensorflow() -> Iterator[None]:
+    """Keep Keras from importing TensorFlow only to see that nothing serialized is of its types."""
+    lazy: Any = getattr(sys.modules.get("keras.src.utils.module_utils"), "tensorflow", None)
+    if "tensorflow" in sys.modules or getattr(lazy, "_available", True) is not None:
+        yield
+        return
+    lazy._available = False
+    try:
+        yield
+    finally:
+        lazy._available = None
 
 
 def _zeros(spec: Any) -> Any:
