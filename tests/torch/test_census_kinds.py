@@ -413,17 +413,24 @@ def mesh():
     distributed.destroy_process_group()
 
 
+def let_go_of_all_but(nbytes):
+    """Wait until gloo's threads have."""
+    end = time.monotonic() + 10
+    while install()[0].allocated() > nbytes and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 class TestDistributed:
     def test_dtensor(self, mesh):
         from torch.distributed.tensor import Shard, distribute_tensor
 
         before = install()[0].allocated()
         distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
-        end = time.monotonic() + 10
-        while install()[0].allocated() > before and time.monotonic() < end:
-            time.sleep(0.01)  # until gloo's threads have let go of it
+        let_go_of_all_but(before)
         since = Since()
+        before = install()[0].allocated()
         x = distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
+        let_go_of_all_but(before + 128)
         found = {name: each for name, each in since().items() if each.alias_of is None}
         assert shown(found) == {"x": (128, 128)}
         assert {each.note for each in found.values()} == {"local part of a DTensor (8, 4)"}
