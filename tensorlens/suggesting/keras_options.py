@@ -69,5 +69,5 @@ def _in_a_graph(simulation: Simulation) -> str:
     )
     return (
         "the step runs as a graph, and what of its operations comes first is decided as it runs:"
-        f" in likely orders the peaks are {ranges}; verify=True tells what they are here"
+        f" in likely orders the peaks are {ranges}"
     )

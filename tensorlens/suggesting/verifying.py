@@ -81,7 +81,7 @@ def _peak(outcome: Outcome) -> int | None:
 
     Where the peak depends on what runs first, the highest of a few is that of an unlucky one.
     """
-    return statistics.median_low(outcome.peaks) if outcome.peaks else outcome.peak_allocated
+    return statistics.median_high(outcome.peaks) if outcome.peaks else outcome.peak_allocated
 
 
 def _noise(found: Comparison) -> Iterator[str]:

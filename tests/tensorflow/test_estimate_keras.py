@@ -17,6 +17,8 @@ import tensorlens
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.tensorflow.cpu import cpu_counter
 from tensorlens.frameworks.tensorflow.estimate import tracing
+from tensorlens.frameworks.tensorflow.estimate.asked import Asked
+from tensorlens.frameworks.tensorflow.estimate.optimizing import optimized
 from tensorlens.frameworks.tensorflow.estimate.twins import StepGraph
 from tensorlens.units import format_bytes
 from tests.tensorflow.estimate_models import (
@@ -68,6 +70,17 @@ def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
     assert found.peak_allocated == pytest.approx(median(peaks), rel=0.03)
     assert found.allocated.low <= min(peaks)
     assert max(peaks) <= found.allocated.high
+
+
+def test_loops_begin_before_all_that_they_read_is_there():
+    # as core/common_runtime/lower_while_op.cc lowers a loop that comes after no other operation
+    model = keras.Sequential([keras.Input((3, 2)), layers.LSTM(4), layers.Dense(1)])
+    traced = tracing.trace(model, Asked(2, device="cpu", optimizer="sgd", loss="mse"))
+    nodes = optimized(traced, in_order=False)
+    loops = {node.attrs["frame_name"] for node in nodes if node.op == "Enter"}
+    assert len(loops) == 2
+    assert not [node.name for node in nodes if node.op == "Enter" and node.controls]
+    assert not [node.name for node in nodes if "input_control_node" in node.name]
 
 
 def test_as_many_threads_are_assumed_as_tensorflow_takes(monkeypatch):

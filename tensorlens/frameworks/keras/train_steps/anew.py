@@ -127,15 +127,28 @@ def make_step(described: Described) -> Callable[[], None]:
 @contextlib.contextmanager
 def _without_tensorflow() -> Iterator[None]:
     """Keep Keras from importing TensorFlow only to see that nothing serialized is of its types."""
-    lazy: Any = getattr(sys.modules.get("keras.src.utils.module_utils"), "tensorflow", None)
-    if "tensorflow" in sys.modules or getattr(lazy, "_available", True) is not None:
+    library: Any = sys.modules.get("keras.src.saving.serialization_lib")
+    lazy = getattr(library, "tf", None)
+    if lazy is None or "tensorflow" in sys.modules:
         yield
         return
-    lazy._available = False
+    library.tf = _NotAsked(lazy)
     try:
         yield
     finally:
-        lazy._available = None
+        library.tf = lazy
+
+
+class _NotAsked:
+    """Stands for a module that is imported when used, and is not asked whether it is there."""
+
+    available = False
+
+    def __init__(self, lazy: Any) -> None:
+        self._lazy = lazy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lazy, name)
 
 
 def _zeros(spec: Any) -> Any:

@@ -47,8 +47,12 @@ def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
     )
     kept = _add_returns(definition, graph, names)
     kept += [op.name for op in graph.control_outputs]
-    states = [node.name for node in definition.node if _has_state(node.op)]
-    return names, [*kept, *arguments, *states]
+    return names, [*kept, *arguments, *states_of(definition)]
+
+
+def states_of(definition: Any) -> list[str]:
+    """Return the names of the operations that have a state."""
+    return [node.name for node in definition.node if _has_state(node.op)]
 
 
 def set_nodes(definition: Any, ordered: Sequence[Any]) -> None:

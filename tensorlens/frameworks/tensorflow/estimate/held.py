@@ -66,9 +66,18 @@ class Items(Held):
 
 
 class Value:
-    """What an operation hands on: where its bytes are, and its number if it is a known one."""
+    """What an operation hands on: where its bytes are, and its number if it is a known one.
 
-    __slots__ = ("held", "number", "shape", "variable")
+    Args:
+        held: where its bytes are.
+        shape: None where it is not known.
+        number: of a scalar.
+        variable: whose handle it is.
+        part: its own bytes, where ``held`` has more than these; None: all of them are its own.
+        numbers: of a constant with a few.
+    """
+
+    __slots__ = ("_part", "held", "number", "numbers", "shape", "variable")
 
     def __init__(
         self,
@@ -76,13 +85,23 @@ class Value:
         shape: Shape | None = None,
         number: Any = None,
         variable: str | None = None,
+        *,
+        part: int | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         self.held, self.shape, self.number, self.variable = held, shape, number, variable
+        self._part, self.numbers = part, numbers
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer; 0 without one."""
-        return self.held.nbytes if isinstance(self.held, Buffer) else 0
+        """Its bytes; 0 without a buffer."""
+        if not isinstance(self.held, Buffer):
+            return 0
+        return self.held.nbytes if self._part is None else self._part
+
+    def shaped(self, shape: Shape | None) -> Value:
+        """Return the same, as another operation hands it on."""
+        return Value(self.held, shape or self.shape, self.number, self.variable, part=self._part)
 
 
 NOTHING = Value()

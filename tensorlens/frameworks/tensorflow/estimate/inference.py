@@ -79,5 +79,9 @@ _RULES: Mapping[str, Rule] = {
     "BiasAddGrad": _last,
     "Split": _split,
     "BroadcastGradientArgs": _small,
-    **dict.fromkeys(("ZerosLike", "OnesLike", "Cast", "BiasAdd"), _same),
+    **dict.fromkeys(("ZerosLike", "OnesLike", "Cast", "BiasAdd", "Cumsum", "Cumprod"), _same),
+    **dict.fromkeys(
+        ("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"), _same
+    ),
+    **dict.fromkeys(("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub"), _same),
 }

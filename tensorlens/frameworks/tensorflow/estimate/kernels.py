@@ -133,15 +133,14 @@ class Machine:
         if op in lists.ARITHMETIC and any(isinstance(each.held, Items) for each in values):
             return lists.ARITHMETIC[op](self, node, values)
         if op in ALIASES or is_alias(node, values):
-            return [self._same(node, values[place]) for place in range(len(node.outputs))]
+            return [
+                value.shaped(output.shape)
+                for value, output in zip(values, node.outputs, strict=False)
+            ]
         whole = viewed(node, values)
         if whole is not None:
-            return [Value(whole.held, output.shape) for output in node.outputs]
+            return [Value(whole.held, output.shape, part=output.nbytes) for output in node.outputs]
         return self._computed(node, values)
-
-    def _same(self, node: Node, value: Value) -> Value:
-        shape = node.outputs[0].shape
-        return Value(value.held, shape or value.shape, value.number, value.variable)
 
     def _computed(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
         number = computed(node.op, [value.number for value in values])
@@ -156,7 +155,7 @@ class Machine:
                 held = self._forwarded(_FORWARDS[slot].get(node.op, ()), values, nbytes)
             if held is None:
                 held = self.allocate(nbytes)
-            made.append(Value(held, shape, number if slot == 0 else None))
+            made.append(Value(held, shape, number if slot == 0 else None, part=nbytes))
         return made
 
     def _forwarded(
@@ -167,7 +166,8 @@ class Machine:
             if place >= len(values):
                 break
             held = values[place].held
-            if isinstance(held, Buffer) and held.refs == 1 and held.nbytes == nbytes and nbytes:
+            is_alone = isinstance(held, Buffer) and held.refs == 1
+            if is_alone and nbytes and values[place].nbytes == nbytes:
                 return held
         return None
 
@@ -185,7 +185,7 @@ def _constant(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence
     known = machine._constants.get(node.number)
     if known is None:
         output = node.outputs[0]
-        known = Value(None, output.shape, node.value)
+        known = Value(None, output.shape, node.value, numbers=node.values)
         machine._constants[node.number] = known
     return [known]
 
@@ -200,16 +200,16 @@ def _handle(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[V
 
 def _read(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
     found = machine.variables.get(values[0].variable or "")
-    return [NOTHING if found is None else Value(found.held, found.shape)]
+    return [NOTHING if found is None else found.shaped(None)]
 
 
 def _assign(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
     handle, value = values
     name = handle.variable or ""
     held = value.held
-    if not (isinstance(held, Buffer) and held.refs == 1):
-        held = machine.allocate(value.nbytes)
-    new = keep(Value(held, value.shape))
+    is_alone = isinstance(held, Buffer) and held.refs == 1
+    new = value.shaped(None) if is_alone else Value(machine.allocate(value.nbytes), value.shape)
+    keep(new)
     old = machine.variables.get(name)
     machine.variables[name] = new
     if old is not None:
@@ -231,13 +231,13 @@ def _switch(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[V
     data, condition = values
     if condition.number is None:
         machine._unknown(node)
-    data = Value(data.held, data.shape, data.number, data.variable)
+    data = data.shaped(None)
     return [NOTHING, data] if condition.number in (None, True) else [data, NOTHING]
 
 
 def _merge(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
     value = values[0] if values else NOTHING
-    return [Value(value.held, value.shape, value.number, value.variable), NOTHING]
+    return [value.shaped(None), NOTHING]
 
 
 _SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value]]] = {

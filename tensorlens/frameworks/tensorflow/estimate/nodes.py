@@ -50,7 +50,9 @@ class Node:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     """Plain values only: integers, texts, booleans, lists of them."""
     value: Any = None
-    """A constant's number, where it is a scalar of integers or truth, or a tuple of a few."""
+    """A constant's number, where it is a scalar of integers or truth."""
+    values: Sequence[int] | None = None
+    """A constant's numbers, where there are a few in a row."""
     consumers: list[tuple[int, int, int]] = field(default_factory=list)
     """Output, operation and input that reads it; output -1 where it only comes first."""
 

@@ -28,8 +28,6 @@ _SAME = frozenset(("Identity", "Enter", "Exit", "NextIteration", "LoopCond", "Ca
 
 def computed(op: str, numbers: Sequence[Any]) -> Any:
     """Return the scalar that an operation makes of scalars; None where it is not known."""
-    if any(isinstance(number, tuple) for number in numbers):
-        return None
     if op in _TWO and len(numbers) == 2 and None not in numbers:
         try:
             return _TWO[op](*numbers)

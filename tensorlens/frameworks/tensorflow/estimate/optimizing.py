@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from bisect import bisect
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -11,19 +13,18 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import tf_optimizer
 
-from tensorlens.frameworks.tensorflow.estimate.bodies import as_body, set_nodes
+from tensorlens.frameworks.tensorflow.estimate.bodies import as_body, set_nodes, states_of
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, Shape, connect
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLAIN = ("s", "i", "f", "b")
-_LOOPS = "While"
-_BODY = "/body/_"
-"""In the name of an operation: what was inlined of a loop's body."""
-_MIXING = (
-    *("loop_optimization", "dependency_optimization", "arithmetic_optimization", "remapping"),
-    *("shape_optimization", "common_subgraph_elimination", "layout_optimizer"),
-)
+_LOOPS = ("While", "StatelessWhile")
+_WAITS = "/LoopControlInputs/_"
+_BEGINS = re.compile(r"/(cond|body)/_\d+/input_control_node/_\d+$")
+"""In the names of what a loop, and each run of its condition and of its body, waits for."""
+_RUNS = "/loop_body_control/_"
+_NUMBER = re.compile(r"(?<=/_)\d+(?=[/:]|_switch|$)")
 _FUSING = ("remapping",)
 _TRAIN = "train_op"
 _FEW = 16
@@ -68,13 +69,75 @@ def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
 
 def _optimized(given: Any, in_order: bool, without: Sequence[str]) -> list[Node]:
     names = [node.name for node in given.graph_def.node]
+    loops = [node for node in given.graph_def.node if node.op in _LOOPS]
+    if loops:
+        given = _lowered(given, loops)
     found = tf_optimizer.OptimizeGraph(_settings(without), given, verbose=False)
-    if any(node.op == _LOOPS for node in given.graph_def.node):
-        inlined = tf_optimizer.OptimizeGraph(_settings(_MIXING), given, verbose=False)
-        _sort_bodies(found, [node.name for node in inlined.node])
     if in_order:
         _sort(found, names)
     return nodes_of(found)
+
+
+def _lowered(given: Any, loops: Sequence[Any]) -> Any:
+    """Return a graph in which loops are what an executor runs.
+
+    TensorFlow lowers the loops of a function before it optimizes it, and nothing keeps one from
+    beginning before all that it reads is there (``core/common_runtime/lower_functional_ops.cc``,
+    ``lower_while_op.cc``). Grappler lowers with the same code, but lets a loop that reads variables
+    wait, and each run of its condition and of its body (``AddStrictInputSemantics`` in
+    ``core/grappler/optimizers/function_optimizer.cc``): that is undone here, to the numbers in the
+    names, after which Grappler sorts.
+    """
+    lowered = type(given)()
+    lowered.CopyFrom(given)
+    kept = lowered.collection_def[_TRAIN].node_list.value
+    gone = {loop.name for loop in loops}
+    names = [name for name in kept if name not in gone]
+    kept[:] = names
+    settings = _settings()
+    options = settings.graph_options.rewrite_options
+    options.optimizers.append("function")
+    options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    options.disable_model_pruning = True
+    graph = tf_optimizer.OptimizeGraph(settings, lowered, verbose=False)
+    free = {loop.name for loop in loops if not any(text[0] == "^" for text in loop.input)}
+    _let_begin(graph, free)
+    lowered.graph_def.CopyFrom(graph)
+    kept.extend(name for name in states_of(graph) if name not in names)
+    return lowered
+
+
+def _let_begin(graph: Any, free: Collection[str]) -> None:
+    """Have loops and what runs in them wait for nothing but what TensorFlow lets them wait for.
+
+    Args:
+        graph: with lowered loops, changed in place.
+        free: loops that come after no other operation.
+    """
+    ops = {node.name: node.op for node in graph.node}
+    waits = {name for name in ops if _WAITS in name and name.rpartition(_WAITS)[0] in free}
+    numbers = sorted(int(name.rpartition(_WAITS)[2]) for name in waits)
+
+    def renamed(text: str) -> str:
+        return _NUMBER.sub(lambda each: str(int(each[0]) - bisect(numbers, int(each[0]))), text)
+
+    nodes = [node for node in graph.node if node.name not in waits]
+    for node in nodes:
+        texts = [text for text in node.input if text[1:] not in waits]
+        began = _first(texts, ops) if _BEGINS.search(node.name) else texts
+        node.name = renamed(node.name)
+        node.input[:] = [renamed(text) for text in began]
+    made = [node.SerializeToString() for node in nodes]
+    del graph.node[:]
+    for text in made:
+        graph.node.add().ParseFromString(text)
+
+
+def _first(texts: Sequence[str], ops: Mapping[str, str]) -> Sequence[str]:
+    """Return what begins a run: of a body the loop's condition, of a condition a value of it."""
+    conditions = [text for text in texts if _RUNS in text]
+    values = [text for text in texts if ops[text[1:]] == "Merge"]
+    return conditions or sorted(values, key=lambda text: int(text.rpartition("_")[2]))[:1] or texts
 
 
 def _settings(without: Sequence[str] = ()) -> Any:
@@ -84,28 +147,6 @@ def _settings(without: Sequence[str] = ()) -> Any:
     for each in without:
         setattr(options, each, rewriter_config_pb2.RewriterConfig.OFF)
     return settings
-
-
-def _sort_bodies(found: Any, names: Sequence[str]) -> None:
-    """Sort the operations of each loop's body as they were once they were inlined.
-
-    What else is optimized mixes them up, in a way that depends on the rest of the graph; in the
-    graph that TensorFlow runs they are in this order (seen in partition graphs of 2.21).
-    """
-    ranks = {name: rank for rank, name in enumerate(names)}
-    places: dict[str, list[int]] = {}
-    for place, node in enumerate(found.node):
-        body, marked, _ = node.name.rpartition(_BODY)
-        if marked and node.name in ranks:
-            places.setdefault(body, []).append(place)
-    texts = [node.SerializeToString() for node in found.node]
-    for each in places.values():
-        ordered = sorted(each, key=lambda place: ranks[found.node[place].name])
-        moved = [texts[place] for place in ordered]
-        for place, text in zip(each, moved, strict=True):
-            texts[place] = text
-    for node, text in zip(found.node, texts, strict=True):
-        node.ParseFromString(text)
 
 
 def _sort(found: Any, traced: Sequence[str]) -> None:
@@ -177,18 +218,18 @@ def _node(number: int, node: Any, numbers: Mapping[str, int], outputs: Sequence[
             inputs.append((numbers[name], int(slot or 0)))
     attrs = {key: _plain(value) for key, value in node.attr.items() if key != "value"}
     made = [Output(output.dtype.name, _shape(output.shape)) for output in outputs]
-    constant = _constant(node, made[0]) if node.op == "Const" else None
-    return Node(number, node.name, node.op, inputs, controls, made, attrs, constant)
+    found = _constant(node, made[0]) if node.op == "Const" else None
+    scalar, row = (None, tuple(found)) if isinstance(found, list) else (found, None)
+    return Node(number, node.name, node.op, inputs, controls, made, attrs, scalar, row)
 
 
 def _constant(node: Any, made: Output) -> Any:
-    """Return the number of a scalar, or those of a few; None of what decides nothing."""
+    """Return the number of a scalar, or a list of a few; None of what decides nothing."""
     if made.dtype not in ("int32", "int64", "bool") or made.shape is None or len(made.shape) > 1:
         return None
     if prod(made.shape) > _FEW:
         return None
-    found = tf.make_ndarray(node.attr["value"].tensor).tolist()
-    return tuple(found) if isinstance(found, list) else found
+    return tf.make_ndarray(node.attr["value"].tensor).tolist()
 
 
 def _shape(shape: Any) -> Shape | None:

@@ -73,20 +73,21 @@ def is_alias(node: Node, values: Sequence[Value]) -> bool:
     if node.op in ("Sum", "Mean", "Max", "Min", "Prod"):
         return prod(made) == prod(given)
     if node.op == "Transpose":
-        return _keeps_order(given, made)
+        return _keeps_order(given, values[1].numbers)
     if node.op == "ConcatV2":
         return made == given and len(node.inputs) == 2
     return node.op in ("Tile", "BroadcastTo", "Slice") and made == given
 
 
-def _keeps_order(given: Shape, made: Shape) -> bool:
-    """Tell whether only extents of 1 change places; of equal extents nobody knows which is which.
+def _keeps_order(given: Shape, order: Sequence[int] | None) -> bool:
+    """Tell whether only extents of 1 change places.
 
     ``NonSingletonDimensionsAlign`` in ``core/kernels/transpose_op.cc``.
     """
-    extents = [extent for extent in given if extent != 1]
-    are_told_apart = len(set(extents)) == len(extents)
-    return are_told_apart and extents == [extent for extent in made if extent != 1]
+    if order is None or len(order) != len(given):
+        return False
+    moved = [place for place in order if given[place] != 1]
+    return moved == sorted(moved)
 
 
 def viewed(node: Node, values: Sequence[Value]) -> Value | None:
@@ -126,8 +127,11 @@ def _of_slice(node: Node, values: Sequence[Value]) -> Value | None:
 
 
 def _of_strided_slice(node: Node, values: Sequence[Value]) -> Value | None:
-    strides = values[3].number
-    return values[0] if isinstance(strides, tuple) and set(strides) == {1} else None
+    strides = values[3].numbers
+    # in the first axis alone an index may take the place of a range
+    is_of_rows = node.attrs.get("shrink_axis_mask", 0) in (0, 1)
+    is_of_rows = is_of_rows and not node.attrs.get("new_axis_mask", 0)
+    return values[0] if is_of_rows and strides is not None and set(strides) == {1} else None
 
 
 _VIEWS: Mapping[str, Callable[[Node, Sequence[Value]], Value | None]] = {
