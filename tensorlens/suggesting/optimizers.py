@@ -27,17 +27,20 @@ def without_state(scene: Scene) -> Iterator[Candidate]:
     state = _state(scene)
     if not state:
         return
-    made = () if scene.facts is None else scene.facts.optimizers
     replay = scene.replay()
     for row in {*state, *_of_steps(scene)}:
         replay.remove(row)
-    largest = max((each.largest for each in made if each.decays), default=0)
+    largest = max((each.largest for each in scene.optimizers if each.decays), default=0)
     for span in scene.updates if largest else ():
         replay.insert(span.begin, (largest, -largest))
-    momentum = any(each.momentum for each in made if each.kind in _STATELESS)
-    kinds = {each.kind for each in made}
+    kinds = {each.kind for each in scene.optimizers}
     code = "torch.optim.SGD(model.parameters(), lr=...)"
-    yield plain_sgd(code, momentum, kinds, replay.peak()[0])
+    yield plain_sgd(code, has_momentum(scene), kinds, replay.peak()[0])
+
+
+def has_momentum(scene: Scene) -> bool:
+    """Tell whether it is SGD already, which keeps momentum."""
+    return any(each.momentum for each in scene.optimizers if each.kind in _STATELESS)
 
 
 def plain_sgd(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from tensorlens.frameworks.step_facts import StepFacts
+from tensorlens.frameworks.step_facts import MadeOptimizer, StepFacts
 from tensorlens.recording.devices import chosen, device_peak
 from tensorlens.recording.instants import roles_of
 from tensorlens.recording.study import study
@@ -60,6 +60,11 @@ class Scene:
         self.study = study(recording)
         self.roles = roles_of(recording)
         self.peak, self.peak_row = device_peak(recording, self.device)
+
+    @property
+    def optimizers(self) -> Sequence[MadeOptimizer]:
+        """Those of the program, where it told of them."""
+        return () if self.facts is None else self.facts.optimizers
 
     @cached_property
     def host_peak(self) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from tensorlens.frameworks.step_facts import MadeOptimizer
 from tensorlens.records.events import ALLOC
 from tensorlens.records.suggestions import SIMULATED
 from tensorlens.suggesting.candidates import Candidate
-from tensorlens.suggesting.optimizers import plain_sgd
+from tensorlens.suggesting.optimizers import has_momentum, plain_sgd
 from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene, Span
 
@@ -43,7 +42,7 @@ def is_left_to_simulation(scene: Scene) -> bool:
     facts = scene.facts
     if facts is None or facts.is_whole or not (facts.is_graph and facts.is_compiled):
         return False
-    return bool(_state(scene)) and not _has_momentum(scene)
+    return bool(_state(scene)) and not has_momentum(scene)
 
 
 def simulated_sgd(scene: Scene, peak: int) -> Candidate:
@@ -56,25 +55,16 @@ def replayed_sgd(scene: Scene) -> Iterator[Candidate]:
     state = _state(scene)
     if not state:
         return
-    made = _made(scene)
     replay = scene.replay()
-    if not any(each.does_more for each in made) and _is_all_known(scene, state):
+    if not any(each.does_more for each in scene.optimizers) and _is_all_known(scene, state):
         _remove(scene, replay)
     else:
         replay.add(-state, scene.steps[0].begin, len(scene.log))
-    yield plain_sgd(_CODE, _has_momentum(scene), _kinds(scene), replay.peak()[0])
-
-
-def _made(scene: Scene) -> Sequence[MadeOptimizer]:
-    return () if scene.facts is None else scene.facts.optimizers
-
-
-def _has_momentum(scene: Scene) -> bool:
-    return any(each.momentum for each in _made(scene) if each.kind == "SGD")
+    yield plain_sgd(_CODE, has_momentum(scene), _kinds(scene), replay.peak()[0])
 
 
 def _kinds(scene: Scene) -> set[str]:
-    return {each.kind for each in _made(scene) if each.state}
+    return {each.kind for each in scene.optimizers if each.state}
 
 
 def _state(scene: Scene) -> int:
@@ -109,7 +99,7 @@ def _remove(scene: Scene, replay: Replay) -> None:
     for row in gone:
         replay.remove(row)
     facts = scene.facts
-    largest = 0 if facts is None else max((each.largest for each in facts.optimizers), default=0)
+    largest = max((each.largest for each in scene.optimizers), default=0)
     for span in scene.updates:
         replay.insert(span.begin, (largest, -largest))
     if facts is not None and facts.scattered:

@@ -69,19 +69,16 @@ def _split(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) 
     return tuple(sizes)
 
 
-def _small(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
-    return shapes[0]
-
+_LIKE_THE_FIRST = (
+    *("ZerosLike", "OnesLike", "Cast", "BiasAdd", "Cumsum", "Cumprod", "BroadcastGradientArgs"),
+    *("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"),
+    *("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub"),
+)
 
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "_FusedMatMul"), _product),
     "ConcatV2": _joined,
     "BiasAddGrad": _last,
     "Split": _split,
-    "BroadcastGradientArgs": _small,
-    **dict.fromkeys(("ZerosLike", "OnesLike", "Cast", "BiasAdd", "Cumsum", "Cumprod"), _same),
-    **dict.fromkeys(
-        ("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"), _same
-    ),
-    **dict.fromkeys(("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub"), _same),
+    **dict.fromkeys(_LIKE_THE_FIRST, _same),
 }

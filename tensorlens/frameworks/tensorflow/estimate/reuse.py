@@ -97,8 +97,8 @@ def viewed(node: Node, values: Sequence[Value]) -> Value | None:
     ``IsDim0SliceAligned`` of ``core/framework/tensor.h``).
     """
     rule = _VIEWS.get(node.op)
-    made = [output.shape for output in node.outputs]
-    if rule is None or not made or None in made:
+    made = [output.shape for output in node.outputs if output.shape is not None]
+    if rule is None or not made or len(made) < len(node.outputs):
         return None
     source = rule(node, values)
     if source is None or not source.shape:
@@ -106,8 +106,7 @@ def viewed(node: Node, values: Sequence[Value]) -> Value | None:
     inner = source.shape[1:]
     if prod(inner) * ITEM_SIZES.get(node.outputs[0].dtype, 0) % _ALIGNMENT:
         return None
-    are_rows = all(shape is not None and shape in (inner, (*shape[:1], *inner)) for shape in made)
-    return source if are_rows else None
+    return source if all(shape in (inner, (*shape[:1], *inner)) for shape in made) else None
 
 
 def _of_split(node: Node, values: Sequence[Value]) -> Value | None:
