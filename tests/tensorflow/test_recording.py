@@ -97,11 +97,14 @@ def test_eager_gradients_go_to_their_forward_lines():
         with tf.GradientTape() as tape:
             hidden = tf.matmul(value, weight)  # eager product
             loss = tf.tanh(hidden)  # eager tanh
-        kept = tape.gradient(loss, weight)
+        kept = tape.gradient(loss, weight)  # eager gradient
     costs = {at(cost.line): cost.nbytes for cost in recording.backward("cpu")}
-    assert costs[line_of("# eager " + "product")] == 64 * 32 * FLOAT
-    # tanh's gradient; and the ones that backward begins with, which belong to no operation
-    assert costs[line_of("# eager " + "tanh")] == 16 * 32 * FLOAT
+    assert costs == {
+        line_of("# eager " + "product"): 64 * 32 * FLOAT,
+        line_of("# eager " + "tanh"): 16 * 32 * FLOAT,
+        # the ones that backward begins with, which belong to no operation, and their shape
+        line_of("# eager " + "gradient"): 16 * 32 * FLOAT + 2 * 4,
+    }
     assert kept.shape == (64, 32)
 
 

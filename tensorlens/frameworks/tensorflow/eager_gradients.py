@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from array import array
 from bisect import bisect_right
 from collections import deque
@@ -178,21 +177,21 @@ def _nbytes(gradients: Sequence[Any]) -> int:
 
 
 _lock = threading.RLock()
-_listeners: weakref.WeakSet[EagerGradients] = weakref.WeakSet()
+_listeners: tuple[EagerGradients, ...] = ()
 
 
 def _listen(listener: EagerGradients) -> Callable[[], None]:
+    global _listeners
     with _lock:
-        if not _listeners:
-            pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
-        _listeners.add(listener)
+        _listeners = (*_listeners, listener)
+        pywrap_tfe.TFE_Py_RegisterGradientFunction(_gradient_function)
 
     def stop() -> None:
+        global _listeners
         with _lock:
-            if listener in _listeners:
-                _listeners.discard(listener)
-                if not _listeners:
-                    pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
+            _listeners = tuple(each for each in _listeners if each is not listener)
+            if not _listeners:
+                pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
     return stop
 
@@ -202,7 +201,7 @@ def _gradient_function(op_name: Any, *arguments: Any) -> Any:
     result = backprop._gradient_function(op_name, *arguments)
     try:
         # (attributes, number of inputs, inputs, outputs, gradients, ...)
-        for each in [*_listeners]:
+        for each in _listeners:
             each.note(begin, str(op_name), arguments[3], arguments[4])
     except Exception:
         # the program goes on whatever happens in here
