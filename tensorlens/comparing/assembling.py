@@ -53,6 +53,9 @@ def measured_outcome(
         beyond=beyond,
         held_ahead=max((each.held_ahead for each in runs if each.held_ahead), default=None),
         peaks=peaks,
+        step_peaks=tuple(
+            statistics.median_high(each.step_peaks) for each in runs if each.step_peaks
+        ),
         seconds=tuple(statistics.median(each.seconds) for each in runs if each.seconds),
         losses=() if first.losses is None else finite(first.losses),
         notes=first.notes,

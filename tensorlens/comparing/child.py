@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tensorlens.frameworks.torch.fake.failing import failure
-from tensorlens.frameworks.torch.fake.jobs import Progress
 from tensorlens.frameworks.trials import (
     CANNOT,
     FAILED,
@@ -84,7 +83,7 @@ def _run(trial: Trial, source: BinaryIO, target: BinaryIO) -> None:
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            answer: Message = run(trial, lambda done: _send(target, Progress(done)))
+            answer: Message = run(trial)
     except CannotApply as error:
         answer = Trouble(CANNOT, str(error))
     except BaseException as error:

@@ -18,7 +18,6 @@ from typing import Any
 from tensorlens.comparing.child import FORKS, Began, Ended
 from tensorlens.errors import UsageError
 from tensorlens.estimating.worker import interpreter
-from tensorlens.frameworks.torch.fake.jobs import Progress
 from tensorlens.frameworks.trials import FAILED, Measured, Result, Trial, Trouble
 from tensorlens.records.traces import Trace
 
@@ -160,7 +159,7 @@ class _Nursery:
                 elif isinstance(message, Ended):
                     self._pid = None
                     return result or self._ended(trial, message.code, begin)
-                elif not isinstance(message, Progress):
+                else:
                     result = message
                     if not FORKS:
                         return result

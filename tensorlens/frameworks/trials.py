@@ -1,7 +1,7 @@
 """One option tried in a process of its own: what is asked of a framework, and what it answers.
 
 The seam for frameworks: a module in :data:`OPTIONS` has ``catalogue() -> Catalogue``, which
-imports no framework, ``prepare()``, which imports what trials need, and ``run(trial, tell) ->
+imports no framework, ``prepare()``, which imports what trials need, and ``run(trial) ->
 Measured``, which the process calls; where a trial may be estimated so, ``trace(trial) -> Trace``.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.torch.fake.jobs import Failure, Program, Progress
+from tensorlens.frameworks.torch.fake.jobs import Failure, Program
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Trace
 
@@ -102,6 +102,9 @@ class Measured:
     """Of every step; None where ``step()`` returns none."""
     held_ahead: int | None = None
     """What loaders with workers hold when their queues are full."""
+    step_peaks: tuple[int, ...] = ()
+    """What would have been the peak with set-up and one step alone, for each step after the
+    warm-up; of TensorFlow's CPU allocator, of others empty."""
     notes: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     """Figure to why it is not known."""
@@ -119,9 +122,9 @@ class Trouble:
 
 
 Result = Measured | Trouble
-Message = Progress | Result | Trace
+Message = Result | Trace
 
-__all__ = ["Failure", "Measured", "Program", "Progress", "Result", "Trial", "Trouble"]
+__all__ = ["Failure", "Measured", "Program", "Result", "Trial", "Trouble"]
 
 
 def catalogue(framework: str) -> Catalogue:
@@ -135,13 +138,8 @@ def prepare(framework: str) -> None:
     importlib.import_module(OPTIONS[framework]).prepare()
 
 
-def run(trial: Trial, tell: Callable[[int], None]) -> Result | Trace:
-    """Run or trace a trial in this process.
-
-    Args:
-        trial: what to run.
-        tell: called with the number of steps done.
-    """
+def run(trial: Trial) -> Result | Trace:
+    """Run or trace a trial in this process."""
     module = importlib.import_module(OPTIONS[trial.framework])
-    result: Result | Trace = module.trace(trial) if trial.is_traced else module.run(trial, tell)
+    result: Result | Trace = module.trace(trial) if trial.is_traced else module.run(trial)
     return result

@@ -61,6 +61,9 @@ class Outcome:
     of the host, beside the peak. None where there are none."""
     peaks: tuple[int, ...] = ()
     """Peak allocated of each repeat."""
+    step_peaks: tuple[int, ...] = ()
+    """Peak allocated of set-up and one step, the median in each repeat; empty where peaks of single
+    steps are not told: they are of TensorFlow on a CPU."""
     seconds: tuple[float, ...] = ()
     """Of one step, the median in each repeat."""
     losses: tuple[float | None, ...] = ()

@@ -16,7 +16,7 @@ from tensorlens.estimating.worker import ProgramFailed
 from tensorlens.frameworks.step_facts import StepFacts
 from tensorlens.frameworks.torch.fake.jobs import Failure
 from tensorlens.recording.devices import dropped_peak
-from tensorlens.records.comparisons import Outcome, texts
+from tensorlens.records.comparisons import Comparison, Outcome, texts
 from tensorlens.records.recordings import Recording
 from tensorlens.records.suggestions import Suggestion, Suggestions
 from tensorlens.suggesting.candidates import Candidate, Finder
@@ -44,6 +44,10 @@ WORTH = 0.01
 """A change is told when it saves at least this part of the peak, or, where its bytes are beside
 the peak, of what the host holds at most."""
 _GRAPH_REPEATS = 3
+_GRAPH_STEPS, _SHORT_STEPS, _SHORT = 10, 30, 0.2
+"""Of a graph, how many steps are measured; of steps below so many seconds more, after as many that
+warm up. At first threads disturb each other: the dozen first steps of 3 ms had higher peaks than
+the hundreds after them."""
 
 _FINDERS: dict[str, tuple[Finder, ...]] = {
     TORCH: (
@@ -92,10 +96,10 @@ def suggest(
             the CPU where none is used; of a recording, the one with the highest peak.
         batch: what ``make_step`` is called with; None: nothing.
         warmup: steps before those that are timed where changes are verified.
-        steps: steps that follow.
+        steps: steps that follow. A graph of TensorFlow, whose order is another each time, has more
+            of both where changes are verified: the peak of its median step counts.
         repeats: how often each change is run where changes are verified; of several peaks the
-            median counts. By default once, and a graph of TensorFlow, whose order is another each
-            time, three times.
+            median counts. By default once, and such a graph three times.
         arguments: keyword arguments of ``make_step``.
         timeout: seconds after which a process is ended.
         framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
@@ -141,8 +145,8 @@ def _tried(
     repeats: int | None,
 ) -> Suggestions:
     """Return the suggestions for a program, which is run; ``asked`` is as for ``compare``."""
-    recording, facts, first, name = _recorded(step, framework, device, asked)
-    scene = Scene(recording, facts, first, framework)
+    recording, facts, done = _recorded(step, framework, device, asked)
+    scene = Scene(recording, facts, done.device, framework)
     simulation = Simulation(
         step,
         framework,
@@ -152,19 +156,23 @@ def _tried(
         asked["warmup"] + asked["steps"],
     )
     found = [*_candidates(scene), *_SIMULATED[framework](scene, simulation)]
-    told = _told(scene, found, top, name, simulation.notes)
+    told = _told(scene, found, top, done.program, simulation.notes)
     if not verify or not told.suggestions:
         return replace(told, verified=verify)
     acts = {each.change: each.act for each in found if each.act is not None}
     if repeats is None:
         repeats = _GRAPH_REPEATS if facts.is_graph else 1
-    return verified(told, step, acts, framework=framework, repeats=repeats, **asked)
+    if facts.is_graph:
+        asked = {**asked, **_settled(step, framework, asked)}
+    return verified(
+        told, step, acts, by_step=facts.is_graph, framework=framework, repeats=repeats, **asked
+    )
 
 
 def _recorded(
     step: MakeStep, framework: str, device: str | None, asked: Mapping[str, Any]
-) -> tuple[Recording, StepFacts, str, str]:
-    """Return the recording of a program, what it told besides, the device, and its name."""
+) -> tuple[Recording, StepFacts, Comparison]:
+    """Return the recording of a program, what it told besides, and what its run came to."""
     with tempfile.TemporaryDirectory(prefix="tensorlens-") as folder:
         watcher = Watcher(folder, asked["warmup"] + asked["steps"], framework)
         done = compare(
@@ -178,7 +186,16 @@ def _recorded(
     recording, facts = left
     if framework == TENSORFLOW and done.device != "cpu":
         raise UsageError(_ON_HOST)
-    return recording, facts, done.device, done.program
+    return recording, facts, done
+
+
+def _settled(step: MakeStep, framework: str, asked: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many steps of a graph warm up and are measured, by how long one takes."""
+    timed = {**asked, "warmup": max(asked["warmup"], 1), "steps": 3}
+    done = compare(step, {"as it is": {}}, repeats=1, framework=framework, **timed)
+    is_short = min(done.outcomes[0].seconds, default=_SHORT) < _SHORT
+    warmup, steps = (_SHORT_STEPS, _SHORT_STEPS) if is_short else (0, _GRAPH_STEPS)
+    return {"warmup": max(asked["warmup"], warmup), "steps": max(asked["steps"], steps)}
 
 
 def _candidates(scene: Scene) -> Iterator[Candidate]:

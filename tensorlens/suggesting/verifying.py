@@ -23,7 +23,12 @@ _NO_OPTION = "compare() has no setting that does it"
 
 
 def verified(
-    told: Suggestions, step: MakeStep, acts: Mapping[str, Act], **asked: Any
+    told: Suggestions,
+    step: MakeStep,
+    acts: Mapping[str, Act],
+    *,
+    by_step: bool = False,
+    **asked: Any,
 ) -> Suggestions:
     """Return suggestions with what they save when the step runs with them.
 
@@ -31,6 +36,7 @@ def verified(
         told: the suggestions.
         step: the program.
         acts: what does a change, by its text, where :func:`tensorlens.compare` has no setting.
+        by_step: the peak of the median step counts, not that of the highest.
         asked: further arguments of :func:`tensorlens.compare`.
     """
     options: dict[str, Given] = {_BASE: {}}
@@ -41,15 +47,21 @@ def verified(
     if len(options) == 1:
         return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
     found = compare(step, options, baseline=_BASE, device=told.device, **asked)
+    if by_step:
+        found = replace(found, outcomes=tuple(map(_of_median_step, found.outcomes)))
     return replace(
         told,
         verified=True,
         measured_peak=_peak(found[_BASE]),
-        notes=(*told.notes, *_noise(found)),
+        notes=(*told.notes, *_noise(found, "median steps" if by_step else "peaks")),
         suggestions=tuple(
             _measured(each, found) if each.change in options else _unmeasured(each) for each in told
         ),
     )
+
+
+def _of_median_step(outcome: Outcome) -> Outcome:
+    return replace(outcome, peaks=outcome.step_peaks) if outcome.step_peaks else outcome
 
 
 def _unmeasured(suggestion: Suggestion) -> Suggestion:
@@ -84,7 +96,7 @@ def _peak(outcome: Outcome) -> int | None:
     return statistics.median_high(outcome.peaks) if outcome.peaks else outcome.peak_allocated
 
 
-def _noise(found: Comparison) -> Iterator[str]:
+def _noise(found: Comparison, what: str) -> Iterator[str]:
     """Say how far apart the peaks of repeats are, where that is far."""
     ranges = [
         f"{each.name} {format_bytes(min(each.peaks))} to {format_bytes(max(each.peaks))}"
@@ -92,7 +104,10 @@ def _noise(found: Comparison) -> Iterator[str]:
         if each.peaks and max(each.peaks) > _NOTABLE * min(each.peaks)
     ]
     if ranges:
-        yield f"measured in {found.repeats} runs, the median counts: {', '.join(ranges)}"
+        yield (
+            f"measured in {found.repeats} runs, the median of their {what} counts: "
+            + ", ".join(ranges)
+        )
 
 
 def _why(*outcomes: Outcome) -> str:

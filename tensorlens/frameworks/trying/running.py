@@ -60,12 +60,11 @@ class Bench(Protocol):
         """Leave nothing of the rehearsal."""
 
 
-def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result:
+def run_trial(trial: Trial, bench: Bench) -> Result:
     """Run a trial and return what it came to.
 
     Args:
         trial: what to run.
-        tell: called with the number of steps done.
         bench: of the framework.
 
     Raises:
@@ -89,7 +88,7 @@ def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result
         made.append(optioned.begin())
         return made[0]
 
-    steps = Steps(trial.warmup + trial.steps, meter, tell, bench.follow)
+    steps = Steps(trial.warmup + trial.steps, meter, _nobody, bench.follow)
     try:
         with bench.limited(trial.limit):
             steps.run(trial.program, begin, call)
@@ -116,9 +115,14 @@ def run_trial(trial: Trial, tell: Callable[[int], None], bench: Bench) -> Result
         seconds=tuple(steps.seconds[trial.warmup :]),
         losses=tuple(known) if has_losses else None,
         held_ahead=ahead.nbytes,
+        step_peaks=figures.step_peaks[trial.warmup :],
         notes=tuple(optioned.stage.notes),
         missing=missing,
     )
+
+
+def _nobody(done: int) -> None:
+    """Tell of steps done: a message for each would be work for a processor that the next needs."""
 
 
 def _rehearse(trial: Trial, bench: Bench) -> None:

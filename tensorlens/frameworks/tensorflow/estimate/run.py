@@ -67,7 +67,7 @@ def run(model: Any, asked: Asked) -> Trace:
     play = Play(traced, nodes, asked)
     seed = 0
     if on_host and not asked.eager:
-        orders = in_many_orders(lambda seed: _metered(play, seed))
+        orders = in_many_orders(lambda seed: _metered(play, seed), by_time=asked.threads > 1)
         seed, found.spread = orders.typical, (orders.low, orders.high + BATCHES_AHEAD * batch)
         found.cautions += _told(orders)
     elif on_host:

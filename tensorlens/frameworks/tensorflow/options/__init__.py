@@ -39,11 +39,11 @@ def prepare() -> None:
         importlib.import_module("keras")
 
 
-def run(trial: Trial, tell: Callable[[int], None]) -> Result:
-    """Run a trial in this process; ``tell`` is called with the number of steps done."""
+def run(trial: Trial) -> Result:
+    """Run a trial in this process."""
     from tensorlens.frameworks.tensorflow.options import measuring
 
-    return measuring.run(trial, tell)
+    return measuring.run(trial)
 
 
 def trace(trial: Trial) -> Trace:

@@ -25,17 +25,16 @@ _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|fail
 """What kernels and the libraries below them say when the system gives them no memory."""
 
 
-def run(trial: Trial, tell: Callable[[int], None]) -> Result:
+def run(trial: Trial) -> Result:
     """Run a trial and return what it came to.
 
     Args:
         trial: what to run.
-        tell: called with the number of steps done.
 
     Raises:
         CannotApply: the option cannot work here.
     """
-    return run_trial(trial, tell, _Bench())
+    return run_trial(trial, _Bench())
 
 
 class _Bench:
@@ -102,6 +101,8 @@ class Meter:
         self._before = self._read()[0]
         self._peaks = {"cpu": 0}
         self._setup: dict[str, int] = {}
+        self._setup_peak = 0
+        self._step_peaks: list[int] = []
 
     def mark(self, name: str, row: int | None = None) -> None:
         """Note the peaks so far, and of the first step what is there when it begins."""
@@ -109,11 +110,13 @@ class Meter:
         allocated, peak, _ = self._read()
         now = {"cpu": allocated - self._before}
         self._note("cpu", peak - self._before)
+        self._step_peaks.append(peak - self._before)
         for device in used_devices():
             now[device], peak, _ = device_counter(device).reader()()
             self._note(device, peak)
         if name == "step 1":
-            self._setup = now
+            self._setup, self._setup_peak = now, self._peaks["cpu"]
+            self._step_peaks.clear()
 
     def forget_marks(self) -> None:
         """Begin anew: what ran before were no steps."""
@@ -139,10 +142,13 @@ class Meter:
             missing = {"peak_reserved": "TensorFlow does not tell what its allocator holds"}
             return Measured(device, peak, None, setup, (), None, missing=missing)
         missing = dict(self._counter.missing)
+        step_peaks = tuple(max(self._setup_peak, each) for each in self._step_peaks)
         resident = peak_resident()
         if resident is None:
             missing["peak_reserved"] = "this system does not tell the peak of the resident set"
-        return Measured(device, peak, resident, setup, (), None, missing=missing)
+        return Measured(
+            device, peak, resident, setup, (), None, step_peaks=step_peaks, missing=missing
+        )
 
     def _note(self, device: str, peak: int) -> None:
         self._peaks[device] = max(self._peaks.get(device, 0), peak)

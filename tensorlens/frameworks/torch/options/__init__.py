@@ -32,11 +32,11 @@ def prepare() -> None:
         importlib.import_module("torch._dynamo")
 
 
-def run(trial: Trial, tell: Callable[[int], None]) -> Result:
-    """Run a trial in this process; ``tell`` is called with the number of steps done."""
+def run(trial: Trial) -> Result:
+    """Run a trial in this process."""
     from tensorlens.frameworks.torch.options import measuring
 
-    return measuring.run(trial, tell)
+    return measuring.run(trial)
 
 
 def _is_flag(value: Any) -> bool:

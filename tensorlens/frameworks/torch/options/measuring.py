@@ -19,17 +19,16 @@ from tensorlens.frameworks.trying.optioned import Optioned
 from tensorlens.frameworks.trying.running import run_trial
 
 
-def run(trial: Trial, tell: Callable[[int], None]) -> Result:
+def run(trial: Trial) -> Result:
     """Run a trial and return what it came to.
 
     Args:
         trial: what to run.
-        tell: called with the number of steps done.
 
     Raises:
         CannotApply: the option cannot work here.
     """
-    return run_trial(trial, tell, _Bench())
+    return run_trial(trial, _Bench())
 
 
 class _Bench:
