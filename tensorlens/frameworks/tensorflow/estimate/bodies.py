@@ -13,6 +13,8 @@ from typing import Any
 
 from tensorflow.python.framework import op_def_registry
 
+from tensorlens.frameworks.tensorflow.estimate.building import built
+
 _READ = "/ReadVariableOp/"
 _NEITHER = re.compile(r"[^a-z0-9]+")
 _INPUT = re.compile(r"(\^?)([^:]+)(.*)")
@@ -46,6 +48,11 @@ def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
         definition, sorted(definition.node, key=lambda node: ranks.get(node.name, len(ranks)))
     )
     kept = _add_returns(definition, graph, names)
+    ranks = {node.name: rank for rank, node in enumerate(definition.node)}
+    sources = [
+        [ranks[_INPUT.sub(r"\2", text)] for text in node.input] for node in definition.node
+    ]
+    set_nodes(definition, [definition.node[place] for place in built(sources)])
     kept += [op.name for op in graph.control_outputs]
     return names, [*kept, *arguments, *states_of(definition)]
 
