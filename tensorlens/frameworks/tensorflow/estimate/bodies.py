@@ -49,9 +49,7 @@ def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
     )
     kept = _add_returns(definition, graph, names)
     ranks = {node.name: rank for rank, node in enumerate(definition.node)}
-    sources = [
-        [ranks[_INPUT.sub(r"\2", text)] for text in node.input] for node in definition.node
-    ]
+    sources = [[ranks[_INPUT.sub(r"\2", text)] for text in node.input] for node in definition.node]
     set_nodes(definition, [definition.node[place] for place in built(sources)])
     kept += [op.name for op in graph.control_outputs]
     return names, [*kept, *arguments, *states_of(definition)]

@@ -145,5 +145,3 @@ def _first(texts: Sequence[str], ops: Mapping[str, str]) -> Sequence[str]:
     conditions = [text for text in texts if _RUNS in text]
     values = [text for text in texts if ops[text[1:]] == "Merge"]
     return conditions or sorted(values, key=lambda text: int(text.rpartition("_")[2]))[:1] or texts
-
-
