@@ -54,24 +54,31 @@ def as_connected(nodes: Sequence[Node]) -> Edges:
     return Edges(starts, {node.number: node.consumers for node in nodes})
 
 
-def in_order_of_building(nodes: Sequence[Node], seed: int, *, by_onednn: bool) -> Edges:
+def in_order_of_building(
+    nodes: Sequence[Node], seed: int, *, by_onednn: bool, before: Sequence[Node] | None = None
+) -> Edges:
     """Return the edges as those of the graph that runs are.
 
     Args:
         nodes: the graph, connected.
         seed: of the addresses; 0: hash sets are in order of building.
         by_onednn: whether oneDNN's kernels took the place of others.
+        before: the graph before operations were merged; None: the same.
     """
+    before = nodes if before is None else before
     chance = random.Random(seed) if seed else None
-    ranks = {node.number: rank for rank, node in enumerate(nodes)}
-    places = _places(nodes, ranks)
+    ranks = {node.number: rank for rank, node in enumerate(before)}
+    places = _places(before, ranks)
     order = sorted(places, key=lambda number: places[number])
     if by_onednn:
-        found = _reverse_post_order(_built(nodes, ranks, chance))
-        replaced = [number for number in found if nodes[number].op in _REPLACED]
-        order = [number for number in order if nodes[number].op not in _REPLACED] + replaced
-    order.sort(key=lambda number: _group(nodes[number]))
-    ranks = {number: rank for rank, number in enumerate(order)}
+        found = _reverse_post_order(_built(before, ranks, chance))
+        replaced = [number for number in found if before[number].op in _REPLACED]
+        order = [number for number in order if before[number].op not in _REPLACED] + replaced
+    numbers = {node.name: node.number for node in nodes}
+    names = (before[number].name for number in order)
+    kept = [numbers[name] for name in names if name in numbers]
+    kept.sort(key=lambda number: _group(nodes[number]))
+    ranks = {number: rank for rank, number in enumerate(kept)}
     edges = _built(nodes, ranks, chance, copied=True)
     consumers = {
         number: sorted(each, key=lambda edge: edge[2] < 0)

@@ -51,6 +51,7 @@ def run(model: Any, asked: Asked) -> Trace:
     nodes = as_traced(traced) if asked.eager else optimized(traced, in_order=not on_host)
     if on_host and not asked.eager and onednn.is_used():
         nodes = onednn.rewritten(nodes)
+    before = nodes
     if on_host and not asked.eager:
         nodes = merged(nodes)
     batch = sum(bytes_of(each) for each in traced.feeds)
@@ -67,7 +68,7 @@ def run(model: Any, asked: Asked) -> Trace:
             "python": platform.python_version(),
         },
     )
-    play = Play(traced, nodes, asked)
+    play = Play(traced, nodes, asked, before)
     seed = 0
     if on_host and not asked.eager:
         orders = in_many_orders(lambda seed: _metered(play, seed))
