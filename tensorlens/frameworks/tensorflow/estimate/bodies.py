@@ -13,6 +13,8 @@ from typing import Any
 
 from tensorflow.python.framework import op_def_registry
 
+from tensorlens.frameworks.tensorflow.estimate.building import built
+
 _READ = "/ReadVariableOp/"
 _NEITHER = re.compile(r"[^a-z0-9]+")
 _INPUT = re.compile(r"(\^?)([^:]+)(.*)")
@@ -41,13 +43,21 @@ def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
                 lambda found: f"{found[1]}{names.get(found[2], found[2])}{found[3]}", text, count=1
             )
     arguments = [names.get(each, each) for each in inputs]
-    ranks = {name: rank for rank, name in enumerate(arguments)}
+    ranks_of_arguments = {name: rank for rank, name in enumerate(arguments)}
     set_nodes(
-        definition, sorted(definition.node, key=lambda node: ranks.get(node.name, len(ranks)))
+        definition,
+        sorted(
+            definition.node,
+            key=lambda node: ranks_of_arguments.get(node.name, len(ranks_of_arguments)),
+        ),
     )
     kept = _add_returns(definition, graph, names)
+    ranks = {node.name: rank for rank, node in enumerate(definition.node)}
+    sources = [[ranks[_INPUT.sub(r"\2", text)] for text in node.input] for node in definition.node]
+    set_nodes(definition, [definition.node[place] for place in built(sources)])
     kept += [op.name for op in graph.control_outputs]
-    return names, [*kept, *arguments, *states_of(definition)]
+    states = [each for each in states_of(definition) if each not in ranks_of_arguments]
+    return names, [*kept, *states]
 
 
 def states_of(definition: Any) -> list[str]:

@@ -12,11 +12,11 @@ TensorFlow 2.21).
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tensorlens.frameworks.tensorflow.estimate.building import built
 from tensorlens.frameworks.tensorflow.estimate.edge_sets import EDGE, NODE, Arena, in_order
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, starts_of
 from tensorlens.frameworks.tensorflow.estimate.onednn import is_merged
@@ -54,27 +54,44 @@ def as_connected(nodes: Sequence[Node]) -> Edges:
     return Edges(starts, {node.number: node.consumers for node in nodes})
 
 
-def in_order_of_building(nodes: Sequence[Node], seed: int, *, by_onednn: bool) -> Edges:
+def in_order_of_building(
+    nodes: Sequence[Node], seed: int, *, by_onednn: bool, before: Sequence[Node] | None = None
+) -> Edges:
     """Return the edges as those of the graph that runs are.
 
     Args:
         nodes: the graph, connected.
         seed: of the addresses; 0: hash sets are in order of building.
         by_onednn: whether oneDNN's kernels took the place of others.
+        before: the graph before operations were merged; None: the same.
     """
+    before = nodes if before is None else before
     chance = random.Random(seed) if seed else None
-    ranks = {node.number: rank for rank, node in enumerate(nodes)}
+    ranks = {node.number: rank for rank, node in enumerate(before)}
+    places = _places(before, ranks)
+    order = sorted(places, key=lambda number: places[number])
     if by_onednn:
-        found = _reverse_post_order(_built(nodes, ranks, chance))
-        replaced = [number for number in found if nodes[number].op in _REPLACED]
-        kept = [node.number for node in nodes if node.op not in _REPLACED]
-        ranks = {number: rank for rank, number in enumerate([*kept, *replaced])}
+        found = _reverse_post_order(_built(before, ranks, chance))
+        replaced = [number for number in found if before[number].op in _REPLACED]
+        order = [number for number in order if before[number].op not in _REPLACED] + replaced
+    numbers = {node.name: node.number for node in nodes}
+    names = (before[number].name for number in order)
+    kept = [numbers[name] for name in names if name in numbers]
+    kept.sort(key=lambda number: _group(nodes[number]))
+    ranks = {number: rank for rank, number in enumerate(kept)}
     edges = _built(nodes, ranks, chance, copied=True)
     consumers = {
         number: sorted(each, key=lambda edge: edge[2] < 0)
         for number, each in edges.consumers.items()
     }
     return Edges(edges.starts, consumers)
+
+
+def _group(node: Node) -> tuple[int, int]:
+    """Return which nodes come before others in a function's body: arguments, then all the rest."""
+    if node.argument >= 0:
+        return 0, node.argument
+    return (2 if node.op == "_Retval" else 1), 0
 
 
 def _built(
@@ -87,7 +104,8 @@ def _built(
     """Return the edges of a graph that is built anew, or of a copy of it, which is what runs."""
     places = _places(nodes, ranks)
     arena = Arena(chance.randrange(_ADDRESSES) * _ALIGNED if chance else 0)
-    in_place = sorted(nodes, key=lambda node: places[node.number])
+    # what is folded was added when all else was there
+    in_place = sorted(nodes, key=lambda node: (copied and node.is_folded, places[node.number]))
     for _ in range(_ENDS + (len(nodes) if copied else 0)):
         arena.take(NODE)
     found: dict[int, list[tuple[int, Consumer]]] = {node.number: [] for node in nodes}
@@ -137,25 +155,14 @@ def _reverse_post_order(edges: Edges) -> list[int]:
 
 def _places(nodes: Sequence[Node], ranks: Mapping[int, int]) -> dict[int, int]:
     """Return at which place each node is added."""
-    waiting = {node.number: _inputs(nodes, node) for node in nodes}
-    ready = [ranks[number] for number, count in waiting.items() if not count]
-    by_rank = {rank: number for number, rank in ranks.items()}
-    heapq.heapify(ready)
-    places: dict[int, int] = {}
-    while ready:
-        number = by_rank[heapq.heappop(ready)]
-        places[number] = len(places)
-        if nodes[number].op in _BACK:
-            continue
-        for _, reader, _ in nodes[number].consumers:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, ranks[reader])
+    by_rank = sorted(ranks, key=lambda number: ranks[number])
+    at = {number: place for place, number in enumerate(by_rank)}
+    sources = [
+        [at[source] for source in (*(each for each, _ in node.inputs), *node.controls)]
+        for node in (nodes[number] for number in by_rank)
+    ]
+    back = {at[node.number] for node in nodes if node.op in _BACK}
+    found = {by_rank[place]: rank for rank, place in enumerate(built(sources, back))}
     for node in nodes:
-        places.setdefault(node.number, len(places))
-    return places
-
-
-def _inputs(nodes: Sequence[Node], node: Node) -> int:
-    sources = [source for source, _ in node.inputs] + list(node.controls)
-    return sum(nodes[source].op not in _BACK for source in sources)
+        found.setdefault(node.number, len(found))
+    return found

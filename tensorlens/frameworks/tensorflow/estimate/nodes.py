@@ -53,6 +53,12 @@ class Node:
     """A constant's number, where it is a scalar of integers or truth."""
     values: Sequence[int] | None = None
     """A constant's numbers, where there are a few in a row."""
+    signature: int = 0
+    """The same of operations with the same attributes."""
+    argument: int = -1
+    """Which argument of the step it is."""
+    is_folded: bool = False
+    """Whether it is computed once, before the first step."""
     consumers: list[tuple[int, int, int]] = field(default_factory=list)
     """Output, operation and input that reads it; output -1 where it only comes first."""
 

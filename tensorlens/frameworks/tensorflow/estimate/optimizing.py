@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from bisect import bisect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -13,21 +11,17 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import tf_optimizer
 
-from tensorlens.frameworks.tensorflow.estimate.bodies import as_body, set_nodes, states_of
+from tensorlens.frameworks.tensorflow.estimate.bodies import as_body, set_nodes
+from tensorlens.frameworks.tensorflow.estimate.lowering import LOOPS, TRAIN, lowered
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, Shape, connect
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLAIN = ("s", "i", "f", "b")
-_LOOPS = ("While", "StatelessWhile")
-_WAITS = "/LoopControlInputs/_"
-_BEGINS = re.compile(r"/(cond|body)/_\d+/input_control_node/_\d+$")
-"""In the names of what a loop, and each run of its condition and of its body, waits for."""
-_RUNS = "/loop_body_control/_"
-_NUMBER = re.compile(r"(?<=/_)\d+(?=[/:]|_switch|$)")
 _FUSING = ("remapping",)
-_TRAIN = "train_op"
 _FEW = 16
+_PLACED = "_class"
+"""Attribute of what is on the device of another operation."""
 
 
 def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
@@ -55,89 +49,28 @@ def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
     if not in_order:
         names, kept = as_body(definition, graph)
     given = meta_graph.create_meta_graph_def(graph_def=definition, graph=None)
-    given.collection_def[_TRAIN].node_list.value.extend(dict.fromkeys(kept))
+    given.collection_def[TRAIN].node_list.value.extend(dict.fromkeys(kept))
     try:
         nodes = _optimized(given, in_order, ())
     except (ValueError, tf.errors.InvalidArgumentError):
         # in bfloat16 there are kernels for what is fused, but no such operation for Python
         nodes = _optimized(given, in_order, _FUSING)
+    arguments = {each.op.name: place for place, each in enumerate(graph.inputs)}
     before = {name: placeholder for placeholder, name in names.items()}
     for node in nodes:
         node.name = before.get(node.name, node.name)
+        node.argument = arguments.get(node.name, -1)
     return nodes
 
 
 def _optimized(given: Any, in_order: bool, without: Sequence[str]) -> list[Node]:
     names = [node.name for node in given.graph_def.node]
-    loops = [node for node in given.graph_def.node if node.op in _LOOPS]
-    if loops:
-        given = _lowered(given, loops)
+    if any(node.op in LOOPS for node in given.graph_def.node):
+        given = lowered(given, _settings())
     found = tf_optimizer.OptimizeGraph(_settings(without), given, verbose=False)
     if in_order:
         _sort(found, names)
     return nodes_of(found)
-
-
-def _lowered(given: Any, loops: Sequence[Any]) -> Any:
-    """Return a graph in which loops are what an executor runs.
-
-    TensorFlow lowers the loops of a function before it optimizes it, and nothing keeps one from
-    beginning before all that it reads is there (``core/common_runtime/lower_functional_ops.cc``,
-    ``lower_while_op.cc``). Grappler lowers with the same code, but lets a loop that reads variables
-    wait, and each run of its condition and of its body (``AddStrictInputSemantics`` in
-    ``core/grappler/optimizers/function_optimizer.cc``): that is undone here, to the numbers in the
-    names, after which Grappler sorts.
-    """
-    lowered = type(given)()
-    lowered.CopyFrom(given)
-    kept = lowered.collection_def[_TRAIN].node_list.value
-    gone = {loop.name for loop in loops}
-    names = [name for name in kept if name not in gone]
-    kept[:] = names
-    settings = _settings()
-    options = settings.graph_options.rewrite_options
-    options.optimizers.append("function")
-    options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
-    options.disable_model_pruning = True
-    graph = tf_optimizer.OptimizeGraph(settings, lowered, verbose=False)
-    free = {loop.name for loop in loops if not any(text[0] == "^" for text in loop.input)}
-    _let_begin(graph, free)
-    lowered.graph_def.CopyFrom(graph)
-    kept.extend(name for name in states_of(graph) if name not in names)
-    return lowered
-
-
-def _let_begin(graph: Any, free: Collection[str]) -> None:
-    """Have loops and what runs in them wait for nothing but what TensorFlow lets them wait for.
-
-    Args:
-        graph: with lowered loops, changed in place.
-        free: loops that come after no other operation.
-    """
-    ops = {node.name: node.op for node in graph.node}
-    waits = {name for name in ops if _WAITS in name and name.rpartition(_WAITS)[0] in free}
-    numbers = sorted(int(name.rpartition(_WAITS)[2]) for name in waits)
-
-    def renamed(text: str) -> str:
-        return _NUMBER.sub(lambda each: str(int(each[0]) - bisect(numbers, int(each[0]))), text)
-
-    nodes = [node for node in graph.node if node.name not in waits]
-    for node in nodes:
-        texts = [text for text in node.input if text[1:] not in waits]
-        began = _first(texts, ops) if _BEGINS.search(node.name) else texts
-        node.name = renamed(node.name)
-        node.input[:] = [renamed(text) for text in began]
-    made = [node.SerializeToString() for node in nodes]
-    del graph.node[:]
-    for text in made:
-        graph.node.add().ParseFromString(text)
-
-
-def _first(texts: Sequence[str], ops: Mapping[str, str]) -> Sequence[str]:
-    """Return what begins a run: of a body the loop's condition, of a condition a value of it."""
-    conditions = [text for text in texts if _RUNS in text]
-    values = [text for text in texts if ops[text[1:]] == "Merge"]
-    return conditions or sorted(values, key=lambda text: int(text.rpartition("_")[2]))[:1] or texts
 
 
 def _settings(without: Sequence[str] = ()) -> Any:
@@ -220,7 +153,21 @@ def _node(number: int, node: Any, numbers: Mapping[str, int], outputs: Sequence[
     made = [Output(output.dtype.name, _shape(output.shape)) for output in outputs]
     found = _constant(node, made[0]) if node.op == "Const" else None
     scalar, row = (None, tuple(found)) if isinstance(found, list) else (found, None)
-    return Node(number, node.name, node.op, inputs, controls, made, attrs, scalar, row)
+    signature = _signature(node)
+    return Node(number, node.name, node.op, inputs, controls, made, attrs, scalar, row, signature)
+
+
+def _signature(node: Any) -> int:
+    """Return what is the same of operations with the same attributes, wherever they are placed."""
+    return hash(
+        tuple(
+            sorted(
+                (key, value.SerializeToString(deterministic=True))
+                for key, value in node.attr.items()
+                if key != _PLACED
+            )
+        )
+    )
 
 
 def _constant(node: Any, made: Output) -> Any:

@@ -28,6 +28,8 @@ class Play:
     traced: Traced
     nodes: Sequence[Node]
     asked: Asked
+    before: Sequence[Node] | None = None
+    """The graph before operations were merged; None: the same."""
 
     def run(
         self,
@@ -72,7 +74,9 @@ class Play:
         else:
             edges = None
             if on_host:
-                edges = in_order_of_building(self.nodes, seed, by_onednn=onednn.is_used())
+                edges = in_order_of_building(
+                    self.nodes, seed, by_onednn=onednn.is_used(), before=self.before
+                )
             Executor(
                 self.nodes,
                 machine,

@@ -17,6 +17,7 @@ from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
+from tensorlens.frameworks.tensorflow.estimate.merging import merged
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
 from tensorlens.frameworks.tensorflow.estimate.orders import (
@@ -50,6 +51,9 @@ def run(model: Any, asked: Asked) -> Trace:
     nodes = as_traced(traced) if asked.eager else optimized(traced, in_order=not on_host)
     if on_host and not asked.eager and onednn.is_used():
         nodes = onednn.rewritten(nodes)
+    before = nodes
+    if on_host and not asked.eager:
+        nodes = merged(nodes)
     batch = sum(bytes_of(each) for each in traced.feeds)
     found = Trace(
         framework="tensorflow",
@@ -64,7 +68,7 @@ def run(model: Any, asked: Asked) -> Trace:
             "python": platform.python_version(),
         },
     )
-    play = Play(traced, nodes, asked)
+    play = Play(traced, nodes, asked, before)
     seed = 0
     if on_host and not asked.eager:
         orders = in_many_orders(lambda seed: _metered(play, seed), by_time=asked.threads > 1)

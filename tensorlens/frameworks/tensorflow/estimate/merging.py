@@ -1,0 +1,105 @@
+"""What becomes of a graph when the function that it is the body of is made ready to run.
+
+``GraphOptimizer`` (``core/common_runtime/graph_optimizer.cc``, TensorFlow 2.21) comes after
+Grappler and oneDNN: it computes what follows from constants alone (``constant_folding.cc``), such
+as the empty lists of loops, and has one operation for all that are the same
+(``core/graph/optimizer_cse.cc``), such as what hands one value to a loop twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tensorflow.python.framework import op_def_registry
+
+from tensorlens.frameworks.tensorflow.estimate.building import built
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node, connect
+
+_FLOW = frozenset(
+    ("Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger")
+)
+_BACK = ("NextIteration", "RefNextIteration")
+_ARGUMENTS = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "_Arg", "_Retval")
+
+
+def merged(nodes: Sequence[Node]) -> list[Node]:
+    """Return the graph without what is there twice; what was folded comes last, by name."""
+    fixed = _fixed(nodes)
+    folded = {number for number in fixed if nodes[number].op != "Const"}
+    same: dict[int, int] = {}
+    known: dict[Any, int] = {}
+    back = {node.number for node in nodes if node.op in _BACK}
+    for number in built([_sources(node) for node in nodes], back):
+        node = nodes[number]
+        if number in folded or node.op in _ARGUMENTS or _has_state(node.op):
+            continue
+        inputs = tuple((same.get(source, source), slot) for source, slot in node.inputs)
+        controls = tuple(sorted({same.get(source, source) for source in node.controls}))
+        first = known.setdefault((node.op, inputs, controls, node.signature), number)
+        if first != number:
+            same[number] = first
+    left = [node for node in nodes if node.number not in same and node.number not in folded]
+    left += sorted((nodes[number] for number in folded), key=lambda node: node.name)
+    return _renumbered(_alive(left, folded, same), folded, same)
+
+
+def _fixed(nodes: Sequence[Node]) -> set[int]:
+    """Return the numbers of constants, and of what follows from them alone."""
+    found: set[int] = set()
+    back = {node.number for node in nodes if node.op in _BACK}
+    for number in built([_sources(node) for node in nodes], back):
+        node = nodes[number]
+        if node.op == "Const":
+            if not node.controls:
+                found.add(number)
+        elif node.inputs and node.op not in _FLOW and not _has_state(node.op):
+            if found.issuperset(_sources(node)) and node.op not in _ARGUMENTS:
+                found.add(number)
+    return found
+
+
+def _alive(left: Sequence[Node], folded: set[int], same: Mapping[int, int]) -> list[Node]:
+    """Return what is left, without constants that only what was folded has read."""
+    read = {
+        same.get(source, source)
+        for node in left
+        if node.number not in folded
+        for source in _sources(node)
+    }
+    return [
+        node
+        for node in left
+        if node.number in read or not (node.op == "Const" or node.number in folded)
+    ]
+
+
+def _renumbered(left: Sequence[Node], folded: set[int], same: Mapping[int, int]) -> list[Node]:
+    numbers = {node.number: number for number, node in enumerate(left)}
+    numbers |= {gone: numbers[first] for gone, first in same.items() if first in numbers}
+    found = []
+    for node in left:
+        is_folded = node.number in folded
+        made = replace(
+            node,
+            number=numbers[node.number],
+            inputs=[] if is_folded else [(numbers[each], slot) for each, slot in node.inputs],
+            controls=[]
+            if is_folded
+            else list(dict.fromkeys(numbers[each] for each in node.controls)),
+            is_folded=is_folded,
+            consumers=[],
+        )
+        found.append(made)
+    connect(found)
+    return found
+
+
+def _sources(node: Node) -> list[int]:
+    return [source for source, _ in node.inputs] + list(node.controls)
+
+
+def _has_state(op: str) -> bool:
+    known = op_def_registry.get(op)
+    return known is None or bool(known.is_stateful)

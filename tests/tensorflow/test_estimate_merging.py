@@ -1,0 +1,55 @@
+"""What is left of small graphs when the function that they are the body of is made ready."""
+
+from tensorlens.frameworks.tensorflow.estimate.building import built
+from tensorlens.frameworks.tensorflow.estimate.merging import merged
+from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, connect
+
+
+def connected(*nodes):
+    for node in nodes:
+        node.outputs = [Output("float32", ())]
+    connect(nodes)
+    return nodes
+
+
+def test_what_hands_one_value_to_a_loop_twice_does_so_once():
+    left = merged(
+        connected(
+            Node(0, "x", "Placeholder"),
+            Node(1, "a", "Enter", [(0, 0)]),
+            Node(2, "b", "Enter", [(0, 0)]),
+            Node(3, "other", "Enter", [(0, 0)], signature=1),
+            Node(4, "sum", "AddN", [(1, 0), (2, 0), (3, 0)]),
+        )
+    )
+    assert [node.name for node in left] == ["x", "a", "other", "sum"]
+    assert list(left[-1].inputs) == [(1, 0), (1, 0), (2, 0)]
+    assert left[1].consumers == [(0, 3, 0), (0, 3, 1)]
+
+
+def test_what_follows_from_constants_is_folded_and_comes_last():
+    left = merged(
+        connected(
+            Node(0, "shape", "Const"),
+            Node(1, "list", "EmptyTensorList", [(0, 0), (0, 0)]),
+            Node(2, "enter", "Enter", [(1, 0)]),
+        )
+    )
+    assert [(node.name, node.is_folded) for node in left] == [("enter", False), ("list", True)]
+    assert (list(left[0].inputs), list(left[1].inputs)) == ([(1, 0)], [])
+
+
+def test_what_has_a_state_stays_as_often_as_it_is_there():
+    left = merged(
+        connected(
+            Node(0, "v", "VarHandleOp"),
+            Node(1, "a", "ReadVariableOp", [(0, 0)]),
+            Node(2, "b", "ReadVariableOp", [(0, 0)]),
+        )
+    )
+    assert [node.name for node in left] == ["v", "a", "b"]
+
+
+def test_nodes_are_made_when_their_sources_are_there_the_first_defined_first():
+    assert built([[2], [], [1], []]) == [1, 2, 0, 3]
+    assert built([[], [0, 2], [1]], back={2}) == [0, 1, 2]
