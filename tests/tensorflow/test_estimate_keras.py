@@ -10,6 +10,7 @@ import keras
 import pytest
 import tensorflow as tf
 from keras import layers
+from tensorflow.core.config import flags
 from tensorflow.python.framework import ops
 from tensorflow.python.framework.func_graph import FuncGraph
 
@@ -382,3 +383,10 @@ def test_it_prints_and_is_saved(on_t4, tmp_path):
     assert "XLA" in text
     for ending in ("html", "json", "txt", "tlens"):
         assert on_t4.save(tmp_path / f"estimate.{ending}").stat().st_size > 1000
+
+
+def test_a_flag_of_tensorflow_is_as_it_was_after_an_estimate():
+    flag = flags.config().graph_building_optimization
+    assert not flag.value()
+    estimated(SMALL_CNN, eager=True)
+    assert not flag.value()

@@ -40,6 +40,7 @@ class Places:
         self._nodes = Nodes()
         self._known: dict[str, tuple[int, Context]] = {}
         self._named: dict[tuple[str, str], tuple[int, Context]] = {}
+        self._numbers: dict[tuple[SourceLine, ...], int] = {}
 
     def of(self, node: Node, name: str | None) -> tuple[int, Context]:
         """Return the stack and the context of an operation, or of what it takes under a name."""
@@ -75,7 +76,13 @@ class Places:
         return None
 
     def _stack(self, origin: NodeOrigin) -> int:
-        stack = list(origin.stack)
+        number = self._numbers.get(origin.stack)
+        if number is None:
+            number = self._numbers[origin.stack] = self._added(origin.stack)
+        return number
+
+    def _added(self, lines: Sequence[SourceLine]) -> int:
+        stack = list(lines)
         # whoever asked for the estimate is not part of the program
         for line in self._asking:
             if stack and stack[-1] == line:

@@ -20,14 +20,10 @@ from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.merging import merged
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
-from tensorlens.frameworks.tensorflow.estimate.orders import (
-    BATCHES_AHEAD,
-    Meter,
-    Orders,
-    in_many_orders,
-)
+from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD, Orders, in_many_orders
 from tensorlens.frameworks.tensorflow.estimate.places import Places
 from tensorlens.frameworks.tensorflow.estimate.playing import Play, bytes_of
+from tensorlens.frameworks.tensorflow.estimate.requests import Requests
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
 from tensorlens.records.events import Label
 from tensorlens.records.traces import Caution, Trace
@@ -69,22 +65,25 @@ def run(model: Any, asked: Asked) -> Trace:
         },
     )
     play = Play(traced, nodes, asked, before)
-    seed = 0
     if on_host and not asked.eager:
-        orders = in_many_orders(lambda seed: _metered(play, seed), by_time=asked.threads > 1)
-        seed, found.spread = orders.typical, (orders.low, orders.high + BATCHES_AHEAD * batch)
+        runs: dict[int, Requests] = {}
+        orders = in_many_orders(
+            lambda seed: runs.setdefault(seed, _requests(play, seed)), by_time=asked.threads > 1
+        )
+        requests = runs[orders.typical]
+        found.spread = orders.low, orders.high + BATCHES_AHEAD * batch
         found.cautions += _told(orders)
-    elif on_host:
-        peak = _metered(play, 0).peak
-        found.spread = peak, peak + BATCHES_AHEAD * batch
+    else:
+        requests = _requests(play, 0)
+    if on_host and asked.eager:
+        found.spread = requests.peak, requests.peak + BATCHES_AHEAD * batch
     ledger = Ledger(found, "cpu" if on_host else "cuda:0", Places(found.log, traced.graph).of)
     _label_gradients(traced, nodes, ledger)
-    play.run(
+    requests.tell(
         ledger,
         lambda each, nbytes: ledger.hold(nbytes, _label(each)),
         lambda: ledger.mark("step 1"),
         _Unknown(found),
-        seed,
     )
     ledger.mark("end")
     found.log.sources = sources_of(found.log, linecache.getlines)
@@ -103,16 +102,10 @@ def _told(orders: Orders) -> list[Caution]:
     ]
 
 
-def _metered(play: Play, seed: int) -> Meter:
-    meter = Meter()
-    play.run(
-        meter,
-        lambda each, nbytes: meter.take(nbytes, None),
-        lambda: None,
-        lambda node: None,
-        seed,
-    )
-    return meter
+def _requests(play: Play, seed: int) -> Requests:
+    found = Requests()
+    play.run(found, found.hold, found.began, found.unknown, seed)
+    return found
 
 
 class _Unknown:

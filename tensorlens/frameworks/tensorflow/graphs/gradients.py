@@ -73,6 +73,8 @@ class Backward:
                 if frames:
                     self._first.setdefault(frames, node.place)
         self._lengths = sorted({len(frames) for frames in self._first})
+        self._begins: dict[int, int | None] = {}
+        """Address of frames, which the body keeps, to the first node made where they begin."""
 
     def by_name(self, node: Node) -> bool:
         """Tell whether a node's name, or its function's, says that it is one."""
@@ -83,12 +85,15 @@ class Backward:
 
         So is what is computed again for the gradients, and what these begin with.
         """
-        outward = tuple(reversed(frames)) if self._first else ()
-        for length in self._lengths:
-            first = self._first.get(outward[:length])
-            if first is not None and (node.place > first or _SEED.match(node.name)):
-                return True
-        return False
+        if not self._first:
+            return False
+        if id(frames) not in self._begins:
+            outward = tuple(reversed(frames))
+            firsts = [self._first.get(outward[:length]) for length in self._lengths]
+            known = [first for first in firsts if first is not None]
+            self._begins[id(frames)] = min(known, default=None)
+        first = self._begins[id(frames)]
+        return first is not None and (node.place > first or _SEED.match(node.name) is not None)
 
 
 def forward_of(body: Body, node: Node, functions: Functions) -> list[tuple[Body, Node]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.frameworks.tensorflow.graphs.bodies import Body, Node, from_graph
@@ -38,6 +38,17 @@ _BUILDING = "build_wrapper"
 _Place = tuple[Body, Node]
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What the frames that made a node tell of it."""
+
+    stack: Frames
+    line: SourceLine | None
+    by_optimizer: bool
+    beside: bool
+    """Whether it is of what a step has besides: metrics, the making of weights."""
+
+
 class Nodes:
     """Finds out where nodes come from; what was found stays known.
 
@@ -52,7 +63,7 @@ class Nodes:
         self._backward: dict[int, Backward] = {}
         self._origins: dict[tuple[int, str], NodeOrigin] = {}
         self._alone: dict[tuple[int, str], NodeOrigin] = {}
-        self._made: dict[int, tuple[Frames, SourceLine | None]] = {}
+        self._made: dict[int, _Made] = {}
         self._found: dict[tuple[str, str | None], NodeOrigin | None] = {}
         self._graphs: weakref.WeakKeyDictionary[Any, Body] = weakref.WeakKeyDictionary()
         self._bodies: list[Body] = []
@@ -174,13 +185,13 @@ class Nodes:
         known = self._alone.get(key)
         if known is None:
             self._bodies.append(body)  # an address means nothing once its object is gone
-            frames = body.frames(node.name)
+            frames = body.frames(node.name)  # which many nodes share
             made = self._made.get(id(frames))
             if made is None:
-                made = self._made[id(frames)] = made_at(frames)
-            layer, phase = self._layer(body, node.name), self._phase(body, node)
+                made = self._made[id(frames)] = _Made(*made_at(frames), *_told_by(frames))
+            layer, phase = self._layer(body, node.name), self._phase(body, node, frames, made)
             known = self._alone[key] = NodeOrigin(
-                *made, layer=layer, op=node.op, phase=phase, frames=frames
+                made.stack, made.line, layer=layer, op=node.op, phase=phase, frames=frames
             )
         return known
 
@@ -207,7 +218,7 @@ class Nodes:
         ]
         return [each for each in before if each.phase == "forward" and each.line == origin.line]
 
-    def _phase(self, body: Body, node: Node) -> Phase:
+    def _phase(self, body: Body, node: Node, frames: Frames, made: _Made) -> Phase:
         backward = self._backward.get(id(body))
         if backward is None:
             backward = self._backward[id(body)] = Backward(body)
@@ -215,14 +226,11 @@ class Nodes:
             return "backward"
         if is_of_dataset(body.name):
             return "other"
-        frames = body.frames(node.name)
-        if _is_in(frames, _OPTIMIZERS):
+        if made.by_optimizer:
             return "optimizer"
         if backward.by_line(frames, node):
             return "backward"
-        if _is_in(frames, _METRICS) or any(frame.function == _BUILDING for frame in frames):
-            return "other"
-        return "forward"
+        return "other" if made.beside else "forward"
 
     def _layer(self, body: Body, name: str) -> str | None:
         scopes = self._scopes.get(id(body))
@@ -236,6 +244,12 @@ class Nodes:
 def _by_function(name: str) -> bool:
     """Tell whether a gradient's name is of what ``tf.gradients`` made, after its own scopes."""
     return is_gradient(name) and not name.startswith(TAPE)
+
+
+def _told_by(frames: Frames) -> tuple[bool, bool]:
+    """Tell whether an optimizer made a node, and whether a metric or the making of weights did."""
+    builds = any(frame.function == _BUILDING for frame in frames)
+    return _is_in(frames, _OPTIMIZERS), builds or _is_in(frames, _METRICS)
 
 
 def _is_in(frames: Frames, folders: tuple[str, ...]) -> bool:
