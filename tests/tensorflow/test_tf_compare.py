@@ -92,6 +92,12 @@ def test_the_slots_of_optimizers(measured, handle):
     assert measured["adam"].setup_allocated == measured["baseline"].setup_allocated
 
 
+def test_the_median_step_after_the_warm_up():
+    found = tensorlens.compare(programs.make_uneven_steps, {"as it is": {}}, repeats=1, steps=3)
+    (outcome,) = found.outcomes
+    assert outcome.peaks[0] - outcome.step_peaks[0] == (9 - 3) << 20
+
+
 def test_what_is_computed_again_is_not_kept(measured):
     # of 24 outputs each block keeps its last one, as the input of the next; of one at a time the
     # others are made again

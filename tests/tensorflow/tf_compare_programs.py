@@ -48,6 +48,15 @@ def make_step(batch=1024, blocks=BLOCKS):
     return step
 
 
+def make_uneven_steps():
+    sizes = iter((1, 3, 9, 2))
+
+    def step():
+        tf.fill([next(sizes) << 18], 1.0)
+
+    return step
+
+
 def make_session(batch=64):
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
