@@ -134,6 +134,14 @@ def relu_apart():
     return tensorlens.estimate(net, batch_size=2, optimizer="adam", loss=loss(), card="t4")
 
 
+def test_what_is_not_known_in_a_loop_is_left_out_and_told():
+    inputs = keras.Input((3, 8, 8, 2))
+    outputs = keras.layers.Flatten()(keras.layers.ConvLSTM2D(4, 3)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1)(outputs))
+    found = tensorlens.estimate(model, batch_size=4, optimizer="sgd", loss="mse", device="cpu")
+    assert "the shape of what Conv2D makes" in str(found)
+
+
 def test_a_published_peak_on_a_t4_is_met(on_t4):
     assert on_t4.peak_allocated == pytest.approx(T4_PEAK, rel=0.05)
 

@@ -43,8 +43,11 @@ def _product(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]
 def _joined(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
     *parts, _ = shapes
     axis = values[-1].number
-    known = [shape for shape in parts if shape is not None]
-    if len(known) < len(parts) or axis is None:
+    if axis is None:
+        return None
+    # where one was guessed without all that it is made of, there may be no such axis
+    known = [shape for shape in parts if shape is not None and -len(shape) <= axis < len(shape)]
+    if len(known) < len(parts):
         return None
     sizes = list(known[0])
     sizes[axis] = sum(shape[axis] for shape in known)
