@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -44,10 +45,11 @@ WORTH = 0.01
 """A change is told when it saves at least this part of the peak, or, where its bytes are beside
 the peak, of what the host holds at most."""
 _GRAPH_REPEATS = 3
-_GRAPH_STEPS, _SHORT_STEPS, _SHORT = 10, 30, 0.2
-"""Of a graph, how many steps are measured; of steps below so many seconds more, after as many that
-warm up. At first threads disturb each other: the dozen first steps of 3 ms had higher peaks than
-the hundreds after them."""
+_GRAPH_STEPS, _SHORT_STEPS, _SHORT, _PATIENCE = 10, 30, 0.2, 60.0
+"""Of a graph, how many steps are measured, and of steps below so many seconds, after as many that
+warm up; as many as was asked for where they take longer than so many seconds together. At first
+threads disturb each other: the dozen first steps of 3 ms had higher peaks than the hundreds after
+them."""
 
 _FINDERS: dict[str, tuple[Finder, ...]] = {
     TORCH: (
@@ -96,8 +98,9 @@ def suggest(
             the CPU where none is used; of a recording, the one with the highest peak.
         batch: what ``make_step`` is called with; None: nothing.
         warmup: steps before those that are timed where changes are verified.
-        steps: steps that follow. A graph of TensorFlow, whose order is another each time, has more
-            of both where changes are verified: the peak of its median step counts.
+        steps: steps that follow. Where changes to a graph of TensorFlow are verified, whose order
+            is another each time, the peak of the median step counts: of thirty after thirty that
+            warm up, of ten where they take 0.2 s and more, of these where they take 6 s and more.
         repeats: how often each change is run where changes are verified; of several peaks the
             median counts. By default once, and such a graph three times.
         arguments: keyword arguments of ``make_step``.
@@ -145,8 +148,8 @@ def _tried(
     repeats: int | None,
 ) -> Suggestions:
     """Return the suggestions for a program, which is run; ``asked`` is as for ``compare``."""
-    recording, facts, done = _recorded(step, framework, device, asked)
-    scene = Scene(recording, facts, done.device, framework)
+    recording, facts, run = _recorded(step, framework, device, asked)
+    scene = Scene(recording, facts, run.device, framework)
     simulation = Simulation(
         step,
         framework,
@@ -156,17 +159,23 @@ def _tried(
         asked["warmup"] + asked["steps"],
     )
     found = [*_candidates(scene), *_SIMULATED[framework](scene, simulation)]
-    told = _told(scene, found, top, done.program, simulation.notes)
+    told = _told(scene, found, top, run.program, simulation.notes)
     if not verify or not told.suggestions:
         return replace(told, verified=verify)
     acts = {each.change: each.act for each in found if each.act is not None}
     if repeats is None:
         repeats = _GRAPH_REPEATS if facts.is_graph else 1
+    ways: list[Mapping[str, Any]] = [asked]
     if facts.is_graph:
-        asked = {**asked, **_settled(step, framework, asked)}
-    return verified(
-        told, step, acts, by_step=facts.is_graph, framework=framework, repeats=repeats, **asked
-    )
+        # a program may not have so many steps
+        ways.insert(0, {**asked, **_settled(step, framework, asked)})
+    for way in ways:
+        done = verified(
+            told, step, acts, by_step=facts.is_graph, framework=framework, repeats=repeats, **way
+        )
+        if done.measured_peak is not None:
+            break
+    return done
 
 
 def _recorded(
@@ -191,10 +200,11 @@ def _recorded(
 
 def _settled(step: MakeStep, framework: str, asked: Mapping[str, Any]) -> dict[str, int]:
     """Return how many steps of a graph warm up and are measured, by how long one takes."""
-    timed = {**asked, "warmup": max(asked["warmup"], 1), "steps": 3}
-    done = compare(step, {"as it is": {}}, repeats=1, framework=framework, **timed)
-    is_short = min(done.outcomes[0].seconds, default=_SHORT) < _SHORT
-    warmup, steps = (_SHORT_STEPS, _SHORT_STEPS) if is_short else (0, _GRAPH_STEPS)
+    done = compare(step, {"as it is": {}}, repeats=1, framework=framework, **asked)
+    seconds = min(done.outcomes[0].seconds, default=math.inf)
+    if seconds * _GRAPH_STEPS > _PATIENCE:
+        return {}
+    warmup, steps = (_SHORT_STEPS, _SHORT_STEPS) if seconds < _SHORT else (0, _GRAPH_STEPS)
     return {"warmup": max(asked["warmup"], warmup), "steps": max(asked["steps"], steps)}
 
 

@@ -39,6 +39,23 @@ def test_what_follows_from_constants_is_folded_and_comes_last():
     assert (list(left[0].inputs), list(left[1].inputs)) == ([(1, 0)], [])
 
 
+def test_a_list_that_was_folded_keeps_its_length_and_other_operations_what_they_read():
+    left = merged(
+        connected(
+            Node(0, "shape", "Const"),
+            Node(1, "length", "Const", value=7),
+            Node(2, "list", "TensorListReserve", [(0, 0), (1, 0)]),
+            Node(3, "rows", "TensorListFromTensor", [(0, 0), (0, 0)]),
+            Node(4, "enter", "Enter", [(2, 0)]),
+            Node(5, "other", "Enter", [(3, 0)]),
+        )
+    )
+    found = {node.name: node for node in left}
+    assert (found["list"].value, found["list"].is_folded) == (7, True)
+    assert "length" not in found
+    assert (len(found["rows"].inputs), found["rows"].is_folded) == (2, False)
+
+
 def test_what_has_a_state_stays_as_often_as_it_is_there():
     left = merged(
         connected(

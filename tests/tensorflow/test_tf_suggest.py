@@ -111,12 +111,12 @@ def test_batches_that_tf_data_has_ready():
 
 
 def make_graph():
-    return programs.make_mlp(run_eagerly=False, blocks=2)
+    return programs.make_mlp(run_eagerly=False)
 
 
 def test_a_compiled_graph():
     found = tensorlens.suggest(make_graph)
-    slots = 2 * programs.weights(2)[1]
+    slots = 2 * programs.weights(programs.BLOCKS)[1]
     assert found["optimizer"].predicted_saving == pytest.approx(slots, rel=0.05)
     assert {each.how for each in found} == {"simulated"}
     assert "in likely orders the peaks are as it is" in " ".join(found.notes)

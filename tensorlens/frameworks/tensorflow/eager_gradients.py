@@ -189,6 +189,8 @@ def _listen(listener: EagerGradients) -> Callable[[], None]:
     def stop() -> None:
         global _listeners
         with _lock:
+            if listener not in _listeners:
+                return
             _listeners = tuple(each for each in _listeners if each is not listener)
             if not _listeners:
                 pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)

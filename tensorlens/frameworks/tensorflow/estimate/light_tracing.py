@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.config import flags
+
+_lock = threading.Lock()
 
 
 @contextmanager
@@ -17,14 +19,28 @@ def read_natively() -> Iterator[None]:
     """Have native code, and not Python, read what operations are given while it is entered.
 
     It is a flag of TensorFlow's own (``TF_FLAG_graph_building_optimization``), off by default.
+    Where there is none, or another thread has it on for the moment, nothing is changed.
     """
-    flag = flags.config().graph_building_optimization
+    flag = _flag()
+    if flag is None or not _lock.acquire(blocking=False):
+        yield
+        return
     before = flag.value()
     flag.reset(True)
     try:
         yield
     finally:
         flag.reset(before)
+        _lock.release()
+
+
+def _flag() -> Any:
+    try:
+        from tensorflow.core.config import flags
+
+        return flags.config().graph_building_optimization
+    except (ImportError, AttributeError):
+        return None
 
 
 def without_order(step: Callable[[Any], Any]) -> Callable[[Any], Any]:

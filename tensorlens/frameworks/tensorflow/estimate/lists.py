@@ -36,7 +36,7 @@ def _empty(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Va
 
 
 def _reserve(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-    number = values[1].number if len(values) > 1 else None
+    number = values[1].number if len(values) > 1 else node.value
     return [Value(Items([NOTHING] * int(number or 0)))]
 
 

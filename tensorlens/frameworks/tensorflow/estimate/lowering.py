@@ -92,7 +92,7 @@ def _sort(graph: Any, before: Any, loops: Sequence[Any]) -> None:
             return 0, there[name]
         call = _CALL.match(name)
         if call is not None:
-            end = _END.match(call["rest"])
+            end = _END.match(call["rest"] or "")
             if end is not None:
                 return 2, int(call["number"]), 0 if end[1] == "in" else 2, int(end["number"])
             ranks = inside.get(call["function"], {})

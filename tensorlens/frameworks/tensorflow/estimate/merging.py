@@ -1,9 +1,9 @@
 """What becomes of a graph when the function that it is the body of is made ready to run.
 
 ``GraphOptimizer`` (``core/common_runtime/graph_optimizer.cc``, TensorFlow 2.21) comes after
-Grappler and oneDNN: it computes what follows from constants alone (``constant_folding.cc``), such
-as the empty lists of loops, and has one operation for all that are the same
-(``core/graph/optimizer_cse.cc``), such as what hands one value to a loop twice.
+Grappler and oneDNN: it computes what follows from constants alone (``constant_folding.cc``) and
+was left by Grappler, which is the empty lists of loops, and has one operation for all that are the
+same (``core/graph/optimizer_cse.cc``), such as what hands one value to a loop twice.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from tensorflow.python.framework import op_def_registry
 from tensorlens.frameworks.tensorflow.estimate.building import built
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, connect
 
-_FLOW = frozenset(
-    ("Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger")
-)
+_FOLDED = ("EmptyTensorList", "TensorListReserve")
+"""Of which nothing but their numbers is read, if that."""
 _BACK = ("NextIteration", "RefNextIteration")
 _ARGUMENTS = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "_Arg", "_Retval")
 
@@ -41,8 +40,9 @@ def merged(nodes: Sequence[Node]) -> list[Node]:
         if first != number:
             same[number] = first
     left = [node for node in nodes if node.number not in same and node.number not in folded]
-    left += sorted((nodes[number] for number in folded), key=lambda node: node.name)
-    return _renumbered(_alive(left, folded, same), folded, same)
+    made = (_without_inputs(nodes, nodes[number]) for number in folded)
+    left += sorted(made, key=lambda node: node.name)
+    return _renumbered(_alive(left, folded, same), same)
 
 
 def _fixed(nodes: Sequence[Node]) -> set[int]:
@@ -54,20 +54,20 @@ def _fixed(nodes: Sequence[Node]) -> set[int]:
         if node.op == "Const":
             if not node.controls:
                 found.add(number)
-        elif node.inputs and node.op not in _FLOW and not _has_state(node.op):
-            if found.issuperset(_sources(node)) and node.op not in _ARGUMENTS:
-                found.add(number)
+        elif node.op in _FOLDED and found.issuperset(_sources(node)):
+            found.add(number)
     return found
+
+
+def _without_inputs(nodes: Sequence[Node], node: Node) -> Node:
+    """Return what was folded; of a list, its length was read."""
+    length = nodes[node.inputs[1][0]].value if node.op == "TensorListReserve" else None
+    return replace(node, inputs=(), controls=(), value=length, is_folded=True)
 
 
 def _alive(left: Sequence[Node], folded: set[int], same: Mapping[int, int]) -> list[Node]:
     """Return what is left, without constants that only what was folded has read."""
-    read = {
-        same.get(source, source)
-        for node in left
-        if node.number not in folded
-        for source in _sources(node)
-    }
+    read = {same.get(source, source) for node in left for source in _sources(node)}
     return [
         node
         for node in left
@@ -75,20 +75,16 @@ def _alive(left: Sequence[Node], folded: set[int], same: Mapping[int, int]) -> l
     ]
 
 
-def _renumbered(left: Sequence[Node], folded: set[int], same: Mapping[int, int]) -> list[Node]:
+def _renumbered(left: Sequence[Node], same: Mapping[int, int]) -> list[Node]:
     numbers = {node.number: number for number, node in enumerate(left)}
     numbers |= {gone: numbers[first] for gone, first in same.items() if first in numbers}
     found = []
     for node in left:
-        is_folded = node.number in folded
         made = replace(
             node,
             number=numbers[node.number],
-            inputs=[] if is_folded else [(numbers[each], slot) for each, slot in node.inputs],
-            controls=[]
-            if is_folded
-            else list(dict.fromkeys(numbers[each] for each in node.controls)),
-            is_folded=is_folded,
+            inputs=[(numbers[each], slot) for each, slot in node.inputs],
+            controls=list(dict.fromkeys(numbers[each] for each in node.controls)),
             consumers=[],
         )
         found.append(made)
