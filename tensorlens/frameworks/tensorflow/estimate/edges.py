@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tensorlens.frameworks.tensorflow.estimate.building import built
 from tensorlens.frameworks.tensorflow.estimate.edge_sets import EDGE, NODE, Arena, in_order
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node, starts_of
+from tensorlens.frameworks.tensorflow.estimate.nodes import BACK, Node, sources_of, starts_of
 from tensorlens.frameworks.tensorflow.estimate.onednn import is_merged
 
 _REPLACED = frozenset(
@@ -33,7 +33,6 @@ _REPLACED = frozenset(
 _ADDRESSES, _ALIGNED = 1 << 20, 16
 _ENDS = 2
 """Nodes that every graph has: one before all, one after all."""
-_BACK = ("NextIteration", "RefNextIteration")
 
 Consumer = tuple[int, int, int]
 """Output, operation and input that reads it; output and input -1 where it only comes first."""
@@ -158,10 +157,10 @@ def _places(nodes: Sequence[Node], ranks: Mapping[int, int]) -> dict[int, int]:
     by_rank = sorted(ranks, key=lambda number: ranks[number])
     at = {number: place for place, number in enumerate(by_rank)}
     sources = [
-        [at[source] for source in (*(each for each, _ in node.inputs), *node.controls)]
+        [at[source] for source in sources_of(node)]
         for node in (nodes[number] for number in by_rank)
     ]
-    back = {at[node.number] for node in nodes if node.op in _BACK}
+    back = {at[node.number] for node in nodes if node.op in BACK}
     found = {by_rank[place]: rank for rank, place in enumerate(built(sources, back))}
     for node in nodes:
         found.setdefault(node.number, len(found))

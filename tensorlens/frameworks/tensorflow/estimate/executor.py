@@ -23,7 +23,7 @@ from tensorlens.frameworks.tensorflow.estimate.frames import (
     entries_by_frame,
 )
 from tensorlens.frameworks.tensorflow.estimate.held import NOTHING, Buffer, Value, drop, keep
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.frameworks.tensorflow.estimate.nodes import BACK, Node
 
 _CHEAP = frozenset(
     (
@@ -217,7 +217,7 @@ class Executor:
                 into.frame.exits.add(node.number)
                 assert into.frame.parent is not None
                 self._activate(node, into.frame.parent, outputs, ready)
-        elif node.op in ("NextIteration", "RefNextIteration"):
+        elif node.op in BACK:
             if outputs is not None:
                 self._advance(node, into, outputs[0], ready)
         else:

@@ -15,22 +15,22 @@ from typing import Any
 from tensorflow.python.framework import op_def_registry
 
 from tensorlens.frameworks.tensorflow.estimate.building import built
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node, connect
+from tensorlens.frameworks.tensorflow.estimate.nodes import BACK, Node, connect, sources_of
 
 _FOLDED = ("EmptyTensorList", "TensorListReserve")
 """Of which nothing but their numbers is read, if that."""
-_BACK = ("NextIteration", "RefNextIteration")
 _ARGUMENTS = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "_Arg", "_Retval")
 
 
 def merged(nodes: Sequence[Node]) -> list[Node]:
     """Return the graph without what is there twice; what was folded comes last, by name."""
-    fixed = _fixed(nodes)
+    back = {node.number for node in nodes if node.op in BACK}
+    order = built([sources_of(node) for node in nodes], back)
+    fixed = _fixed(nodes, order)
     folded = {number for number in fixed if nodes[number].op != "Const"}
     same: dict[int, int] = {}
     known: dict[Any, int] = {}
-    back = {node.number for node in nodes if node.op in _BACK}
-    for number in built([_sources(node) for node in nodes], back):
+    for number in order:
         node = nodes[number]
         if number in folded or node.op in _ARGUMENTS or _has_state(node.op):
             continue
@@ -45,16 +45,15 @@ def merged(nodes: Sequence[Node]) -> list[Node]:
     return _renumbered(_alive(left, folded, same), same)
 
 
-def _fixed(nodes: Sequence[Node]) -> set[int]:
+def _fixed(nodes: Sequence[Node], order: Sequence[int]) -> set[int]:
     """Return the numbers of constants, and of what follows from them alone."""
     found: set[int] = set()
-    back = {node.number for node in nodes if node.op in _BACK}
-    for number in built([_sources(node) for node in nodes], back):
+    for number in order:
         node = nodes[number]
         if node.op == "Const":
             if not node.controls:
                 found.add(number)
-        elif node.op in _FOLDED and found.issuperset(_sources(node)):
+        elif node.op in _FOLDED and found.issuperset(sources_of(node)):
             found.add(number)
     return found
 
@@ -67,7 +66,7 @@ def _without_inputs(nodes: Sequence[Node], node: Node) -> Node:
 
 def _alive(left: Sequence[Node], folded: set[int], same: Mapping[int, int]) -> list[Node]:
     """Return what is left, without constants that only what was folded has read."""
-    read = {same.get(source, source) for node in left for source in _sources(node)}
+    read = {same.get(source, source) for node in left for source in sources_of(node)}
     return [
         node
         for node in left
@@ -90,10 +89,6 @@ def _renumbered(left: Sequence[Node], same: Mapping[int, int]) -> list[Node]:
         found.append(made)
     connect(found)
     return found
-
-
-def _sources(node: Node) -> list[int]:
-    return [source for source, _ in node.inputs] + list(node.controls)
 
 
 def _has_state(op: str) -> bool:

@@ -63,6 +63,15 @@ class Node:
     """Output, operation and input that reads it; output -1 where it only comes first."""
 
 
+BACK = ("NextIteration", "RefNextIteration")
+"""What ends a pass through a loop, for which nobody waits."""
+
+
+def sources_of(node: Node) -> list[int]:
+    """Return the numbers of what an operation reads or comes after."""
+    return [source for source, _ in node.inputs] + list(node.controls)
+
+
 def connect(nodes: Sequence[Node]) -> None:
     """Tell every operation who comes after it."""
     for node in nodes:
