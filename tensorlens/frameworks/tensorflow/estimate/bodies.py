@@ -11,13 +11,44 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tensorflow.python.framework import op_def_registry
+import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.estimate.building import built
+from tensorlens.frameworks.tensorflow.estimate.tracing import Traced
 
 _READ = "/ReadVariableOp/"
 _NEITHER = re.compile(r"[^a-z0-9]+")
 _INPUT = re.compile(r"(\^?)([^:]+)(.*)")
+
+
+def set_arguments(definition: Any, traced: Traced) -> None:
+    """Let a step's arguments tell their shapes.
+
+    Grappler takes placeholders, and the arguments of functions too where it is called from Python,
+    for something that is fed and may have any shape (``core/grappler/costs/graph_properties.cc``,
+    ``InferStatically``).
+
+    Args:
+        definition: the graph's, changed in place: something else that reads nothing and has a
+            state stands for each argument.
+        traced: the step.
+    """
+    variables = {each.placeholder: each for each in traced.variables}
+    tensors = {each.op.name: each for each in traced.graph.inputs}
+    for node in definition.node:
+        tensor = tensors.get(node.name)
+        if tensor is None:
+            continue
+        variable = variables.get(node.name)
+        dtype, shape = tensor.dtype, tensor.shape
+        if variable is not None:
+            dtype, shape = tf.as_dtype(variable.dtype), tf.TensorShape(variable.shape)
+        node.op = "InfeedDequeue" if variable is None else "VarHandleOp"
+        node.attr.clear()
+        node.attr["dtype"].type = dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(shape.as_proto())
+        if variable is not None:
+            node.attr["shared_name"].s = node.name.encode()
 
 
 def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
@@ -32,7 +63,7 @@ def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
 
     Returns:
         the new names of placeholders by their old ones, and the names of what is kept: what is
-        returned, what runs for its effects, and everything that has a state.
+        returned, then what runs for its effects, in the order of the body.
     """
     inputs = [each.op.name for each in graph.inputs]
     names = _names(definition, inputs)
@@ -55,14 +86,8 @@ def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
     ranks = {node.name: rank for rank, node in enumerate(definition.node)}
     sources = [[ranks[_INPUT.sub(r"\2", text)] for text in node.input] for node in definition.node]
     set_nodes(definition, [definition.node[place] for place in built(sources)])
-    kept += [op.name for op in graph.control_outputs]
-    states = [each for each in states_of(definition) if each not in ranks_of_arguments]
-    return names, [*kept, *states]
-
-
-def states_of(definition: Any) -> list[str]:
-    """Return the names of the operations that have a state."""
-    return [node.name for node in definition.node if _has_state(node.op)]
+    effects = {op.name for op in graph.control_outputs}
+    return names, [*kept, *(node.name for node in definition.node if node.name in effects)]
 
 
 def set_nodes(definition: Any, ordered: Sequence[Any]) -> None:
@@ -102,8 +127,3 @@ def _add_returns(definition: Any, graph: Any, names: dict[str, str]) -> list[str
         node.device = definition.node[0].device
         found.append(node.name)
     return found
-
-
-def _has_state(op: str) -> bool:
-    known = op_def_registry.get(op)
-    return known is not None and bool(known.is_stateful)

@@ -88,8 +88,8 @@ def in_order_of_building(
 
 def _group(node: Node) -> tuple[int, int]:
     """Return which nodes come before others in a function's body: arguments, then all the rest."""
-    if node.argument >= 0:
-        return 0, node.argument
+    if node.op == "_Arg":
+        return 0, node.attrs["index"]
     return (2 if node.op == "_Retval" else 1), 0
 
 

@@ -190,12 +190,10 @@ def _constant(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence
     return [known]
 
 
-def _fed(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+def _argument(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    if node.name in machine.variables:
+        return [Value(variable=node.name)]
     return [machine._feeds.get(node.name, NOTHING)]
-
-
-def _handle(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-    return [Value(variable=node.name)]
 
 
 def _read(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
@@ -242,9 +240,7 @@ def _merge(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Va
 
 _SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value]]] = {
     "Const": _constant,
-    "Placeholder": _fed,
-    "_Arg": _fed,
-    "VarHandleOp": _handle,
+    **dict.fromkeys(("_Arg", "Placeholder", "VarHandleOp"), _argument),
     "ReadVariableOp": _read,
     "AssignVariableOp": _assign,
     **dict.fromkeys(UPDATES, _update),

@@ -10,13 +10,12 @@ from typing import Any
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from tensorlens.frameworks.tensorflow.estimate.bodies import set_nodes, states_of
+from tensorlens.frameworks.tensorflow.estimate.bodies import set_nodes
 from tensorlens.frameworks.tensorflow.estimate.building import built
 
 TRAIN = "train_op"
 """Where a graph lists what is to be kept of it."""
 LOOPS = ("While", "StatelessWhile")
-_HANDLES = ("VarHandleOp",)
 _WAITS = "/LoopControlInputs/_"
 _BEGINS = re.compile(r"/(cond|body)/_\d+/input_control_node/_\d+$")
 """In the names of what a loop, and each run of its condition and of its body, waits for."""
@@ -54,9 +53,7 @@ def lowered(given: Any, settings: Any) -> Any:
     _let_begin(graph, free)
     _sort(graph, given.graph_def, loops)
     found.graph_def.CopyFrom(graph)
-    arguments = {node.name for node in given.graph_def.node if node.op in _HANDLES}
-    states = [name for name in states_of(graph) if name not in arguments]
-    kept[:] = dict.fromkeys([*names, *states])
+    kept[:] = names
     return found
 
 

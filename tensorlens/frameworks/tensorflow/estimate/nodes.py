@@ -55,8 +55,6 @@ class Node:
     """A constant's numbers, where there are a few in a row."""
     signature: int = 0
     """The same of operations with the same attributes."""
-    argument: int = -1
-    """Which argument of the step it is."""
     is_folded: bool = False
     """Whether it is computed once, before the first step."""
     consumers: list[tuple[int, int, int]] = field(default_factory=list)

@@ -11,10 +11,10 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import tf_optimizer
 
-from tensorlens.frameworks.tensorflow.estimate.bodies import as_body, set_nodes
+from tensorlens.frameworks.tensorflow.estimate.bodies import as_body, set_arguments, set_nodes
 from tensorlens.frameworks.tensorflow.estimate.lowering import LOOPS, TRAIN, lowered
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, Shape, connect
-from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
+from tensorlens.frameworks.tensorflow.estimate.tracing import Traced
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLAIN = ("s", "i", "f", "b")
@@ -38,14 +38,11 @@ def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
     """
     graph = traced.graph
     definition = graph.as_graph_def()
-    variables = {each.placeholder: each for each in traced.variables}
+    set_arguments(definition, traced)
     for node in definition.node:
         node.device = _HOST
-        if node.name in variables:
-            _as_handle(node, variables[node.name])
     names: dict[str, str] = {}
     kept = [each.op.name for each in graph.outputs] + [op.name for op in graph.control_outputs]
-    kept += [each.placeholder for each in traced.feeds]
     if not in_order:
         names, kept = as_body(definition, graph)
     given = meta_graph.create_meta_graph_def(graph_def=definition, graph=None)
@@ -55,11 +52,12 @@ def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
     except (ValueError, tf.errors.InvalidArgumentError):
         # in bfloat16 there are kernels for what is fused, but no such operation for Python
         nodes = _optimized(given, in_order, _FUSING)
-    arguments = {each.op.name: place for place, each in enumerate(graph.inputs)}
     before = {name: placeholder for placeholder, name in names.items()}
+    arguments = {each.op.name: place for place, each in enumerate(graph.inputs)}
     for node in nodes:
         node.name = before.get(node.name, node.name)
-        node.argument = arguments.get(node.name, -1)
+        if node.name in arguments:
+            node.op, node.attrs = "_Arg", {"index": arguments[node.name]}
     return nodes
 
 
@@ -102,23 +100,7 @@ def _sort(found: Any, traced: Sequence[str]) -> None:
 
 def as_traced(traced: Traced) -> list[Node]:
     """Return the operations as they were traced, in the order of the program."""
-    graph = traced.graph
-    definition = graph.as_graph_def()
-    variables = {each.placeholder: each for each in traced.variables}
-    for node in definition.node:
-        if node.name in variables:
-            _as_handle(node, variables[node.name])
-    return nodes_of(definition, graph)
-
-
-def _as_handle(node: Any, variable: Held) -> None:
-    """Let a captured variable tell its shape."""
-    node.op = "VarHandleOp"
-    del node.input[:]
-    node.attr.clear()
-    node.attr["dtype"].type = tf.as_dtype(variable.dtype).as_datatype_enum
-    node.attr["shape"].shape.CopyFrom(tf.TensorShape(variable.shape).as_proto())
-    node.attr["shared_name"].s = node.name.encode()
+    return nodes_of(traced.graph.as_graph_def(), traced.graph)
 
 
 def nodes_of(definition: Any, graph: Any = None) -> list[Node]:
