@@ -96,10 +96,18 @@ class Executor:
         edges: Edges | None = None,
     ) -> None:
         self._nodes = nodes
-        self._edges = as_connected(nodes) if edges is None else edges
+        edges = as_connected(nodes) if edges is None else edges
+        self._starts = edges.starts
+        self._targets = [
+            [(slot, nodes[number], place) for slot, number, place in edges.consumers[node.number]]
+            for node in nodes
+        ]
+        self._waits = [_waits_for(node) for node in nodes]
         self._kernels = kernels
         self._threads = [_Thread() for _ in range(threads)]
-        self._fetched = frozenset(fetched)
+        self._fetched: dict[int, list[int]] = {}
+        for number, slot in fetched:
+            self._fetched.setdefault(number, []).append(slot)
         self._entries = entries_by_frame(nodes)
         self._in_turn = in_turn
         self._kept: list[Value] = []
@@ -113,7 +121,7 @@ class Executor:
     def run(self) -> None:
         """Run everything; what is fetched is let go of at the end."""
         root = self._root.begin(0)
-        starts = [_Task(self._nodes[number], root, (), False) for number in self._edges.starts]
+        starts = [_Task(self._nodes[number], root, (), False) for number in self._starts]
         root.outstanding += len(starts)
         self._schedule(self._threads[0], starts)
         self._wake()
@@ -164,10 +172,8 @@ class Executor:
                 keep(value)
             for buffer in scratch:
                 drop(Value(buffer), free)
-            if self._fetched:
-                for slot, value in enumerate(outputs):
-                    if (node.number, slot) in self._fetched:
-                        self._kept.append(keep(value))
+            for slot in self._fetched.get(node.number, ()):
+                self._kept.append(keep(outputs[slot]))
         for value in task.values:
             drop(value, free)
         ready: list[_Task] = []
@@ -208,20 +214,21 @@ class Executor:
         self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
     ) -> None:
         """Hand what was made (None: nothing, it is dead) to those who come after."""
-        if node.op in ("Enter", "RefEnter"):
-            self._enter(node, into, outputs, ready)
-        elif node.op in ("Exit", "RefExit"):
-            if outputs is None:
-                into.frame.dead_exits[node.number] = node
-            else:
-                into.frame.exits.add(node.number)
-                assert into.frame.parent is not None
-                self._activate(node, into.frame.parent, outputs, ready)
-        elif node.op in BACK:
-            if outputs is not None:
-                self._advance(node, into, outputs[0], ready)
-        else:
+        between_frames = _BETWEEN_FRAMES.get(node.op)
+        if between_frames is None:
             self._activate(node, into, outputs, ready)
+        else:
+            between_frames(self, node, into, outputs, ready)
+
+    def _exit(
+        self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
+    ) -> None:
+        if outputs is None:
+            into.frame.dead_exits[node.number] = node
+        else:
+            into.frame.exits.add(node.number)
+            assert into.frame.parent is not None
+            self._activate(node, into.frame.parent, outputs, ready)
 
     def _enter(
         self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
@@ -244,15 +251,19 @@ class Executor:
             first = frame.iterations.get(0) or frame.begin(0)
             self._activate(node, first, outputs, ready)
 
-    def _advance(self, node: Node, into: Iteration, value: Value, ready: list[_Task]) -> None:
+    def _advance(
+        self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
+    ) -> None:
+        if outputs is None:
+            return
         frame = into.frame
         following = frame.iterations.get(into.number + 1)
         if following is None and len(frame.iterations) >= frame.parallel:
-            frame.queued.append((node, keep(value)))
+            frame.queued.append((node, keep(outputs[0])))
             return
         if following is None:
             following = self._begin_iteration(frame, into.number + 1, ready)
-        self._activate(node, following, (value,), ready)
+        self._activate(node, following, outputs, ready)
 
     def _begin_iteration(self, frame: Frame, number: int, ready: list[_Task]) -> Iteration:
         made = frame.begin(number)
@@ -263,63 +274,61 @@ class Executor:
     def _activate(
         self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]
     ) -> None:
-        taken = None
-        if node.op == "Switch" and outputs is not None:
-            taken = {slot for slot, value in enumerate(outputs) if value is not NOTHING}
-        for slot, number, place in self._edges.consumers[node.number]:
-            target = self._nodes[number]
-            is_dead = outputs is None or (taken is not None and slot >= 0 and slot not in taken)
-            value = None if is_dead or slot < 0 or outputs is None else outputs[slot]
-            self._arrive(target, into, place, value, is_dead, node, ready)
+        is_switch = node.op == "Switch"
+        for slot, target, place in self._targets[node.number]:
+            value = None if slot < 0 or outputs is None else outputs[slot]
+            if is_switch and value is NOTHING:
+                value = None
+            is_dead = outputs is None or (slot >= 0 and value is None)
+            state = into.arrived.get(target.number)
+            if state is None:
+                state = Arrived(self._waits[target.number], [NOTHING] * len(target.inputs))
+                into.arrived[target.number] = state
+            if target.op in _MERGES:
+                self._arrive_at_merge(target, into, state, place, value, node, ready)
+                continue
+            state.waiting -= 1
+            if is_dead:
+                state.is_dead = True
+            elif value is not None:
+                state.values[place] = keep(value)
+            if not state.waiting:
+                self._make_ready(target, into, state, state.is_dead, ready)
 
-    def _arrive(
+    def _arrive_at_merge(
         self,
         target: Node,
         into: Iteration,
+        state: Arrived,
         place: int,
         value: Value | None,
-        is_dead: bool,
         source: Node,
         ready: list[_Task],
     ) -> None:
-        merges = target.op in _MERGES
-        state = into.arrived.get(target.number)
-        if state is None:
-            controls = len(target.controls)
-            state = Arrived(controls if merges else controls + len(target.inputs))
-            into.arrived[target.number] = state
+        """Let a merge, which waits for all that comes first but for one value, be given one."""
         if state.is_scheduled:
             return
-        if place < 0 or not merges:
+        if place < 0:
             state.waiting -= 1
-            state.is_dead |= is_dead and not merges
-            if value is not None:
-                state.values[place] = keep(value)
-        elif value is not None:
-            if not state.has_value:
-                state.has_value = True
-                state.values[place] = keep(value)
-        else:
+        elif value is None:
             state.dead_inputs += 1
             from_outside = source.op in ("Enter", "RefEnter")
             state.is_dead |= from_outside or state.dead_inputs == len(target.inputs)
-        is_ready = not state.waiting and (not merges or state.has_value or state.is_dead)
-        if is_ready:
-            self._make_ready(target, into, state, ready)
+        elif not state.has_value:
+            state.has_value = True
+            state.values = [keep(value)]
+        if not state.waiting and (state.has_value or state.is_dead):
+            state.is_scheduled = True
+            if not state.has_value:
+                state.values = []
+            self._make_ready(target, into, state, not state.has_value, ready)
 
     def _make_ready(
-        self, target: Node, into: Iteration, state: Arrived, ready: list[_Task]
+        self, target: Node, into: Iteration, state: Arrived, is_dead: bool, ready: list[_Task]
     ) -> None:
-        state.is_scheduled = True
         into.outstanding += 1
-        if target.op in _MERGES:
-            is_dead = not state.has_value
-            values = list(state.values.values())
-        else:
-            is_dead = state.is_dead
-            values = [state.values.get(place, NOTHING) for place in range(len(target.inputs))]
-        state.values = {}
-        ready.append(_Task(target, into, values, is_dead))
+        ready.append(_Task(target, into, state.values, is_dead))
+        state.values = []
 
     def _clean(self, iteration: Iteration, ready: list[_Task]) -> None:
         """End iterations that are over, and with the last one their frame."""
@@ -327,12 +336,11 @@ class Executor:
         if frame.parent is None:
             return
         while frame.iterations:
-            number = min(frame.iterations)
-            first = frame.iterations[number]
+            number, first = next(iter(frame.iterations.items()))
             if first.outstanding or (frame.entries > 0):
                 return
             for state in first.arrived.values():
-                for value in state.values.values():
+                for value in state.values:
                     drop(value, self._kernels.free)
             del frame.iterations[number]
             if (frame.queued and number + 1 not in frame.iterations) or frame.queued:
@@ -356,3 +364,16 @@ class Executor:
             drop(value, self._kernels.free)
         for node, value in frame.invariants:
             self._activate(node, made, (value,), ready)
+
+
+def _waits_for(node: Node) -> int:
+    """Return for how many inputs and controls it waits; a merge, for controls alone."""
+    return len(node.controls) + (0 if node.op in _MERGES else len(node.inputs))
+
+
+_BETWEEN_FRAMES = {
+    **dict.fromkeys(("Enter", "RefEnter"), Executor._enter),
+    **dict.fromkeys(("Exit", "RefExit"), Executor._exit),
+    **dict.fromkeys(BACK, Executor._advance),
+}
+"""Operations that hand on what they make to another iteration."""

@@ -19,11 +19,12 @@ class Arrived:
 
     waiting: int
     """Inputs and controls that are not there yet; of a merge, controls alone."""
+    values: list[Value]
+    """What is there of the inputs, by their places; of a merge, the first that came."""
     dead_inputs: int = 0
     is_dead: bool = False
     is_scheduled: bool = False
     has_value: bool = False
-    values: dict[int, Value] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

@@ -80,9 +80,12 @@ class Machine:
     def run(self, node: Node, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Buffer]]:
         """Return outputs, and what is given back at the end."""
         self._place = node
+        needed = self._scratch(node, values)
+        if not needed:
+            return self._outputs(node, values), ()
         before: list[Buffer] = []
         after: list[Scratch] = []
-        for each in self._scratch(node, values):
+        for each in needed:
             if each.before:
                 before.append(self._take_scratch(each))
             else:

@@ -10,7 +10,7 @@ from typing import Any
 SEEDS = range(1, 32)
 _USUAL, _UNUSUAL = 0.1, 1.0
 """How far off guesses of times are: sigma of the logarithm."""
-_MOST = 12_000
+_MOST = 25_000
 """Requests of all runs together after which no other order is tried."""
 _UNTRIED, _UNKNOWN = 0.02, 0.15
 """What orders that were not tried may peak at beyond those that were, as a share: of all seeds,
