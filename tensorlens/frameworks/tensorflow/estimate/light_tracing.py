@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorlens.frameworks.tensorflow.estimate.light_graph import built_lightly
+
 _lock = threading.Lock()
 
 
@@ -43,8 +45,8 @@ def _flag() -> Any:
         return None
 
 
-def without_order(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the step with no edges in its graph that only order operations.
+def lightly(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the step with a graph that takes less work, and no edges in it that only order.
 
     Operations of a graph are in the order of the program anyway. At the end of a trace
     ``AutomaticControlDependencies`` goes through all of them: here there are none left for it.
@@ -52,8 +54,10 @@ def without_order(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @functools.wraps(step)
     def traced(data: Any) -> Any:
-        made = step(data)
-        manager = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
+        graph = tf.compat.v1.get_default_graph()
+        with built_lightly(graph):
+            made = step(data)
+        manager = getattr(graph, "experimental_acd_manager", None)
         if manager is not None:
             manager._n_operations = sys.maxsize
         return made

@@ -68,7 +68,10 @@ def _optimized(given: Any, in_order: bool, without: Sequence[str]) -> list[Node]
     found = tf_optimizer.OptimizeGraph(_settings(without), given, verbose=False)
     if in_order:
         _sort(found, names)
-    return nodes_of(found)
+    nodes = nodes_of(found)
+    for node, defined in zip(nodes, found.node, strict=True):
+        node.signature = _signature(defined)
+    return nodes
 
 
 def _settings(without: Sequence[str] = ()) -> Any:
@@ -135,8 +138,7 @@ def _node(number: int, node: Any, numbers: Mapping[str, int], outputs: Sequence[
     made = [Output(output.dtype.name, _shape(output.shape)) for output in outputs]
     found = _constant(node, made[0]) if node.op == "Const" else None
     scalar, row = (None, tuple(found)) if isinstance(found, list) else (found, None)
-    signature = _signature(node)
-    return Node(number, node.name, node.op, inputs, controls, made, attrs, scalar, row, signature)
+    return Node(number, node.name, node.op, inputs, controls, made, attrs, scalar, row)
 
 
 def _signature(node: Any) -> int:

@@ -17,6 +17,11 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
 
+from tensorlens.frameworks.tensorflow.graphs.bodies import calls_of
+
+_CUSTOM = "IdentityN"
+"""Operation that custom gradients are registered for."""
+
 
 @dataclass(frozen=True, slots=True)
 class GradientCall:
@@ -58,7 +63,7 @@ def forget_gradients(graph: Any) -> None:
     registered = ops.gradient_registry._registry
     for operation in _operations(graph):
         # of operations that have none asking would raise
-        if "_gradient_op_type" in operation.node_def.attr:
+        if operation.type == _CUSTOM and "_gradient_op_type" in operation.node_def.attr:
             name = operation.get_attr("_gradient_op_type").decode()
             if name.startswith("CustomGradient-"):
                 registered.pop(name, None)
@@ -68,11 +73,10 @@ def _operations(graph: Any) -> Iterator[Any]:
     """Yield the operations of a graph, and those of the branches and loops in it."""
     for operation in graph.get_operations():
         yield operation
-        for value in operation.node_def.attr.values():
-            if value.WhichOneof("value") == "func":
-                inner = getattr(graph._get_function(value.func.name), "graph", None)
-                if inner is not None:
-                    yield from _operations(inner)
+        for _, function in calls_of(operation):
+            inner = getattr(graph._get_function(function), "graph", None)
+            if inner is not None:
+                yield from _operations(inner)
 
 
 def kept_until(calls: Sequence[GradientCall], numbers: Mapping[str, int]) -> Mapping[int, int]:

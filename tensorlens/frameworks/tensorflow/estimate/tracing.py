@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.light_tracing import read_natively, without_order
+from tensorlens.frameworks.tensorflow.estimate.light_tracing import lightly, read_natively
 from tensorlens.frameworks.tensorflow.estimate.loops import unrolled
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
 from tensorlens.frameworks.tensorflow.estimate.shapes import inputs_of, targets_of
@@ -89,7 +89,7 @@ def trace(model: Any, asked: Asked) -> Traced:
             if optimizer is not None:
                 optimizer.build(twin.trainable_variables)
                 _note_gradients(optimizer, gradients)
-        train_step = without_order(twin.train_step) if asked.eager else twin.train_step
+        train_step = lightly(twin.train_step) if asked.eager else twin.train_step
         step = tf.function(train_step, autograph=False)
         calls: list[GradientCall] = []
         steps = unrolled(made) if asked.eager else nullcontext()

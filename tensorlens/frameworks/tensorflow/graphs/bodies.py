@@ -76,11 +76,15 @@ def from_graph(graph: Any) -> Body:
     nodes, traces = {}, {}
     for place, op in enumerate(graph.get_operations()):
         inputs = tuple(each.op.name for each in op.inputs)
-        calls = _calls(op.node_def.attr) if _may_call(op.type) else ()
-        nodes[op.name] = Node(op.name, op.type, inputs, calls, place)
+        nodes[op.name] = Node(op.name, op.type, inputs, calls_of(op), place)
         traces[op.name] = op.traceback
     name = str(getattr(graph, "name", ""))
     return Body(name, nodes, LazyFrames(lambda: of_operations(traces)), _backward_of(name, {}))
+
+
+def calls_of(op: Any) -> tuple[tuple[str, str], ...]:
+    """Return the functions that an operation of a live graph calls, as :class:`Node` has them."""
+    return _calls(op.node_def.attr) if _may_call(op.type) else ()
 
 
 def _backward_of(name: str, attributes: Any) -> str | None:

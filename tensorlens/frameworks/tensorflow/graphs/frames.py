@@ -67,10 +67,11 @@ def of_operations(traces: Mapping[str, Any]) -> dict[str, Frames]:
     """
     try:
         builder = tf_stack.GraphDebugInfoBuilder()
-        for name, trace in traces.items():
-            if trace is not None:
-                builder.AccumulateStackTrace("", name, trace)
-        return from_debug_info(builder.Build())
+        different = {id(trace): trace for trace in traces.values() if trace is not None}
+        for key, trace in different.items():
+            builder.AccumulateStackTrace("", str(key), trace)
+        found = from_debug_info(builder.Build())
+        return {name: found.get(str(id(trace)), ()) for name, trace in traces.items()}
     except Exception:  # another TensorFlow: slower, and always there
         return {name: _listed(trace) for name, trace in traces.items() if trace is not None}
 
