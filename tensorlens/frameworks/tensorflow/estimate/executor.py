@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -83,6 +83,7 @@ class Executor:
         fetched: number of an operation and of its output that the caller keeps.
         in_turn: whether all kernels are cheap, as those are that only launch one on a GPU.
         edges: the same as in the graph, in another order.
+        overlooks: tells of a kernel that is short whether it is taken for a long one all the same.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Executor:
         *,
         in_turn: bool = False,
         edges: Edges | None = None,
+        overlooks: Callable[[], bool] = lambda: False,
     ) -> None:
         self._nodes = nodes
         edges = as_connected(nodes) if edges is None else edges
@@ -110,6 +112,7 @@ class Executor:
             self._fetched.setdefault(number, []).append(slot)
         self._entries = entries_by_frame(nodes)
         self._in_turn = in_turn
+        self._overlooks = overlooks
         self._kept: list[Value] = []
         self._running: list[tuple[float, int, _Thread, _Task, Any]] = []
         self._sequence = 0
@@ -205,10 +208,14 @@ class Executor:
         node = task.node
         known = self._cheap.get(node.number)
         if known is None:
-            known = self._in_turn or node.op in _CHEAP
-            known = known or self._kernels.likely_seconds(node, task.values) < _SHORT
+            known = self._in_turn or node.op in _CHEAP or self._is_found_short(task)
             self._cheap[node.number] = known
         return known
+
+    def _is_found_short(self, task: _Task) -> bool:
+        is_short = self._kernels.likely_seconds(task.node, task.values) < _SHORT
+        is_in_loop = task.iteration.frame.parent is not None
+        return is_short and (is_in_loop or not self._overlooks())
 
     def _propagate(
         self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]

@@ -9,10 +9,13 @@ from typing import Any
 
 from tensorflow.python.client import pywrap_tf_session as native
 from tensorflow.python.eager import context
-from tensorflow.python.framework import errors, ops
+from tensorflow.python.framework import errors, ops, versions
 from tensorflow.python.framework.func_graph import FuncGraph
 
 from tensorlens.frameworks.tensorflow.estimate.shared_traces import SharedTraces
+
+_FOLLOWED = "2.21."
+"""Versions of TensorFlow that add operations as it is done here."""
 
 
 class _Operations(ops.Graph):  # type: ignore[misc]
@@ -64,9 +67,10 @@ class LightGraph(FuncGraph, _Operations):  # type: ignore[misc]
 def built_lightly(graph: Any) -> Iterator[None]:
     """Let a graph be a :class:`LightGraph` while it is entered.
 
-    Nothing is changed of graphs of another kind, or where TensorFlow adds operations otherwise.
+    Nothing is changed of graphs of another kind, or by a TensorFlow that may add operations
+    otherwise.
     """
-    if type(graph) is not FuncGraph or not hasattr(ops.Operation, "_from_c_op"):
+    if type(graph) is not FuncGraph or not versions.VERSION.startswith(_FOLLOWED):
         yield
         return
     graph.traces = SharedTraces()

@@ -16,7 +16,7 @@ from tensorlens.frameworks.tensorflow.estimate.executor import Executor
 from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Memory, Value, keep
 from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
 from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node
-from tensorlens.frameworks.tensorflow.estimate.orders import uneven
+from tensorlens.frameworks.tensorflow.estimate.orders import overlooking, uneven
 from tensorlens.frameworks.tensorflow.estimate.tape import kept_until
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
 
@@ -84,6 +84,7 @@ class Play:
                 fetched,
                 in_turn=not on_host,
                 edges=edges,
+                overlooks=overlooking(seed),
             ).run()
 
     def _fetched(self, numbers: Mapping[str, int]) -> set[tuple[int, int]]:
