@@ -3,7 +3,7 @@
 from tensorlens.frameworks.tensorflow.estimate.costs import seconds
 from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
 from tensorlens.frameworks.tensorflow.estimate.edge_sets import in_order
-from tensorlens.frameworks.tensorflow.estimate.edges import in_order_of_building
+from tensorlens.frameworks.tensorflow.estimate.edges import Building
 from tensorlens.frameworks.tensorflow.estimate.executor import Executor
 from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Value, keep
 from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
@@ -159,7 +159,7 @@ def wide(width):
 
 
 def readers(nodes, seed):
-    edges = in_order_of_building(nodes, seed, by_onednn=True)
+    edges = Building(nodes, by_onednn=True).edges(seed)
     return [reader for _, reader, _ in edges.consumers[0]]
 
 

@@ -41,18 +41,20 @@ class Arena:
         return found
 
 
-def in_order(edges: Sequence[tuple[int, Item]], *, at_once: bool) -> list[Item]:
+def in_order(edges: Sequence[tuple[int, Item]], first: int | None, *, at_once: bool) -> list[Item]:
     """Return what belongs to edges, in the order in which a node goes along them.
 
     Args:
-        edges: address and what belongs to it, in the order in which they are added.
+        edges: in the order in which they are added, how far each is from the first address of the
+            graph, and what belongs to it.
+        first: that address; None: in the order in which they are added.
         at_once: whether there was room for all from the beginning, as in a copy of a graph.
     """
-    if len(edges) <= _INLINE:
+    if first is None or len(edges) <= _INLINE:
         return [item for _, item in edges]
     found: _HashSet[Item] = _HashSet(len(edges) if at_once else 1)
-    for address, item in edges:
-        found.add(address, item)
+    for distance, item in edges:
+        found.add(first + distance, item)
     return [item for _, item in found.each()]
 
 

@@ -53,37 +53,52 @@ def as_connected(nodes: Sequence[Node]) -> Edges:
     return Edges(starts, {node.number: node.consumers for node in nodes})
 
 
-def in_order_of_building(
-    nodes: Sequence[Node], seed: int, *, by_onednn: bool, before: Sequence[Node] | None = None
-) -> Edges:
-    """Return the edges as those of the graph that runs are.
+class Building:
+    """How the graph that runs is built, in any process.
 
     Args:
         nodes: the graph, connected.
-        seed: of the addresses; 0: hash sets are in order of building.
         by_onednn: whether oneDNN's kernels took the place of others.
         before: the graph before operations were merged; None: the same.
     """
-    before = nodes if before is None else before
-    chance = random.Random(seed) if seed else None
-    ranks = {node.number: rank for rank, node in enumerate(before)}
-    places = _places(before, ranks)
-    order = sorted(places, key=lambda number: places[number])
-    if by_onednn:
-        found = _reverse_post_order(_built(before, ranks, chance))
-        replaced = [number for number in found if before[number].op in _REPLACED]
-        order = [number for number in order if before[number].op not in _REPLACED] + replaced
-    numbers = {node.name: node.number for node in nodes}
-    names = (before[number].name for number in order)
-    kept = [numbers[name] for name in names if name in numbers]
-    kept.sort(key=lambda number: _group(nodes[number]))
-    ranks = {number: rank for rank, number in enumerate(kept)}
-    edges = _built(nodes, ranks, chance, copied=True)
-    consumers = {
-        number: sorted(each, key=lambda edge: edge[2] < 0)
-        for number, each in edges.consumers.items()
-    }
-    return Edges(edges.starts, consumers)
+
+    def __init__(
+        self, nodes: Sequence[Node], *, by_onednn: bool, before: Sequence[Node] | None = None
+    ) -> None:
+        self._nodes = nodes
+        self._before = nodes if before is None else before
+        self._by_onednn = by_onednn
+        places = _places(self._before, [node.number for node in self._before])
+        self._order = sorted(places, key=lambda number: places[number])
+        self._layout = _Layout(self._before, places)
+        self._numbers = {node.name: node.number for node in nodes}
+
+    def edges(self, seed: int) -> Edges:
+        """Return the edges of one process.
+
+        Args:
+            seed: of the addresses; 0: hash sets are in order of building.
+        """
+        chance = random.Random(seed) if seed else None
+        order, before = self._order, self._before
+        if self._by_onednn:
+            found = _reverse_post_order(self._layout.at(_address(chance)))
+            replaced = [number for number in found if before[number].op in _REPLACED]
+            order = [number for number in order if before[number].op not in _REPLACED] + replaced
+        names = (before[number].name for number in order)
+        kept = [self._numbers[name] for name in names if name in self._numbers]
+        kept.sort(key=lambda number: _group(self._nodes[number]))
+        layout = _Layout(self._nodes, _places(self._nodes, kept), copied=True)
+        edges = layout.at(_address(chance))
+        consumers = {
+            number: sorted(each, key=lambda edge: edge[2] < 0)
+            for number, each in edges.consumers.items()
+        }
+        return Edges(edges.starts, consumers)
+
+
+def _address(chance: random.Random | None) -> int | None:
+    return chance.randrange(_ADDRESSES) * _ALIGNED if chance else None
 
 
 def _group(node: Node) -> tuple[int, int]:
@@ -93,38 +108,46 @@ def _group(node: Node) -> tuple[int, int]:
     return (2 if node.op == "_Retval" else 1), 0
 
 
-def _built(
-    nodes: Sequence[Node],
-    ranks: Mapping[int, int],
-    chance: random.Random | None,
-    *,
-    copied: bool = False,
-) -> Edges:
-    """Return the edges of a graph that is built anew, or of a copy of it, which is what runs."""
-    places = _places(nodes, ranks)
-    arena = Arena(chance.randrange(_ADDRESSES) * _ALIGNED if chance else 0)
-    # what is folded was added when all else was there
-    in_place = sorted(nodes, key=lambda node: (copied and node.is_folded, places[node.number]))
-    for _ in range(_ENDS + (len(nodes) if copied else 0)):
-        arena.take(NODE)
-    found: dict[int, list[tuple[int, Consumer]]] = {node.number: [] for node in nodes}
-    late: list[tuple[int, Consumer]] = []
-    for node in in_place:
-        if not copied:
+class _Layout:
+    """The edges of a graph that is built anew, or of a copy of it, which is what runs.
+
+    Args:
+        nodes: the graph.
+        places: at which place each node is added.
+        copied: whether it is a copy.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], places: Mapping[int, int], *, copied: bool = False
+    ) -> None:
+        self._copied = copied
+        arena = Arena(0)
+        # what is folded was added when all else was there
+        in_place = sorted(nodes, key=lambda node: (copied and node.is_folded, places[node.number]))
+        for _ in range(_ENDS + (len(nodes) if copied else 0)):
             arena.take(NODE)
-        for source, edge in _into(node):
-            if not copied and (is_merged(node) or is_merged(nodes[source])):
-                late.append((source, edge))
-            else:
-                found[source].append((arena.take(EDGE), edge))
-    for source, edge in late:
-        found[source].append((arena.take(EDGE), edge))
-    starts = [(arena.take(EDGE), node.number) for node in starts_of(in_place)]
-    if chance is None:
-        consumers = {number: [each for _, each in edges] for number, edges in found.items()}
-        return Edges([number for _, number in starts], consumers)
-    consumers = {number: in_order(edges, at_once=copied) for number, edges in found.items()}
-    return Edges(in_order(starts, at_once=False), consumers)
+        self._consumers: dict[int, list[tuple[int, Consumer]]] = {node.number: [] for node in nodes}
+        late: list[tuple[int, Consumer]] = []
+        for node in in_place:
+            if not copied:
+                arena.take(NODE)
+            for source, edge in _into(node):
+                if not copied and (is_merged(node) or is_merged(nodes[source])):
+                    late.append((source, edge))
+                else:
+                    self._consumers[source].append((arena.take(EDGE), edge))
+        for source, edge in late:
+            self._consumers[source].append((arena.take(EDGE), edge))
+        self._starts = [(arena.take(EDGE), node.number) for node in starts_of(in_place)]
+
+    def at(self, address: int | None) -> Edges:
+        """Return the edges of a graph whose first block is there; None: in order of building."""
+        starts = in_order(self._starts, address, at_once=False)
+        consumers = {
+            number: in_order(edges, address, at_once=self._copied)
+            for number, edges in self._consumers.items()
+        }
+        return Edges(starts, consumers)
 
 
 def _into(node: Node) -> list[tuple[int, Consumer]]:
@@ -152,9 +175,13 @@ def _reverse_post_order(edges: Edges) -> list[int]:
     return left[::-1]
 
 
-def _places(nodes: Sequence[Node], ranks: Mapping[int, int]) -> dict[int, int]:
-    """Return at which place each node is added."""
-    by_rank = sorted(ranks, key=lambda number: ranks[number])
+def _places(nodes: Sequence[Node], by_rank: Sequence[int]) -> dict[int, int]:
+    """Return at which place each node is added.
+
+    Args:
+        nodes: the graph.
+        by_rank: their numbers, as they are defined.
+    """
     at = {number: place for place, number in enumerate(by_rank)}
     sources = [
         [at[source] for source in sources_of(node)]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tensorlens.frameworks.tensorflow.estimate import cuda, onednn
+from tensorlens.frameworks.tensorflow.estimate import cuda
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.costs import launched, seconds
 from tensorlens.frameworks.tensorflow.estimate.cpu import scratch as cpu_scratch
 from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
-from tensorlens.frameworks.tensorflow.estimate.edges import in_order_of_building
+from tensorlens.frameworks.tensorflow.estimate.edges import Building
 from tensorlens.frameworks.tensorflow.estimate.executor import Executor
 from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Memory, Value, keep
 from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
@@ -28,8 +28,8 @@ class Play:
     traced: Traced
     nodes: Sequence[Node]
     asked: Asked
-    before: Sequence[Node] | None = None
-    """The graph before operations were merged; None: the same."""
+    building: Building | None = None
+    """Of the graph that runs; None: edges are in the order in which the graph has them."""
 
     def run(
         self,
@@ -72,18 +72,13 @@ class Play:
             until = kept_until(traced.calls, numbers)
             EagerRun(self.nodes, machine, until, {number for number, _ in fetched}).run()
         else:
-            edges = None
-            if on_host:
-                edges = in_order_of_building(
-                    self.nodes, seed, by_onednn=onednn.is_used(), before=self.before
-                )
             Executor(
                 self.nodes,
                 machine,
                 asked.threads,
                 fetched,
                 in_turn=not on_host,
-                edges=edges,
+                edges=None if self.building is None else self.building.edges(seed),
                 overlooks=overlooking(seed),
             ).run()
 

@@ -15,6 +15,7 @@ from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.tensorflow.estimate import onednn, products
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
+from tensorlens.frameworks.tensorflow.estimate.edges import Building
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.merging import merged
@@ -47,9 +48,10 @@ def run(model: Any, asked: Asked) -> Trace:
     nodes = as_traced(traced) if asked.eager else optimized(traced, in_order=not on_host)
     if on_host and not asked.eager and onednn.is_used():
         nodes = onednn.rewritten(nodes)
-    before = nodes
+    building = None
     if on_host and not asked.eager:
-        nodes = merged(nodes)
+        before, nodes = nodes, merged(nodes)
+        building = Building(nodes, by_onednn=onednn.is_used(), before=before)
     batch = sum(bytes_of(each) for each in traced.feeds)
     found = Trace(
         framework="tensorflow",
@@ -64,7 +66,7 @@ def run(model: Any, asked: Asked) -> Trace:
             "python": platform.python_version(),
         },
     )
-    play = Play(traced, nodes, asked, before)
+    play = Play(traced, nodes, asked, building)
     if on_host and not asked.eager:
         runs: dict[int, Requests] = {}
         orders = in_many_orders(
