@@ -84,10 +84,15 @@ def as_body(definition: Any, graph: Any) -> tuple[dict[str, str], list[str]]:
     )
     kept = _add_returns(definition, graph, names)
     ranks = {node.name: rank for rank, node in enumerate(definition.node)}
-    sources = [[ranks[_INPUT.sub(r"\2", text)] for text in node.input] for node in definition.node]
+    sources = [[ranks[source_of(text)] for text in node.input] for node in definition.node]
     set_nodes(definition, [definition.node[place] for place in built(sources)])
     effects = {op.name for op in graph.control_outputs}
     return names, [*kept, *(node.name for node in definition.node if node.name in effects)]
+
+
+def source_of(text: str) -> str:
+    """Return the name of the operation that an input of a definition names."""
+    return text.lstrip("^").partition(":")[0]
 
 
 def set_nodes(definition: Any, ordered: Sequence[Any]) -> None:

@@ -121,8 +121,11 @@ class Executor:
         self._root = Frame("", None)
         self._cheap: dict[int, bool] = {}
 
-    def run(self) -> None:
-        """Run everything; what is fetched is let go of at the end."""
+    def run(self) -> int:
+        """Run everything and return how many operations that were.
+
+        What is fetched is let go of at the end.
+        """
         root = self._root.begin(0)
         starts = [_Task(self._nodes[number], root, (), False) for number in self._starts]
         root.outstanding += len(starts)
@@ -134,6 +137,7 @@ class Executor:
             self._wake()
         for value in self._kept:
             drop(value, self._kernels.free)
+        return self._ran
 
     def _wake(self) -> None:
         """Let every idle thread begin what there is for it."""

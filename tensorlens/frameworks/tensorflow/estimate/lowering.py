@@ -10,7 +10,7 @@ from typing import Any
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
-from tensorlens.frameworks.tensorflow.estimate.bodies import set_nodes
+from tensorlens.frameworks.tensorflow.estimate.bodies import set_nodes, source_of
 from tensorlens.frameworks.tensorflow.estimate.building import built
 
 TRAIN = "train_op"
@@ -104,14 +104,10 @@ def _ranks(function: Any) -> dict[str, int]:
     """Return at which place each node of a function is made."""
     names = {node.name: place for place, node in enumerate(function.node_def)}
     sources = [
-        [names[source] for source in map(_source, node.input) if source in names]
+        [names[source] for source in map(source_of, node.input) if source in names]
         for node in function.node_def
     ]
     return {function.node_def[place].name: rank for rank, place in enumerate(built(sources))}
-
-
-def _source(text: str) -> str:
-    return text.lstrip("^").partition(":")[0]
 
 
 def _let_begin(graph: Any, free: Collection[str]) -> None:

@@ -11,7 +11,12 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import tf_optimizer
 
-from tensorlens.frameworks.tensorflow.estimate.bodies import as_body, set_arguments, set_nodes
+from tensorlens.frameworks.tensorflow.estimate.bodies import (
+    as_body,
+    set_arguments,
+    set_nodes,
+    source_of,
+)
 from tensorlens.frameworks.tensorflow.estimate.lowering import LOOPS, TRAIN, lowered
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, Shape, connect
 from tensorlens.frameworks.tensorflow.estimate.tracing import Traced
@@ -87,7 +92,7 @@ def _sort(found: Any, traced: Sequence[str]) -> None:
     """Sort operations as they were traced; new ones come behind the last of what they read."""
     ranks = {name: rank for rank, name in enumerate(traced)}
     sources = {
-        node.name: [text.lstrip("^").partition(":")[0] for text in node.input]
+        node.name: [source_of(text) for text in node.input]
         for node in found.node
         if node.name not in ranks
     }

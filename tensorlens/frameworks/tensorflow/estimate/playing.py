@@ -38,8 +38,8 @@ class Play:
         began: Callable[[], None],
         unknown: Callable[[Node], None],
         seed: int = 0,
-    ) -> None:
-        """Run it once.
+    ) -> int:
+        """Run it once and return how many operations that were.
 
         Args:
             memory: takes note of every request.
@@ -71,16 +71,16 @@ class Play:
         if asked.eager:
             until = kept_until(traced.calls, numbers)
             EagerRun(self.nodes, machine, until, {number for number, _ in fetched}).run()
-        else:
-            Executor(
-                self.nodes,
-                machine,
-                asked.threads,
-                fetched,
-                in_turn=not on_host,
-                edges=None if self.building is None else self.building.edges(seed),
-                overlooks=overlooking(seed),
-            ).run()
+            return len(self.nodes)
+        return Executor(
+            self.nodes,
+            machine,
+            asked.threads,
+            fetched,
+            in_turn=not on_host,
+            edges=None if self.building is None else self.building.edges(seed),
+            overlooks=overlooking(seed),
+        ).run()
 
     def _fetched(self, numbers: Mapping[str, int]) -> set[tuple[int, int]]:
         outputs = ((each.op.name, each.value_index) for each in self.traced.graph.outputs)

@@ -106,7 +106,7 @@ def _told(orders: Orders) -> list[Caution]:
 
 def _requests(play: Play, seed: int) -> Requests:
     found = Requests()
-    play.run(found, found.hold, found.began, found.unknown, seed)
+    found.operations = play.run(found, found.hold, found.began, found.unknown, seed)
     return found
 
 
