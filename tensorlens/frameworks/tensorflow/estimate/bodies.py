@@ -29,8 +29,9 @@ def set_arguments(definition: Any, traced: Traced) -> None:
     ``InferStatically``).
 
     Args:
-        definition: the graph's, changed in place: something else that reads nothing and has a
-            state stands for each argument.
+        definition: the graph's, changed in place: a handle stands for each variable, and for
+            each other argument ``InfeedDequeue``, which has a shape, reads nothing, and is never
+            folded or merged, as it has a state.
         traced: the step.
     """
     variables = {each.placeholder: each for each in traced.variables}

@@ -179,8 +179,11 @@ class Executor:
                 keep(value)
             for buffer in scratch:
                 drop(Value(buffer), free)
-            for slot in self._fetched.get(node.number, ()):
-                self._kept.append(keep(outputs[slot]))
+            self._kept += [
+                keep(outputs[slot])
+                for slot in self._fetched.get(node.number, ())
+                if slot < len(outputs)
+            ]
         for value in task.values:
             drop(value, free)
         ready: list[_Task] = []

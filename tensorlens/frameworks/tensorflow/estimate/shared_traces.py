@@ -8,6 +8,7 @@ before, and of each stack a trace is taken once, so that it is read once as well
 from __future__ import annotations
 
 import inspect
+import threading
 from types import CodeType, FrameType
 from typing import Any
 
@@ -18,10 +19,11 @@ _SKIPPED = 3
 """Innermost frames that are no part of a trace: TensorFlow's, ours, and that of who asks."""
 
 
-class SharedTraces:
-    """TensorFlow's stack traces of operations that are made one after the other."""
+class SharedTraces(threading.local):
+    """TensorFlow's stack traces of operations that a thread makes one after the other."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._outside: dict[FrameType, int] = {}
         """The last stack, outermost first: of each frame the number of the stack outside of it.
 
