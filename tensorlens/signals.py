@@ -11,8 +11,11 @@ from types import CodeType
 
 
 def is_from_a_handler(error: BaseException) -> bool:
-    """Tell whether a signal handler of the program raised ``error``."""
-    handlers = _handlers()
+    """Tell whether a signal handler of the program raised ``error``; no, without memory to look."""
+    try:
+        handlers = _handlers()
+    except MemoryError:
+        return False
     step = error.__traceback__
     while step is not None:
         if step.tb_frame.f_code in handlers:

@@ -23,6 +23,7 @@ _ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
 """Exceptions that are how an iteration ends, not how a line fails."""
 _STOPS = frozenset({"_StopRecomputationError"})
 """The same of a framework, by name: how torch.utils.checkpoint ends its second forward."""
+_NO_MEMORY = "there was no memory to measure a line with"
 
 WIDTH = 3
 """Figures a slot: allocated, peak, reserved."""
@@ -283,8 +284,12 @@ def note_failure(accounts: tuple[Account, ...], what: str, failure: Exception) -
     """
     if is_from_a_handler(failure):
         raise failure
+    try:
+        told = f"{what} could not be measured: {one_line(failure)}"
+    except MemoryError:
+        told = _NO_MEMORY
     for account in accounts:
-        account.failure = f"{what} could not be measured: {one_line(failure)}"
+        account.failure = told
 
 
 def raise_peaks(highest: list[int], peaks: Sequence[int]) -> None:

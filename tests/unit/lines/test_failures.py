@@ -35,6 +35,29 @@ def test_a_read_that_fails_costs_its_line_only(
     assert bench.is_idle()
 
 
+@pytest.mark.parametrize(
+    "refused", ["tensorlens.signals._handlers", "tensorlens.lines.accounting.one_line"]
+)
+def test_where_there_is_no_memory_to_say_what_failed_the_program_goes_on(
+    bench: Bench, memory: FakeMemory, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def refuse(*given: object) -> None:
+        raise MemoryError
+
+    @bench.profile
+    def step() -> int:
+        memory.allocate(1)
+        return memory.allocated
+
+    monkeypatch.setattr(refused, refuse)
+    memory.failures[2] = MemoryError()
+    assert step() == 1
+    note = bench.function("step").note
+    assert note is not None
+    assert "memory" in note.lower()
+    assert bench.is_idle()
+
+
 def test_a_read_that_fails_in_a_generator(bench: Bench, memory: FakeMemory) -> None:
     @bench.profile
     def numbers() -> Iterator[int]:
