@@ -23,7 +23,7 @@ from tensorlens.frameworks.tensorflow.estimate.frames import (
     entries_by_frame,
 )
 from tensorlens.frameworks.tensorflow.estimate.held import NOTHING, Buffer, Value, drop, keep
-from tensorlens.frameworks.tensorflow.estimate.nodes import BACK, Node
+from tensorlens.frameworks.tensorflow.estimate.nodes import BACK, ENTERS, Node
 
 _CHEAP = frozenset(
     (
@@ -326,15 +326,13 @@ class Executor:
             state.waiting -= 1
         elif value is None:
             state.dead_inputs += 1
-            from_outside = source.op in ("Enter", "RefEnter")
+            from_outside = source.op in ENTERS
             state.is_dead |= from_outside or state.dead_inputs == len(target.inputs)
         elif not state.has_value:
             state.has_value = True
             state.values = [keep(value)]
         if not state.waiting and (state.has_value or state.is_dead):
             state.is_scheduled = True
-            if not state.has_value:
-                state.values = []
             self._make_ready(target, into, state, not state.has_value, ready)
 
     def _make_ready(
@@ -386,7 +384,7 @@ def _waits_for(node: Node) -> int:
 
 
 _BETWEEN_FRAMES = {
-    **dict.fromkeys(("Enter", "RefEnter"), Executor._enter),
+    **dict.fromkeys(ENTERS, Executor._enter),
     **dict.fromkeys(("Exit", "RefExit"), Executor._exit),
     **dict.fromkeys(BACK, Executor._advance),
 }

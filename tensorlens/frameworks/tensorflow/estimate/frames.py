@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensorlens.frameworks.tensorflow.estimate.held import Value
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.frameworks.tensorflow.estimate.nodes import ENTERS, Node
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +71,7 @@ def entries_by_frame(nodes: Sequence[Node]) -> dict[str, int]:
     """Return how many values enter each loop, by the loop's name."""
     found: dict[str, int] = {}
     for node in nodes:
-        if node.op in ("Enter", "RefEnter"):
+        if node.op in ENTERS:
             name = str(node.attrs["frame_name"])
             found[name] = found.get(name, 0) + 1
     return found

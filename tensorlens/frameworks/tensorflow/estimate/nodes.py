@@ -61,6 +61,8 @@ class Node:
     """Output, operation and input that reads it; output -1 where it only comes first."""
 
 
+ENTERS = ("Enter", "RefEnter")
+"""What hands a value into a loop."""
 BACK = ("NextIteration", "RefNextIteration")
 """What ends a pass through a loop, for which nobody waits."""
 

@@ -45,11 +45,12 @@ def run(model: Any, asked: Asked) -> Trace:
     """
     traced = trace(model, asked)
     on_host = asked.device == "cpu"
+    as_graph = on_host and not asked.eager
     nodes = as_traced(traced) if asked.eager else optimized(traced, in_order=not on_host)
-    if on_host and not asked.eager and onednn.is_used():
+    if as_graph and onednn.is_used():
         nodes = onednn.rewritten(nodes)
     building = None
-    if on_host and not asked.eager:
+    if as_graph:
         before, nodes = nodes, merged(nodes)
         building = Building(nodes, by_onednn=onednn.is_used(), before=before)
     batch = sum(bytes_of(each) for each in traced.feeds)
@@ -67,7 +68,7 @@ def run(model: Any, asked: Asked) -> Trace:
         },
     )
     play = Play(traced, nodes, asked, building)
-    if on_host and not asked.eager:
+    if as_graph:
         runs: dict[int, Requests] = {}
         orders = in_many_orders(
             lambda seed: runs.setdefault(seed, _requests(play, seed)), by_time=asked.threads > 1
