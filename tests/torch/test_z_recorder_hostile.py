@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -308,15 +309,21 @@ sys.exit(7)
 
 
 SCARCE = """
-import resource, torch
+import ctypes, resource, torch
 from tensorlens.capture.record import record
 empty = torch.empty
+malloc = ctypes.CDLL(None).malloc
+malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
 recording = record(limit=10**9, names=False)
 with recording:
     kept = empty(77)
     size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + (4 << 20), resource.RLIM_INFINITY))
-    for _ in range(400_000): empty(1)
+    for _ in range(100_000): empty(1)
+    # nothing is left that a table could lie in
+    for nbytes in (1 << 20, 1 << 16, 1 << 12, 1 << 11):
+        while malloc(nbytes): pass
+    for _ in range(300_000): empty(1)
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 log = recording.log
 first = [event for event in log if event.nbytes == 308]
@@ -331,6 +338,19 @@ def test_where_there_is_no_memory_for_events_the_oldest_go(allocator):
     )
     # 400,000 pairs of events are 25.6 MB
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 free\n", "")
+
+
+def test_what_there_was_no_memory_to_list_is_told(allocator, monkeypatch):
+    read = native.NativeRecorder.read
+    monkeypatch.setattr(
+        native.NativeRecorder, "read", lambda *args: replace(read(*args), missing=3 << 19)
+    )
+    with record(names=False) as recording:
+        torch.empty(1)
+    assert recording.origin.notes[-1] == (
+        "1.50 MiB from before the first event that was kept are not listed: "
+        "there was no memory left for it"
+    )
 
 
 @pytest.mark.parametrize("ending", ["", "import os; sys.stdout.flush(); os._exit(7)"])

@@ -72,6 +72,23 @@ void unlock_blocks() {
   }
 }
 
+// All blocks that are counted, at one moment.
+template <typename Visit>
+void each_block(Visit visit) {
+  struct Locked {
+    Locked() {
+      lock_blocks();
+    }
+    ~Locked() {
+      unlock_blocks();
+    }
+  };
+  const Locked locked;
+  for (const Shard& shard : g_shards) {
+    shard.blocks.each(visit);
+  }
+}
+
 // `replaced` gets the size of a block at the same address that someone freed behind our back.
 bool count_in(const void* data, int64_t size, const Origin& origin, int64_t* replaced) {
   const auto address = reinterpret_cast<uintptr_t>(data);

@@ -4,6 +4,8 @@
 
 #include "events.hpp"
 
+#include <functional>
+#include <numeric>
 #include <vector>
 
 namespace {
@@ -66,17 +68,9 @@ struct Span {
   Rows rows;     // as they were read last
   Rows dropped;  // what was resident at the highest instant among the dropped
   int64_t lost = 0;
+  // bytes that were there and are not among the rows, for want of memory to list them
+  int64_t past_missing = 0, dropped_missing = 0;
 };
-
-// All blocks that are counted; the log is locked, so none comes or goes.
-template <typename Visit>
-void each_block(Visit visit) {
-  lock_blocks();
-  for (const Shard& shard : g_shards) {
-    shard.blocks.each(visit);
-  }
-  unlock_blocks();
-}
 
 // Recordings begin and end one at a time.
 Span* begin_span(int64_t limit) {
@@ -85,13 +79,16 @@ Span* begin_span(int64_t limit) {
   if (!g_log.is_on()) {
     g_nodes.clear();
   }
+  // none comes or goes
   const Holding holding(g_log.lock);
-  if (g_log.begin(&span->highest, limit)) {
-    each_block([](const Block& block) { g_log.remember(block); });
-    g_epoch.fetch_add(1);
-  }
+  const bool is_first = g_log.begin(&span->highest, limit);
   span->generation = g_log.generation();
   try {
+    if (is_first) {
+      each_block([](const Block& block) { g_log.remember(block); });
+      g_epoch.fetch_add(1);
+    }
+    g_log.expect_to_fold();
     each_block([&](const Block& block) {
       span->past.add(kStart, block.key, block.size, 0, kNoStack, -1);
       span->past.birth.back() = block.origin.birth;
@@ -113,6 +110,9 @@ struct OpenBlock {
 class Pairing {
  public:
   explicit Pairing(Rows& rows) : rows_(rows) {
+    if (!open_.expect(rows.kind.size())) {
+      throw std::bad_alloc();
+    }
     for (size_t row = 0; row < rows.kind.size(); ++row) {
       open(static_cast<int32_t>(row));
     }
@@ -167,19 +167,22 @@ class Pairing {
 
   void open(int32_t row) {
     OpenBlock* block = open_.put(rows_.address[row]);
-    if (block != nullptr) {
-      block->row = row;
+    if (block == nullptr) {
+      throw std::bad_alloc();
     }
+    block->row = row;
   }
 
   Rows& rows_;
   Table<OpenBlock> open_;
 };
 
-void take_past(Rows& rows, const Table<Past>& past) {
+// Gives how many of the bytes that were there are not in the table.
+int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
   rows = Rows();
   rows.add_past(past);
   Pairing(rows).own(past);
+  return std::accumulate(rows.size.begin(), rows.size.end(), level, std::minus<>());
 }
 
 // The second time it does nothing.
@@ -196,8 +199,8 @@ void read_span(Span& span) {
   const int64_t from = known ? std::max(begin, g_log.first()) : begin;
   if (from > begin) {
     span.lost = span.highest.dropped;
-    take_past(span.past, g_log.past());
-    take_past(span.dropped, span.highest.blocks);
+    span.past_missing = take_past(span.past, g_log.past(), g_log.level());
+    span.dropped_missing = take_past(span.dropped, span.highest.blocks, span.highest.level);
   }
   span.rows = span.past;
   Pairing pairing(span.rows);

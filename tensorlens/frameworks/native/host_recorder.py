@@ -16,6 +16,7 @@ from tensorlens.frameworks.native.naming import Naming, Sight
 from tensorlens.frameworks.native.recorder import Columns, NativeRecorder, Taken
 from tensorlens.records.events import EventLog, Mark
 from tensorlens.records.recordings import Origin
+from tensorlens.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,11 @@ class HostRecorder:
         notes = []
         if self._options.ops and self._native.no_ops is not None:
             notes.append(f"operators and autograd's nodes are not known: {self._native.no_ops}")
+        if taken.missing:
+            notes.append(
+                f"{format_bytes(taken.missing)} from before the first event that was kept are not "
+                "listed: there was no memory left for it"
+            )
         if taken.lost_stacks:
             notes.append(f"{taken.lost_stacks} events have no stack: there are too many stacks")
         return notes

@@ -4,6 +4,7 @@
 
 #include "blocks.hpp"
 
+#include <memory>
 #include <vector>
 
 namespace {
@@ -16,26 +17,16 @@ struct Living {
 
 // All of them, at one moment. Blocks of an era before `since` are left out.
 Living* list_living(int32_t since) {
-  auto* living = new Living;
-  lock_blocks();
-  try {
-    for (const Shard& shard : g_shards) {
-      shard.blocks.each([&](const Block& block) {
-        if (block.era >= since) {
-          living->address.push_back(block.key);
-          living->size.push_back(block.size);
-          living->birth.push_back(block.origin.birth);
-          living->era.push_back(block.era);
-        }
-      });
+  auto living = std::make_unique<Living>();
+  each_block([&](const Block& block) {
+    if (block.era >= since) {
+      living->address.push_back(block.key);
+      living->size.push_back(block.size);
+      living->birth.push_back(block.origin.birth);
+      living->era.push_back(block.era);
     }
-  } catch (...) {
-    unlock_blocks();
-    delete living;
-    throw;
-  }
-  unlock_blocks();
-  return living;
+  });
+  return living.release();
 }
 
 struct Total {
@@ -50,24 +41,15 @@ struct Totals {
 Totals* sum_by_birth() {
   // births are few and dense: a vector is faster than a table
   std::vector<Total> totals;
-  lock_blocks();
-  try {
-    for (const Shard& shard : g_shards) {
-      shard.blocks.each([&](const Block& block) {
-        const auto place = static_cast<size_t>(block.origin.birth + 1);
-        if (place >= totals.size()) {
-          totals.resize(place + 1);
-        }
-        ++totals[place].blocks;
-        totals[place].bytes += block.size;
-      });
+  each_block([&](const Block& block) {
+    const auto place = static_cast<size_t>(block.origin.birth + 1);
+    if (place >= totals.size()) {
+      totals.resize(place + 1);
     }
-  } catch (...) {
-    unlock_blocks();
-    throw;
-  }
-  unlock_blocks();
-  auto* found = new Totals;
+    ++totals[place].blocks;
+    totals[place].bytes += block.size;
+  });
+  auto found = std::make_unique<Totals>();
   for (size_t place = 0; place < totals.size(); ++place) {
     if (totals[place].blocks != 0) {
       found->birth.push_back(static_cast<int32_t>(place) - 1);
@@ -75,7 +57,7 @@ Totals* sum_by_birth() {
       found->bytes.push_back(totals[place].bytes);
     }
   }
-  return found;
+  return found.release();
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ class Log {
   };
 
   // Gives whether it is the first who records. `limit` events are kept at least, notes counted.
+  // Then what is there is to be remembered, and to be expected to be folded.
   bool begin(Highest* highest, int64_t limit) {
     if (chunks_.empty()) {
       chunks_.push_back(make_chunk());
@@ -143,6 +144,10 @@ class Log {
     }
     chunks_.back()[place] = event;
     ++count_;
+    if (event.moves_bytes()) {
+      blocks_ += event.is_free() ? -1 : 1;
+      most_blocks_ = std::max(most_blocks_, blocks_);
+    }
   }
 
   bool is_on() const {
@@ -159,6 +164,11 @@ class Log {
     return generation_;
   }
 
+  // How many bytes there were at the first event that is kept.
+  int64_t level() const {
+    return level_;
+  }
+
   const Event& at(int64_t number) const {
     const int64_t index = number - first_;
     return chunks_[index / kChunk][index & (kChunk - 1)];
@@ -167,10 +177,19 @@ class Log {
   // What is there when the log begins, for what is folded later.
   void remember(const Block& block) {
     Past* past = past_.put(block.key);
-    if (past != nullptr) {
-      *past = Past{block.key, block.size, -1, 0, -1, -1, block.origin.birth};
+    if (past == nullptr) {
+      throw std::bad_alloc();
     }
+    *past = Past{block.key, block.size, -1, 0, -1, -1, block.origin.birth};
     level_ += block.size;
+    most_blocks_ = ++blocks_;
+  }
+
+  // Nothing can be had for it once the program has taken all there is.
+  void expect_to_fold() {
+    if (!has_room()) {
+      throw std::bad_alloc();
+    }
   }
 
   const Table<Past>& past() const {
@@ -201,13 +220,23 @@ class Log {
     while (count_ - first_ - kChunk >= most && chunks_.size() > 1) {
       room = fold();
     }
-    if (room == nullptr && has_place()) {
+    if (has_room() && room == nullptr && has_place()) {
       room = make_chunk();
     }
     if (room == nullptr) {
       room = fold();
     }
     chunks_.push_back(std::move(room));
+  }
+
+  // Gives whether all that is there now, and what one more chunk adds, can be folded without any
+  // more memory.
+  bool has_room() {
+    const auto blocks = static_cast<size_t>(most_blocks_ + kChunk);
+    return past_.expect(blocks) &&
+        std::all_of(readers_.begin(), readers_.end(), [&](const Reader& reader) {
+          return reader.highest->blocks.expect(blocks);
+        });
   }
 
   // Gives whether one more chunk needs no memory but its own.
@@ -231,7 +260,6 @@ class Log {
     for (int64_t index = 0; index <= kChunk; ++index) {
       for (const Reader& reader : readers_) {
         if (reader.highest->instant == index) {
-          reader.highest->blocks.release();
           past_.copy_to(&reader.highest->blocks);
         }
       }
@@ -284,12 +312,13 @@ class Log {
     chunks_.clear();
     first_ = count_;
     past_.release();
-    level_ = 0;
+    level_ = blocks_ = most_blocks_ = 0;
   }
 
   std::vector<Chunk> chunks_;
   std::vector<Reader> readers_;
   int64_t first_ = 0, count_ = 0, level_ = 0, generation_ = 0;
+  int64_t blocks_ = 0, most_blocks_ = 0;  // that are there, since the first began to record
   Table<Past> past_;
 };
 

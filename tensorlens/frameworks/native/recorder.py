@@ -55,6 +55,9 @@ class Taken:
     """Events before the first row that there was no room for."""
     dropped_peak: Columns
     """What was resident at the highest instant among them."""
+    missing: int
+    """Bytes that were there before the first row's event, or at that instant, and are in no row:
+    there was no memory to list them. The larger of both."""
     lost_stacks: int
     """Events whose stack is unknown because there was no more room for stacks."""
     marks: list[tuple[int, int]]
@@ -152,15 +155,15 @@ class NativeRecorder:
             try:
                 if failed:
                     raise MemoryError
-                rows, dropped, lost, thread = self._look(span, 0)
-                peak, *_ = self._look(span, 1)
+                rows, dropped, lost, thread, past = self._look(span, 0)
+                peak, *_, highest = self._look(span, 1)
                 marks = self._marks(span)
             finally:
                 if end:
                     span.end()
                     if not self._library.tl_is_recording():
                         self.stop_ops()
-            return Taken(rows, dropped, peak, lost, marks, thread)
+            return Taken(rows, dropped, peak, max(past, highest), lost, marks, thread)
 
     def name_at_backward(self, namer: Callable[[], None]) -> None:
         """Have ``namer`` called on the main thread when backward begins.
@@ -213,19 +216,19 @@ class NativeRecorder:
             raise LookupError(f"no module {number}")
         return address, (name.value or b"").decode("utf-8", "replace").rpartition(".")[2]
 
-    def _look(self, span: Span, which: int) -> tuple[Columns, int, int, int]:
-        starts, figures = (_Address * len(_CODES))(), (_Number * 4)()
+    def _look(self, span: Span, which: int) -> tuple[Columns, int, int, int, int]:
+        starts, figures = (_Address * len(_CODES))(), (_Number * 5)()
         self._library.tl_record_look(
             span.handle, which, ctypes.addressof(starts), ctypes.addressof(figures)
         )
-        count, dropped, lost, thread = figures
+        count, dropped, lost, thread, missing = figures
         columns = Columns()
         for (name, code), start in zip(_CODES.items(), starts, strict=True):
             column = array(code)
             if count:
                 column.frombytes(_bytes_at(start, count * column.itemsize))
             setattr(columns, name, column)
-        return columns, dropped, lost, thread
+        return columns, dropped, lost, thread, missing
 
     def _marks(self, span: Span) -> list[tuple[int, int]]:
         length = ctypes.c_int64()

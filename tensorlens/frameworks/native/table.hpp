@@ -45,8 +45,9 @@ class Table {
  public:
   // Gives the key's entry, all zero but for its key where it is new; null when there is no memory.
   Entry* put(uintptr_t key) {
-    // Three quarters full at most: beyond that, linear probing gets slow.
-    if (4 * (used_ + 1) > 3 * capacity_ && !resize(capacity_ ? 2 * capacity_ : kSmallest)) {
+    // A search ends at an entry that is free: one has to stay.
+    if (!holds(used_ + 1) && !resize(capacity_ ? 2 * capacity_ : kSmallest) &&
+        used_ + 2 > capacity_) {
       return nullptr;
     }
     Entry* entry = place(key);
@@ -73,9 +74,22 @@ class Table {
     *taken = *entry;
     close_gap(static_cast<size_t>(entry - entries_));
     --used_;
-    if (capacity_ > kSmallest && 16 * used_ < capacity_) {
-      resize(capacity_ / 4);
+    if (capacity_ > least_ && 16 * used_ < capacity_) {
+      resize(std::max(least_, capacity_ / 4));
     }
+    return true;
+  }
+
+  // Takes memory for that many entries, and keeps it until the release. False when there is none.
+  bool expect(size_t entries) {
+    size_t capacity = std::max(capacity_, kSmallest);
+    while (4 * entries > 3 * capacity) {
+      capacity *= 2;
+    }
+    if (capacity != capacity_ && !resize(capacity)) {
+      return false;
+    }
+    least_ = std::max(least_, capacity);
     return true;
   }
 
@@ -88,18 +102,22 @@ class Table {
     }
   }
 
-  // The caller releases the copy. False when there is no memory.
+  // Makes the copy hold the same; the caller releases it. Where there is no memory for a table as
+  // large, it takes what it has room for, and false tells that this was not all.
   bool copy_to(Table* copy) const {
-    if (capacity_ != 0) {
-      copy->entries_ = static_cast<Entry*>(std::malloc(capacity_ * sizeof(Entry)));
-      if (copy->entries_ == nullptr) {
-        return false;
-      }
-      std::memcpy(copy->entries_, entries_, capacity_ * sizeof(Entry));
+    if (copy->capacity_ == capacity_ || copy->replace(capacity_)) {
+      std::copy_n(entries_, capacity_, copy->entries_);
+      copy->used_ = used_;
+      return true;
     }
-    copy->capacity_ = capacity_;
-    copy->used_ = used_;
-    return true;
+    std::fill_n(copy->entries_, copy->capacity_, Entry{});
+    copy->used_ = 0;
+    each([copy](const Entry& entry) {
+      if (Entry* const other = copy->put(entry.key)) {
+        *other = entry;
+      }
+    });
+    return copy->used_ == used_;
   }
 
   void release() {
@@ -113,6 +131,11 @@ class Table {
 
  private:
   static constexpr size_t kSmallest = 64;
+
+  // Three quarters full at most: beyond that, linear probing gets slow.
+  bool holds(size_t entries) const {
+    return 4 * entries <= 3 * capacity_;
+  }
 
   size_t home(uintptr_t key) const {
     return static_cast<size_t>(hash_of(key) >> 16) & (capacity_ - 1);
@@ -139,6 +162,18 @@ class Table {
     entries_[gap] = Entry{};
   }
 
+  // Gets another table's size, for all of its entries to be written.
+  bool replace(size_t capacity) {
+    auto* fresh = static_cast<Entry*>(std::malloc(capacity * sizeof(Entry)));
+    if (fresh == nullptr) {
+      return false;
+    }
+    std::free(entries_);
+    entries_ = fresh;
+    capacity_ = capacity;
+    return true;
+  }
+
   bool resize(size_t capacity) {
     auto* fresh = static_cast<Entry*>(std::calloc(capacity, sizeof(Entry)));
     if (fresh == nullptr) {
@@ -159,6 +194,7 @@ class Table {
 
   Entry* entries_ = nullptr;
   size_t capacity_ = 0;
+  size_t least_ = kSmallest;  // of the capacity, once there are entries
   size_t used_ = 0;
 };
 
