@@ -72,10 +72,41 @@ def _split(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) 
     return tuple(sizes)
 
 
+def _reduced(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
+    shape = shapes[0]
+    axes = values[1].numbers if values[1].number is None else (values[1].number,)
+    if shape is None or axes is None or not all(-len(shape) <= each < len(shape) for each in axes):
+        return None
+    gone = {each % len(shape) for each in axes}
+    if node.attrs.get("keep_dims"):
+        return tuple(1 if place in gone else size for place, size in enumerate(shape))
+    return tuple(size for place, size in enumerate(shape) if place not in gone)
+
+
+def _sliced(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
+    shape, masks = shapes[0], node.attrs
+    begins, ends, strides = (value.numbers for value in values[1:])
+    if shape is None or begins is None or ends is None or strides is None:
+        return None
+    if masks.get("ellipsis_mask") or masks.get("new_axis_mask") or len(begins) > len(shape):
+        return None
+    sizes: list[int] = []
+    for place, (begin, end, stride) in enumerate(zip(begins, ends, strides, strict=True)):
+
+        def has(mask: str, bit: int = 1 << place) -> bool:
+            return bool(masks.get(mask, 0) & bit)
+
+        part = slice(None if has("begin_mask") else begin, None if has("end_mask") else end, stride)
+        if not has("shrink_axis_mask"):
+            sizes.append(len(range(*part.indices(shape[place]))))
+    return (*sizes, *shape[len(begins) :])
+
+
 _LIKE_THE_FIRST = (
     *("ZerosLike", "OnesLike", "Cast", "BiasAdd", "Cumsum", "Cumprod", "BroadcastGradientArgs"),
     *("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"),
     *("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub"),
+    *("IsFinite", "IsInf", "IsNan"),
 )
 
 _RULES: Mapping[str, Rule] = {
@@ -83,5 +114,7 @@ _RULES: Mapping[str, Rule] = {
     "ConcatV2": _joined,
     "BiasAddGrad": _last,
     "Split": _split,
+    "StridedSlice": _sliced,
+    **dict.fromkeys(("All", "Any", "Sum", "Mean", "Max", "Min", "Prod"), _reduced),
     **dict.fromkeys(_LIKE_THE_FIRST, _same),
 }

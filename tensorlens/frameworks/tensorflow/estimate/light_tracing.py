@@ -45,11 +45,15 @@ def _flag() -> Any:
         return None
 
 
-def lightly(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the step with a graph that takes less work, and no edges in it that only order.
+def lightly(step: Callable[[Any], Any], *, ordered: bool) -> Callable[[Any], Any]:
+    """Return the step with a graph that takes less work.
 
     Operations of a graph are in the order of the program anyway. At the end of a trace
-    ``AutomaticControlDependencies`` goes through all of them: here there are none left for it.
+    ``AutomaticControlDependencies`` goes through all of them for those that may come in no other.
+
+    Args:
+        step: a train step.
+        ordered: whether edges are needed that only order; else there are none.
     """
 
     @functools.wraps(step)
@@ -58,7 +62,7 @@ def lightly(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         with built_lightly(graph):
             made = step(data)
         manager = getattr(graph, "experimental_acd_manager", None)
-        if manager is not None:
+        if manager is not None and not ordered:
             manager._n_operations = sys.maxsize
         return made
 

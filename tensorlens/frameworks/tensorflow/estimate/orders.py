@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ _OVERLOOKED = 0.25
 short in a process: of 38 that read variables twelve, eleven and four, after 400 steps in three."""
 _MOST = 150_000
 """Operations of all runs together after which no other order is tried."""
+_FEW, _ENOUGH, _ALIKE = 4, 30_000, 1.005
+"""None is tried either after so many orders of so many operations that peak alike, this ratio apart
+at most."""
 _UNTRIED, _UNKNOWN = 0.02, 0.15
 """What orders that were not tried may peak at beyond those that were, as a share: of all seeds,
 and where a run takes so long that a few must do."""
@@ -110,7 +113,7 @@ def in_many_orders(peak_of: Callable[[int], Meter], *, by_time: bool) -> Orders:
         meter = peak_of(seed)
         peaks.append((meter.peak, seed))
         operations += meter.operations
-        if operations > _MOST:
+        if operations > (_ENOUGH if len(peaks) >= _FEW and _are_alike(peaks) else _MOST):
             break
     peaks.sort()
     low, high = peaks[0][0], peaks[-1][0]
@@ -118,3 +121,7 @@ def in_many_orders(peak_of: Callable[[int], Meter], *, by_time: bool) -> Orders:
     low, high = int(low * (1 - untried)), int(high * (1 + untried)) + _RUNTIME
     usual = [seed for _, seed in peaks if _is_usual(seed) or not by_time]
     return Orders(usual[len(usual) // 2], low, high, len(peaks))
+
+
+def _are_alike(peaks: Sequence[tuple[int, int]]) -> bool:
+    return max(peaks)[0] <= _ALIKE * min(peaks)[0]

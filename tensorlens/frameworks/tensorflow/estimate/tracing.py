@@ -67,7 +67,7 @@ def trace(model: Any, asked: Asked) -> Traced:
     """
     outer = StepGraph()
     make, configuration = _optimizer(model, asked)
-    with names_and_seeds_kept():
+    with names_and_seeds_kept(), read_natively():
         with outer.as_default():
             made = model
             if asked.policy is not None and asked.policy != model.dtype_policy.name:
@@ -89,11 +89,10 @@ def trace(model: Any, asked: Asked) -> Traced:
             if optimizer is not None:
                 optimizer.build(twin.trainable_variables)
                 _note_gradients(optimizer, gradients)
-        train_step = lightly(twin.train_step) if asked.eager else twin.train_step
-        step = tf.function(train_step, autograph=False)
+        step = tf.function(lightly(twin.train_step, ordered=not asked.eager), autograph=False)
         calls: list[GradientCall] = []
         steps = unrolled(made) if asked.eager else nullcontext()
-        with noting_gradients(calls), steps, read_natively():
+        with noting_gradients(calls), steps:
             graph = step.get_concrete_function((inputs, targets)).graph
     forget_gradients(graph)
     return Traced(
