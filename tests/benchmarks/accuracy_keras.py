@@ -16,7 +16,8 @@ from statistics import median
 
 from tabulate import tabulate
 
-MODELS = ("MLP", "2-D CNN", "3-D CNN", "LSTM", "transformer")
+RECURRENT = ("LSTM", "GRU", "GRU both ways")
+MODELS = ("MLP", "2-D CNN", "3-D CNN", *RECURRENT, "transformer")
 _DEFAULT = "--default-threads"
 _PROCESSES, _OF_LOOPS = 3, 11
 """Of each row; loops have an order of their own in nearly every one."""
@@ -71,7 +72,7 @@ def run(name: str, optimizer: str, mode: str, threads: int) -> Row:
 
 def in_new_processes(name: str, optimizer: str, mode: str, by_default: bool) -> list[Row]:
     """Run it in processes of its own, one after the other."""
-    count = _OF_LOOPS if name == "LSTM" else _PROCESSES
+    count = _OF_LOOPS if name in RECURRENT else _PROCESSES
     if mode == "eager":
         count = 1
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:

@@ -83,6 +83,30 @@ def lstm(steps: int = 100) -> tuple[Any, int]:
     return model, 32
 
 
+def gru(steps: int = 50) -> tuple[Any, int]:
+    model = keras.Sequential(
+        [
+            keras.Input((steps, 64)),
+            layers.GRU(256, return_sequences=True),
+            layers.GRU(128),
+            layers.Dense(CLASSES),
+        ]
+    )
+    return model, 32
+
+
+def gru_both_ways(steps: int = 50) -> tuple[Any, int]:
+    model = keras.Sequential(
+        [
+            keras.Input((steps, 64)),
+            layers.Bidirectional(layers.GRU(128, return_sequences=True)),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(CLASSES),
+        ]
+    )
+    return model, 32
+
+
 def transformer(blocks: int = 2) -> tuple[Any, int]:
     given = keras.Input((128,), dtype="int32")
     x = layers.Embedding(1000, 128)(given)
@@ -101,6 +125,8 @@ MODELS: dict[str, Callable[[], tuple[Any, int]]] = {
     "2-D CNN": cnn_2d,
     "3-D CNN": cnn_3d,
     "LSTM": lstm,
+    "GRU": gru,
+    "GRU both ways": gru_both_ways,
     "transformer": transformer,
 }
 

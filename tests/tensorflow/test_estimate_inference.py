@@ -23,6 +23,9 @@ CASES = {
     "a sum": lambda x, y: tf.reduce_sum(x, axis=1),
     "a mean of two axes": lambda x, y: tf.reduce_mean(x, axis=[0, -1]),
     "a maximum that keeps its axis": lambda x, y: tf.reduce_max(x, axis=-1, keepdims=True),
+    "a gradient of rows": lambda x, y: tf.raw_ops.StridedSliceGrad(
+        shape=[9, 6, 10], begin=[5], end=[9], strides=[1], dy=x
+    ),
     "finite": lambda x, y: tf.math.is_finite(x),
     "a cast": lambda x, y: tf.cast(x, tf.float16),
     "a sum of two": lambda x, y: x + y[:, :6, :1],

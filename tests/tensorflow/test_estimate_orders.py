@@ -38,6 +38,8 @@ def test_all_orders_of_a_small_graph_with_a_margin_for_others():
         ([1000 * MIB], 37_000, 4),
         ([1000 * MIB, 1100 * MIB], 37_000, 5),
         ([1000 * MIB], 200_000, 1),
+        # 31 orders are 148,800 operations: all can be run
+        ([1000 * MIB], 4_800, 31),
     ],
 )
 def test_a_large_graph_is_run_as_often_as_its_peaks_need(peaks, operations, count):

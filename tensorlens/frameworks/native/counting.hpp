@@ -281,7 +281,7 @@ TL_EXPORT int tl_record_read(Span* span, int end) {
 
 // `which` 0: the rows; 1: what was resident at the highest instant among the dropped. Gives how many
 // rows there are, how many events were dropped, how many stacks were lost, the thread that began, and
-// how many bytes were there before the rows' first event that none of them has.
+// the bytes of the row that stands for blocks that could not be listed.
 TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns, int64_t* figures) {
   const Rows& rows = which == 0 ? span->rows : span->dropped;
   const void* all[] = {
@@ -293,7 +293,7 @@ TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns,
   figures[1] = span->lost;
   figures[2] = g_stacks.lost;
   figures[3] = span->thread;
-  figures[4] = which == 0 ? span->past_missing : span->dropped_missing;
+  figures[4] = which == 0 ? span->past_unlisted : span->dropped_unlisted;
 }
 
 // Has `namer` called on the main thread when backward begins from now on, see wishes.hpp. The

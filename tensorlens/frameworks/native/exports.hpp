@@ -57,6 +57,17 @@ struct Rows {
       birth.back() = block.birth;
     });
   }
+
+  // Gives the bytes that are not listed, for want of memory, of all that were there: they are one
+  // row, at an address that no block has.
+  int64_t add_unlisted(int64_t level) {
+    const int64_t bytes = std::accumulate(size.begin(), size.end(), level, std::minus<>());
+    if (bytes <= 0) {
+      return 0;
+    }
+    add(kStart, 1, bytes, -1, kNoStack, -1);
+    return bytes;
+  }
 };
 
 // One recording: what was there when it began, and where in the log it began.
@@ -68,9 +79,16 @@ struct Span {
   Rows rows;     // as they were read last
   Rows dropped;  // what was resident at the highest instant among the dropped
   int64_t lost = 0;
-  // bytes that were there and are not among the rows, for want of memory to list them
-  int64_t past_missing = 0, dropped_missing = 0;
+  // bytes that were there and are one row, for want of memory to list them
+  int64_t past_unlisted = 0, dropped_unlisted = 0;
 };
+
+// The second time it does nothing.
+void end_span(Span& span) {
+  if (span.generation == g_log.generation() && g_log.end(&span.highest)) {
+    g_recording.store(false, std::memory_order_relaxed);
+  }
+}
 
 // Recordings begin and end one at a time.
 Span* begin_span(int64_t limit) {
@@ -79,25 +97,29 @@ Span* begin_span(int64_t limit) {
   if (!g_log.is_on()) {
     g_nodes.clear();
   }
-  // none comes or goes
   const Holding holding(g_log.lock);
   const bool is_first = g_log.begin(&span->highest, limit);
   span->generation = g_log.generation();
+  if (is_first) {
+    g_epoch.fetch_add(1);
+  }
+  // whoever allocates from now on waits for the lock
+  g_recording.store(true, std::memory_order_seq_cst);
   try {
-    if (is_first) {
-      each_block([](const Block& block) { g_log.remember(block); });
-      g_epoch.fetch_add(1);
-    }
-    g_log.expect_to_fold();
     each_block([&](const Block& block) {
+      if (is_first) {
+        g_log.remember(block);
+      }
       span->past.add(kStart, block.key, block.size, 0, kNoStack, -1);
       span->past.birth.back() = block.origin.birth;
     });
+    if (!g_log.take_room_to_fold()) {
+      throw std::bad_alloc();
+    }
   } catch (...) {
-    g_log.end(&span->highest);
+    end_span(*span);
     throw;
   }
-  g_recording.store(true, std::memory_order_seq_cst);
   return span.release();
 }
 
@@ -177,18 +199,35 @@ class Pairing {
   Table<OpenBlock> open_;
 };
 
-// Gives how many of the bytes that were there are not in the table.
-int64_t take_past(Rows& rows, const Table<Past>& past, int64_t level) {
+void take_past(Rows& rows, const Table<Past>& past) {
   rows = Rows();
   rows.add_past(past);
   Pairing(rows).own(past);
-  return std::accumulate(rows.size.begin(), rows.size.end(), level, std::minus<>());
 }
 
-// The second time it does nothing.
-void end_span(Span& span) {
-  if (span.generation == g_log.generation() && g_log.end(&span.highest)) {
-    g_recording.store(false, std::memory_order_relaxed);
+// Adds blocks that could not be listed, but are known by the events that free them.
+void add_freed(Rows& past, int64_t from) {
+  struct Owned : Table<OpenBlock> {
+    ~Owned() {
+      release();
+    }
+  } open;
+  const auto begin = [&](uintptr_t address) {
+    if (open.put(address) == nullptr) {
+      throw std::bad_alloc();
+    }
+  };
+  for (const uint64_t address : past.address) {
+    begin(address);
+  }
+  for (int64_t number = from; number < g_log.count(); ++number) {
+    const Event& event = g_log.at(number);
+    OpenBlock block;
+    if (event.is_free() && !open.take(event.address, &block)) {
+      past.add(kStart, event.address, event.bytes(), -1, kNoStack, -1);
+    } else if (event.moves_bytes() && !event.is_free()) {
+      begin(event.address);
+    }
   }
 }
 
@@ -199,8 +238,15 @@ void read_span(Span& span) {
   const int64_t from = known ? std::max(begin, g_log.first()) : begin;
   if (from > begin) {
     span.lost = span.highest.dropped;
-    span.past_missing = take_past(span.past, g_log.past(), g_log.level());
-    span.dropped_missing = take_past(span.dropped, span.highest.blocks, span.highest.level);
+    take_past(span.past, g_log.past());
+    take_past(span.dropped, span.highest.blocks);
+    if (!g_log.is_whole()) {
+      add_freed(span.past, from);
+      span.past_unlisted = span.past.add_unlisted(g_log.level());
+    }
+    if (!span.highest.is_whole) {
+      span.dropped_unlisted = span.dropped.add_unlisted(span.highest.level);
+    }
   }
   span.rows = span.past;
   Pairing pairing(span.rows);

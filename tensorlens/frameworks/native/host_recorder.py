@@ -134,10 +134,10 @@ class HostRecorder:
         notes = []
         if self._options.ops and self._native.no_ops is not None:
             notes.append(f"operators and autograd's nodes are not known: {self._native.no_ops}")
-        if taken.missing:
+        if taken.unlisted:
             notes.append(
-                f"{format_bytes(taken.missing)} from before the first event that was kept are not "
-                "listed: there was no memory left for it"
+                f"{format_bytes(taken.unlisted)} from before the first event that was kept is one "
+                "block here: there was no memory to list all blocks of then"
             )
         if taken.lost_stacks:
             notes.append(f"{taken.lost_stacks} events have no stack: there are too many stacks")

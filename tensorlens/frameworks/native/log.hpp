@@ -83,6 +83,7 @@ struct Highest {
   int64_t begin = 0;   // the number of the recording's first event
   int64_t dropped = 0;  // how many are folded, notes not counted
   int64_t level = -1;  // -1: none is folded
+  bool is_whole = true;  // whether there was memory to list all blocks
   int64_t instant = -1;  // while events are folded: where among them
   Table<Past> blocks;
 
@@ -102,7 +103,7 @@ class Log {
   };
 
   // Gives whether it is the first who records. `limit` events are kept at least, notes counted.
-  // Then what is there is to be remembered, and to be expected to be folded.
+  // The first one calls remember() for each block then, all call take_room_to_fold().
   bool begin(Highest* highest, int64_t limit) {
     if (chunks_.empty()) {
       chunks_.push_back(make_chunk());
@@ -168,6 +169,10 @@ class Log {
   int64_t level() const {
     return level_;
   }
+  // Whether there was memory to list all blocks of then.
+  bool is_whole() const {
+    return is_whole_;
+  }
 
   const Event& at(int64_t number) const {
     const int64_t index = number - first_;
@@ -185,11 +190,14 @@ class Log {
     most_blocks_ = ++blocks_;
   }
 
-  // Nothing can be had for it once the program has taken all there is.
-  void expect_to_fold() {
-    if (!has_room()) {
-      throw std::bad_alloc();
-    }
+  // Takes the memory in which all that is there now, and what one more chunk adds, can be folded:
+  // later the program may have left none. False when there is none.
+  bool take_room_to_fold() {
+    const auto blocks = static_cast<size_t>(most_blocks_ + kChunk);
+    return past_.expect(blocks) &&
+        std::all_of(readers_.begin(), readers_.end(), [&](const Reader& reader) {
+          return reader.highest->blocks.expect(blocks);
+        });
   }
 
   const Table<Past>& past() const {
@@ -220,23 +228,14 @@ class Log {
     while (count_ - first_ - kChunk >= most && chunks_.size() > 1) {
       room = fold();
     }
-    if (has_room() && room == nullptr && has_place()) {
+    const bool can_fold = take_room_to_fold();
+    if (room == nullptr && can_fold && has_place()) {
       room = make_chunk();
     }
     if (room == nullptr) {
       room = fold();
     }
     chunks_.push_back(std::move(room));
-  }
-
-  // Gives whether all that is there now, and what one more chunk adds, can be folded without any
-  // more memory.
-  bool has_room() {
-    const auto blocks = static_cast<size_t>(most_blocks_ + kChunk);
-    return past_.expect(blocks) &&
-        std::all_of(readers_.begin(), readers_.end(), [&](const Reader& reader) {
-          return reader.highest->blocks.expect(blocks);
-        });
   }
 
   // Gives whether one more chunk needs no memory but its own.
@@ -260,7 +259,7 @@ class Log {
     for (int64_t index = 0; index <= kChunk; ++index) {
       for (const Reader& reader : readers_) {
         if (reader.highest->instant == index) {
-          past_.copy_to(&reader.highest->blocks);
+          reader.highest->is_whole = past_.copy_to(&reader.highest->blocks) && is_whole_;
         }
       }
       if (index < kChunk) {
@@ -299,6 +298,8 @@ class Log {
         past_.take(event.address, &gone);
       } else if (Past* past = past_.put(event.address); past != nullptr) {
         *past = Past{event.address, event.size, event.time, 0, event.stack, event.context, -1};
+      } else {
+        is_whole_ = false;
       }
     } else if (event.is_gradient()) {
       Past* past = past_.find(event.address);
@@ -313,6 +314,7 @@ class Log {
     first_ = count_;
     past_.release();
     level_ = blocks_ = most_blocks_ = 0;
+    is_whole_ = true;
   }
 
   std::vector<Chunk> chunks_;
@@ -320,6 +322,7 @@ class Log {
   int64_t first_ = 0, count_ = 0, level_ = 0, generation_ = 0;
   int64_t blocks_ = 0, most_blocks_ = 0;  // that are there, since the first began to record
   Table<Past> past_;
+  bool is_whole_ = true;
 };
 
 Log& g_log = *new Log;

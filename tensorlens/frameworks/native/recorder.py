@@ -55,9 +55,9 @@ class Taken:
     """Events before the first row that there was no room for."""
     dropped_peak: Columns
     """What was resident at the highest instant among them."""
-    missing: int
-    """Bytes that were there before the first row's event, or at that instant, and are in no row:
-    there was no memory to list them. The larger of both."""
+    unlisted: int
+    """Bytes of the row for blocks that there was no memory to list, at the first event or at that
+    instant: the larger of both."""
     lost_stacks: int
     """Events whose stack is unknown because there was no more room for stacks."""
     marks: list[tuple[int, int]]
@@ -221,14 +221,14 @@ class NativeRecorder:
         self._library.tl_record_look(
             span.handle, which, ctypes.addressof(starts), ctypes.addressof(figures)
         )
-        count, dropped, lost, thread, missing = figures
+        count, dropped, lost, thread, unlisted = figures
         columns = Columns()
         for (name, code), start in zip(_CODES.items(), starts, strict=True):
             column = array(code)
             if count:
                 column.frombytes(_bytes_at(start, count * column.itemsize))
             setattr(columns, name, column)
-        return columns, dropped, lost, thread, missing
+        return columns, dropped, lost, thread, unlisted
 
     def _marks(self, span: Span) -> list[tuple[int, int]]:
         length = ctypes.c_int64()

@@ -45,9 +45,9 @@ class Table {
  public:
   // Gives the key's entry, all zero but for its key where it is new; null when there is no memory.
   Entry* put(uintptr_t key) {
-    // A search ends at an entry that is free: one has to stay.
+    // A search ends at an entry that is free: where there is no memory, some still have to be.
     if (!holds(used_ + 1) && !resize(capacity_ ? 2 * capacity_ : kSmallest) &&
-        used_ + 2 > capacity_) {
+        16 * (used_ + 1) > 15 * capacity_) {
       return nullptr;
     }
     Entry* entry = place(key);
@@ -80,7 +80,7 @@ class Table {
     return true;
   }
 
-  // Takes memory for that many entries, and keeps it until the release. False when there is none.
+  // Takes memory for that many entries, and keeps it when entries go. False when there is none.
   bool expect(size_t entries) {
     size_t capacity = std::max(capacity_, kSmallest);
     while (4 * entries > 3 * capacity) {

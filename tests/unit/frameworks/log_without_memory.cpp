@@ -42,7 +42,7 @@ int main(int, char** arguments) {
   Highest highest;
   Log& log = g_log;
   log.begin(&highest, int64_t{1} << 40);
-  log.expect_to_fold();
+  log.take_room_to_fold();
   uintptr_t next = 64;
   const auto come = [&](int64_t bytes) {
     const Event event = Event::allocation(next, bytes, -1, -1);

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits address 
 CHUNK = 4096
 """Events that make way together; with no memory, the log has room for as many."""
 
-ROOM = 2 * CHUNK - 1
+ROOM = 2 * CHUNK * 15 // 16
 """Blocks that a list has room for: those of a chunk fill no more than three quarters of its 8,192
-places, and where there is no memory for a larger list, all but one are filled."""
+places, and where there is no memory for a larger list, fifteen sixteenths are filled."""
 
 
 @pytest.fixture(scope="module")

@@ -92,14 +92,18 @@ def _sliced(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value])
         return None
     sizes: list[int] = []
     for place, (begin, end, stride) in enumerate(zip(begins, ends, strides, strict=True)):
-
-        def has(mask: str, bit: int = 1 << place) -> bool:
-            return bool(masks.get(mask, 0) & bit)
-
-        part = slice(None if has("begin_mask") else begin, None if has("end_mask") else end, stride)
-        if not has("shrink_axis_mask"):
+        from_the_start, to_the_end, is_index = (
+            masks.get(f"{mask}_mask", 0) >> place & 1 for mask in ("begin", "end", "shrink_axis")
+        )
+        part = slice(None if from_the_start else begin, None if to_the_end else end, stride)
+        if not is_index:
             sizes.append(len(range(*part.indices(shape[place]))))
     return (*sizes, *shape[len(begins) :])
+
+
+def _told(node: Node, shapes: Sequence[Shape | None], values: Sequence[Value]) -> Shape | None:
+    numbers = values[0].numbers
+    return None if numbers is None else tuple(numbers)
 
 
 _LIKE_THE_FIRST = (
@@ -115,6 +119,7 @@ _RULES: Mapping[str, Rule] = {
     "BiasAddGrad": _last,
     "Split": _split,
     "StridedSlice": _sliced,
+    "StridedSliceGrad": _told,
     **dict.fromkeys(("All", "Any", "Sum", "Mean", "Max", "Min", "Prod"), _reduced),
     **dict.fromkeys(_LIKE_THE_FIRST, _same),
 }

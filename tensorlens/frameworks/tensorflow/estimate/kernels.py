@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from tensorlens.frameworks.tensorflow.estimate import lists
@@ -18,7 +19,7 @@ from tensorlens.frameworks.tensorflow.estimate.held import (
     keep,
 )
 from tensorlens.frameworks.tensorflow.estimate.inference import inferred
-from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node, Shape
+from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node, Output, Shape
 from tensorlens.frameworks.tensorflow.estimate.numbers import computed
 from tensorlens.frameworks.tensorflow.estimate.reuse import (
     ALIASES,
@@ -75,6 +76,8 @@ class Machine:
         self._varied = varied
         self._constants: dict[int, Value] = {}
         self._likely: dict[int, float] = {}
+        self._shaped: dict[tuple[int, Shape], Node] = {}
+        """Operations by their number, with shapes that the graph does not tell."""
         self._place: Node | None = None
 
     def run(self, node: Node, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Buffer]]:
@@ -135,6 +138,8 @@ class Machine:
             return lists.KERNELS[op](self, node, values)
         if op in lists.ARITHMETIC and any(isinstance(each.held, Items) for each in values):
             return lists.ARITHMETIC[op](self, node, values)
+        if node.outputs and node.outputs[0].shape is None:
+            node = self._with_shapes(node, values)
         if op in ALIASES or is_alias(node, values):
             return [
                 value.shaped(output.shape)
@@ -145,13 +150,28 @@ class Machine:
             return [Value(whole.held, output.shape, part=output.nbytes) for output in node.outputs]
         return self._computed(node, values)
 
+    def _with_shapes(self, node: Node, values: Sequence[Value]) -> Node:
+        """Return the operation with the shapes that it has this time, where they are told."""
+        shape = inferred(node, values)
+        if shape is None:
+            return node
+        known = self._shaped.get((node.number, shape))
+        if known is None:
+            outputs = [
+                Output(each.dtype, shape if each.shape is None else each.shape)
+                for each in node.outputs
+            ]
+            known = self._shaped[node.number, shape] = replace(node, outputs=outputs)
+        return known
+
     def _computed(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
         number = computed(node.op, [value.number for value in values])
         made: list[Value] = []
         for slot, output in enumerate(node.outputs):
             shape = output.shape
             if shape is None:
-                shape = self._guessed(node, values)
+                self._leave_out(node)
+                shape = ()
             nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
             held: Held | None = None
             if slot < len(_FORWARDS) and self._forwards:
@@ -174,14 +194,9 @@ class Machine:
                 return held
         return None
 
-    def _guessed(self, node: Node, values: Sequence[Value]) -> Shape:
-        """Return the shape of what the graph has none for."""
-        shape = inferred(node, values)
-        if shape is None:
-            if node.op not in _SCALARS:
-                self._unknown(node)
-            return ()
-        return shape
+    def _leave_out(self, node: Node) -> None:
+        if node.op not in _SCALARS:
+            self._unknown(node)
 
 
 def _constant(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:

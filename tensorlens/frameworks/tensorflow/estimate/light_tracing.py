@@ -20,19 +20,22 @@ _lock = threading.Lock()
 def read_natively() -> Iterator[None]:
     """Have native code, and not Python, read what operations are given while it is entered.
 
-    It is a flag of TensorFlow's own (``TF_FLAG_graph_building_optimization``), off by default.
-    Where there is none, or another thread has it on for the moment, nothing is changed.
+    It is a flag of TensorFlow's own (``TF_FLAG_graph_building_optimization``) for the whole
+    process, off by default. Where there is none, or another thread has it on for the moment,
+    nothing is changed.
     """
     flag = _flag()
     if flag is None or not _lock.acquire(blocking=False):
         yield
         return
-    before = flag.value()
-    flag.reset(True)
     try:
-        yield
+        before = flag.value()
+        flag.reset(True)
+        try:
+            yield
+        finally:
+            flag.reset(before)
     finally:
-        flag.reset(before)
         _lock.release()
 
 
@@ -48,12 +51,11 @@ def _flag() -> Any:
 def lightly(step: Callable[[Any], Any], *, ordered: bool) -> Callable[[Any], Any]:
     """Return the step with a graph that takes less work.
 
-    Operations of a graph are in the order of the program anyway. At the end of a trace
-    ``AutomaticControlDependencies`` goes through all of them for those that may come in no other.
-
     Args:
         step: a train step.
-        ordered: whether edges are needed that only order; else there are none.
+        ordered: whether the graph has edges that only order, which TensorFlow's
+            ``AutomaticControlDependencies`` adds at the end of a trace. Who goes through the
+            operations in the order of the program needs none.
     """
 
     @functools.wraps(step)

@@ -16,8 +16,8 @@ short in a process: of 38 that read variables twelve, eleven and four, after 400
 _MOST = 150_000
 """Operations of all runs together after which no other order is tried."""
 _FEW, _ENOUGH, _ALIKE = 4, 30_000, 1.005
-"""None is tried either after so many orders of so many operations that peak alike, this ratio apart
-at most."""
+"""Where not all seeds can be tried, that is also so after so many orders, of so many operations
+together, whose peaks are alike: the highest is at most so many times the lowest."""
 _UNTRIED, _UNKNOWN = 0.02, 0.15
 """What orders that were not tried may peak at beyond those that were, as a share: of all seeds,
 and where a run takes so long that a few must do."""
@@ -113,7 +113,9 @@ def in_many_orders(peak_of: Callable[[int], Meter], *, by_time: bool) -> Orders:
         meter = peak_of(seed)
         peaks.append((meter.peak, seed))
         operations += meter.operations
-        if operations > (_ENOUGH if len(peaks) >= _FEW and _are_alike(peaks) else _MOST):
+        is_large = meter.operations * len(SEEDS) > _MOST
+        enough = is_large and len(peaks) >= _FEW and _are_alike(peaks)
+        if operations > (_ENOUGH if enough else _MOST):
             break
     peaks.sort()
     low, high = peaks[0][0], peaks[-1][0]
