@@ -35,7 +35,7 @@ def graph(*operations, **attrs):
     return nodes
 
 
-def peak(nodes, eager=False, threads=1, until=None, fed=("x",), variables=()):
+def peak(nodes, eager=False, threads=1, until=None, held=None, fed=("x",), variables=()):
     meter = Meter()
 
     def there():
@@ -49,8 +49,10 @@ def peak(nodes, eager=False, threads=1, until=None, fed=("x",), variables=()):
         lambda node: None,
         forwards=not eager,
     )
-    run = EagerRun(nodes, machine, until or {}) if eager else Executor(nodes, machine, threads)
-    run.run()
+    if eager:
+        EagerRun(nodes, machine, until or {}, held=held).run()
+    else:
+        Executor(nodes, machine, threads).run()
     left = len(fed) + len(variables)
     assert meter._now == left * KIB, "what was there before is there, and nothing else"
     return meter.peak
@@ -90,6 +92,22 @@ def test_what_a_tape_keeps_lives_until_backward_has_read_it():
     )
     assert peak(nodes, eager=True) == 3 * KIB
     assert peak(nodes, eager=True, until={1: 3}) == 4 * KIB
+
+
+def test_what_a_result_refers_to_lives_as_long():
+    nodes = graph(
+        ("x", "Placeholder", (), 1),
+        ("a", "Exp", ("x",), 1),
+        ("b", "Sigmoid", ("a",), 1),
+        ("c", "Sigmoid", ("b",), 1),
+        ("d", "Neg", ("c",), 1),
+        ("e", "Neg", ("d",), 1),
+    )
+    assert peak(nodes, eager=True, until={2: 5}) == 4 * KIB
+    # x, a, b, d and e: what c refers to goes with it
+    assert peak(nodes, eager=True, until={2: 5}, held={2: 1}) == 5 * KIB
+    # and all six where one keeps the other
+    assert peak(nodes, eager=True, until={3: 5}, held={2: 1, 3: 2}) == 6 * KIB
 
 
 def test_a_variable_that_is_still_read_is_copied_before_it_is_updated():

@@ -25,6 +25,7 @@ from tensorlens.units import format_bytes
 from tests.tensorflow.estimate_models import (
     batch_for,
     cnn_3d,
+    gru_both_ways,
     loss,
     lstm,
     measured,
@@ -51,7 +52,20 @@ def estimated(make, optimizer="sgd", eager=False):
     )
 
 
-@pytest.mark.parametrize("make", [mlp, cnn_3d, pytest.param(partial(transformer, 1), id="block")])
+def gated():
+    """A network whose results refer to what they were computed from."""
+    inner = [layers.Dense(512, "sigmoid"), layers.Dense(512), layers.Activation("softmax")]
+    return keras.Sequential([keras.Input((64,)), *inner, layers.Dense(10)]), 1024
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(mlp, cnn_3d, gated),
+        pytest.param(partial(transformer, 1), id="block"),
+        pytest.param(partial(gru_both_ways, 10), id="GRU both ways"),
+    ],
+)
 def test_an_eager_step_takes_what_was_estimated(make):
     peaks = measured(make, "adam", eager=True)
     assert estimated(make, "adam", eager=True).peak_allocated == pytest.approx(peaks[-1], rel=0.005)

@@ -22,6 +22,7 @@ class EagerRun:
         machine: whose kernels run.
         until: number of an operation to that of the one with whose end Python lets its results go.
         fetched: operations whose results are kept to the end.
+        held: number of an operation to that of another, whose results its own refer to.
     """
 
     def __init__(
@@ -30,23 +31,20 @@ class EagerRun:
         machine: Machine,
         until: Mapping[int, int],
         fetched: Collection[int] = (),
+        held: Mapping[int, int] | None = None,
     ) -> None:
         self._nodes = nodes
         self._machine = machine
         self._until = until
         self._fetched = frozenset(fetched)
+        self._held = held or {}
 
     def run(self) -> None:
         """Run everything."""
         free = self._machine.free
         ends: dict[int, list[int]] = {}
-        for node in self._nodes:
-            readers = [number for slot, number, _ in node.consumers if slot >= 0]
-            last = max(readers, default=node.number)
-            last = max(last, self._until.get(node.number, 0))
-            if node.number in self._fetched:
-                last = len(self._nodes) - 1
-            ends.setdefault(last, []).append(node.number)
+        for number, last in enumerate(self._lasts()):
+            ends.setdefault(last, []).append(number)
         there: dict[int, Sequence[Value]] = {}
         for node in self._nodes:
             values = [
@@ -60,3 +58,15 @@ class EagerRun:
             for number in ends.get(node.number, ()):
                 for value in there.pop(number, ()):
                     drop(value, free)
+
+    def _lasts(self) -> list[int]:
+        """Return with the end of which operation the results of each go."""
+        found: list[int] = []
+        for node in self._nodes:
+            readers = [number for slot, number, _ in node.consumers if slot >= 0]
+            last = max(readers, default=node.number)
+            last = max(last, self._until.get(node.number, 0))
+            found.append(len(self._nodes) - 1 if node.number in self._fetched else last)
+        for holder, held in sorted(self._held.items(), reverse=True):
+            found[held] = max(found[held], found[holder])
+        return found

@@ -70,7 +70,8 @@ class Play:
         fetched = self._fetched(numbers)
         if asked.eager:
             until = kept_until(traced.calls, numbers)
-            EagerRun(self.nodes, machine, until, {number for number, _ in fetched}).run()
+            held = {numbers[one]: numbers[other] for one, other in traced.held.items()}
+            EagerRun(self.nodes, machine, until, {number for number, _ in fetched}, held).run()
             return len(self.nodes)
         return Executor(
             self.nodes,

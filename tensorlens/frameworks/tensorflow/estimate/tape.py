@@ -19,6 +19,10 @@ from tensorflow.python.framework import ops
 
 from tensorlens.frameworks.tensorflow.graphs.bodies import calls_of
 
+_LOGITS = "_keras_logits"
+"""Attribute by which Keras has the result of a sigmoid or a softmax refer to what it was computed
+from, for losses (``backend/tensorflow/nn.py`` of Keras 3)."""
+
 _CUSTOM = "IdentityN"
 """Operation that custom gradients are registered for."""
 
@@ -91,4 +95,15 @@ def kept_until(calls: Sequence[GradientCall], numbers: Mapping[str, int]) -> Map
         for name in call.kept:
             if name in numbers:
                 found[numbers[name]] = max(found.get(numbers[name], 0), call.end - 1)
+    return found
+
+
+def held_by_results(graph: Any) -> Mapping[str, str]:
+    """Return operations whose results Python has refer to those of another one, by name."""
+    found = {}
+    for operation in graph.get_operations():
+        for each in operation.outputs:
+            held: Any = getattr(each, _LOGITS, None)
+            if getattr(held, "graph", None) is graph:
+                found[operation.name] = held.op.name
     return found

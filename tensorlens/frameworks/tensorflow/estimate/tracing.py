@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +18,7 @@ from tensorlens.frameworks.tensorflow.estimate.shapes import inputs_of, targets_
 from tensorlens.frameworks.tensorflow.estimate.tape import (
     GradientCall,
     forget_gradients,
+    held_by_results,
     noting_gradients,
 )
 from tensorlens.frameworks.tensorflow.estimate.twins import (
@@ -57,6 +58,8 @@ class Traced:
     """The model that was traced."""
     calls: Sequence[GradientCall] = ()
     """Of gradient functions, in their order."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Name of an operation to that of another, whose results its own refer to in Python."""
 
 
 def trace(model: Any, asked: Asked) -> Traced:
@@ -102,6 +105,7 @@ def trace(model: Any, asked: Asked) -> Traced:
         gradients=gradients,
         layers=made,
         calls=[call for call in calls if call.graph is graph],
+        held=held_by_results(graph),
     )
 
 
