@@ -108,6 +108,35 @@ def test_eager_gradients_go_to_their_forward_lines():
     assert kept.shape == (64, 32)
 
 
+def test_a_call_that_another_thread_has_not_returned_from_is_none_of_these_operations():
+    inside, done = threading.Event(), threading.Event()
+
+    def wait():
+        inside.set()
+        done.wait(60)
+        return 1.0
+
+    @tf.function
+    def waits():
+        return tf.py_function(wait, [], tf.float32)
+
+    squares(tf.fill((8, 8), 0.5))
+    # whose call is known, as it began while something recorded
+    with tensorlens.record(names=False):
+        thread = threading.Thread(target=waits)
+        thread.start()
+        assert inside.wait(60)
+    value = tf.fill((16, 32), 0.1)
+    with tensorlens.record(names=False) as recording:
+        made = tf.tanh(value)  # beside a call
+    done.set()
+    thread.join()
+    found = bytes_by_line(recording)
+    assert found[line_of("# beside " + "a call")] == 16 * 32 * FLOAT
+    assert line_of("# summed " + "in a graph") not in found
+    assert made.shape == value.shape
+
+
 def test_gradients_of_gradients():
     weight = tf.Variable(tf.fill((8, 8), 0.1))
     with tensorlens.record(names=False) as recording:

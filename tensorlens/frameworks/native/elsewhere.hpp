@@ -44,21 +44,28 @@ class Calls {
     count_.store(calls_.size(), std::memory_order_relaxed);
   }
 
-  // The innermost call, if all are one thread's: then it is the one that has nodes run.
-  bool only(Call* found) {
+  // The innermost call that can have what runs here run. A thread with Python code runs nodes of its
+  // own calls alone; others run those of any thread, which is known where all calls are one's.
+  bool here(Call* found) {
     if (count_.load(std::memory_order_relaxed) == 0) {
       return false;
     }
+    const auto thread = reinterpret_cast<uintptr_t>(PyGILState_GetThisThreadState());
     const Holding holding(lock);
+    const Call* innermost = nullptr;
     for (const Call& call : calls_) {
-      if (call.thread != calls_.front().thread) {
+      if (thread != 0 && call.thread != thread) {
+        continue;
+      }
+      if (innermost != nullptr && call.thread != innermost->thread) {
         return false;
       }
+      innermost = &call;
     }
-    if (!calls_.empty()) {
-      *found = calls_.back();
+    if (innermost != nullptr) {
+      *found = *innermost;
     }
-    return !calls_.empty();
+    return innermost != nullptr;
   }
 
   void forget() {
@@ -82,7 +89,7 @@ Origin origin_here() {
     return origin;
   }
   Call call;
-  if (g_calls.only(&call)) {
+  if (g_calls.here(&call)) {
     origin.function = call.function;
     if (origin.birth == kNoBirth) {
       origin.birth = call.at.birth;

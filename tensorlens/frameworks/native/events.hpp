@@ -222,7 +222,7 @@ struct Here {
   Here() noexcept {
     Running& now = t_running;
     Call call{0, 0, -1, Captured{kNoStack, kNoBirth}};
-    g_calls.only(&call);
+    g_calls.here(&call);
     try {
       running();
       context = context_now(now, call.function);

@@ -58,7 +58,7 @@ class NodeLog {
   // `node` is the number of the name of what runs, -1 for none.
   void allocated(const void* block, int64_t size, int32_t node) {
     Call call{0, 0, -1, Captured{kNoStack, kNoBirth}};
-    g_calls.only(&call);
+    g_calls.here(&call);
     const Holding holding(lock);
     try {
       const uint64_t name = static_cast<uint64_t>(static_cast<uint32_t>(call.function)) << 32 |
