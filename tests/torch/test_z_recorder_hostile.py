@@ -378,10 +378,9 @@ def test_what_there_is_no_memory_to_list_is_counted_and_told(allocator):
     done = subprocess.run(
         [*warm.python(), "-c", UNLISTED], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
-    if "MemoryError" in done.stderr:
-        pytest.skip(
-            "the C library left too little memory for as many tensors as a list cannot hold"
-        )
+    refused = ("MemoryError", "bad_alloc", "allocate")
+    if done.returncode and any(text in done.stderr for text in refused):
+        pytest.skip("the C library left too little memory for the program itself")
     assert done.stdout.startswith("True 0 "), done
     assert "is one block here: there was no memory to list all blocks of then" in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
