@@ -71,28 +71,24 @@ def cnn_3d(
     return keras.Model(given, layers.Activation("linear", dtype="float32")(x)), 4
 
 
-def lstm(steps: int = 100) -> tuple[Any, int]:
+def _two_layers(kind: Any, steps: int) -> tuple[Any, int]:
     model = keras.Sequential(
         [
             keras.Input((steps, 64)),
-            layers.LSTM(256, return_sequences=True),
-            layers.LSTM(128),
+            kind(256, return_sequences=True),
+            kind(128),
             layers.Dense(CLASSES),
         ]
     )
     return model, 32
+
+
+def lstm(steps: int = 100) -> tuple[Any, int]:
+    return _two_layers(layers.LSTM, steps)
 
 
 def gru(steps: int = 50) -> tuple[Any, int]:
-    model = keras.Sequential(
-        [
-            keras.Input((steps, 64)),
-            layers.GRU(256, return_sequences=True),
-            layers.GRU(128),
-            layers.Dense(CLASSES),
-        ]
-    )
-    return model, 32
+    return _two_layers(layers.GRU, steps)
 
 
 def gru_both_ways(steps: int = 50) -> tuple[Any, int]:

@@ -46,7 +46,7 @@ class Table {
   // Gives the key's entry, all zero but for its key where it is new; null when there is no memory.
   Entry* put(uintptr_t key) {
     // A search ends at an entry that is free: where there is no memory, some still have to be.
-    if (!holds(used_ + 1) && !resize(capacity_ ? 2 * capacity_ : kSmallest) &&
+    if (!is_room(used_ + 1, capacity_) && !resize(capacity_ ? 2 * capacity_ : kSmallest) &&
         16 * (used_ + 1) > 15 * capacity_) {
       return nullptr;
     }
@@ -83,7 +83,7 @@ class Table {
   // Takes memory for that many entries, and keeps it when entries go. False when there is none.
   bool expect(size_t entries) {
     size_t capacity = std::max(capacity_, kSmallest);
-    while (4 * entries > 3 * capacity) {
+    while (!is_room(entries, capacity)) {
       capacity *= 2;
     }
     if (capacity != capacity_ && !resize(capacity)) {
@@ -133,8 +133,8 @@ class Table {
   static constexpr size_t kSmallest = 64;
 
   // Three quarters full at most: beyond that, linear probing gets slow.
-  bool holds(size_t entries) const {
-    return 4 * entries <= 3 * capacity_;
+  static bool is_room(size_t entries, size_t capacity) {
+    return 4 * entries <= 3 * capacity;
   }
 
   size_t home(uintptr_t key) const {
