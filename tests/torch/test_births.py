@@ -391,6 +391,7 @@ def test_nobody_waits_for_the_gil_inside_the_allocator(watched):
     many(source, 2)
     kept = []
     ready = threading.Event()
+    gc.collect()
 
     def work():
         ready.set()

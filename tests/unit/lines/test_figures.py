@@ -136,9 +136,12 @@ def test_more_hits_hold_no_more_memory(bench: Bench, memory: FakeMemory) -> None
     try:
         for _ in range(2):  # the second time nothing is new any more
             step(10)
-            before = held()
+            objects, size = held()
         step(100_000)
-        assert held() == before
+        after, size_after = held()
+        assert size_after == size
+        # other threads of the process have a few of their own
+        assert abs(after - objects) < 50
     finally:
         gc.unfreeze()
 
