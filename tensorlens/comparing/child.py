@@ -69,8 +69,9 @@ def serve() -> None:
         if not pid:
             # a group of its own: processes that the program starts have to go with it
             os.setpgid(0, 0)
+            # it says so itself: two that write into one pipe would cut each other's answers
+            _send(target, Began(os.getpid()))
             _run(trial, source, target)
-        _send(target, Began(pid))
         _, status = os.waitpid(pid, 0)
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)

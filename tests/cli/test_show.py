@@ -1,6 +1,7 @@
 """``tensorlens show``: the same table again, other formats, and files that are no reports."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -73,14 +74,16 @@ def test_it_overwrites_only_when_forced(saved):
 
 def test_a_closed_pipe_is_silent(saved):
     launcher = "import sys; from tensorlens.cli import main; sys.exit(main())"
+    reading, writing = os.pipe()
+    os.close(reading)
     child = subprocess.Popen(
         [sys.executable, "-c", launcher, "show", "run.json"],
-        stdout=subprocess.PIPE,
+        stdout=writing,
         stderr=subprocess.PIPE,
         env=environment(),
         cwd=saved.parent,
     )
-    child.stdout.close()
+    os.close(writing)
     assert child.wait() == 1
     assert child.stderr.read() == b""
     child.stderr.close()

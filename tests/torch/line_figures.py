@@ -108,7 +108,7 @@ def run(code, *arguments, status=0, **environment):
         [*warm.python(), *what, *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
     )
     assert result.returncode == status, (result.returncode, result.stdout, result.stderr)

@@ -32,11 +32,14 @@ PLAIN = (sys.executable,)
 def start(tmp_path):
     """Start a program of its own file; ``HEAD`` comes first."""
 
-    def start(code, *, head=HEAD, stdout=subprocess.PIPE, interpreter=PLAIN, **environment):
+    def start(
+        code, *, head=HEAD, stdin=None, stdout=subprocess.PIPE, interpreter=PLAIN, **environment
+    ):
         script = tmp_path / "program.py"
         script.write_text(head + textwrap.dedent(code))
         return subprocess.Popen(
             [*interpreter, str(script)],
+            stdin=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
@@ -474,11 +477,12 @@ def test_a_signal_that_comes_during_the_report_does_not_repeat_it(start):
             def write(self, text):
                 sys.__stdout__.write(text)
                 sys.__stdout__.flush()
-                time.sleep(0.3)
+                os.read(0, 1)  # until communicate() closes it: the signal was sent by then
             def flush(self): pass
         sys.stdout = Slow()
         work()
-        """
+        """,
+        stdin=subprocess.PIPE,
     )
     wait_for(process, "Memory per line")
     process.terminate()
@@ -494,12 +498,13 @@ def test_a_signal_during_the_report_waits_for_it(start, number):
         class Slow:
             def write(self, text):
                 os.write(1, b"begun\\n")
-                time.sleep(0.3)
+                os.read(0, 1)  # until communicate() closes it: the signal was sent by then
                 os.write(1, text.encode())
             def flush(self): pass
         sys.stdout = Slow()
         work()
-        """
+        """,
+        stdin=subprocess.PIPE,
     )
     wait_for(process, "begun")
     process.send_signal(number)

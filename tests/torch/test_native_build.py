@@ -265,7 +265,15 @@ def test_a_compiler_that_makes_rubbish(cache, tmp_path, monkeypatch):
 
 def test_a_compiler_that_hangs_is_ended_with_its_children(cache, tmp_path, monkeypatch):
     pid = tmp_path / "pid"
-    path = script(tmp_path, f"sleep 60 & echo $! > {pid}; wait")
+    path = script(tmp_path, f"sleep 60 & echo $! > {pid}.new; mv {pid}.new {pid}; wait")
+    communicate = subprocess.Popen.communicate
+
+    def once_it_runs(self, *given, **options):
+        while not pid.exists():
+            time.sleep(0.01)
+        return communicate(self, *given, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", once_it_runs)
     monkeypatch.setattr(build, "TIMEOUT", 0.5)
     text = failure(monkeypatch, CXX=path)
     assert f"{path} was not done after 0.5 s: install g++" in text
@@ -299,7 +307,9 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path):
     pid = tmp_path / "pid"
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    path = script(tmp_path, f"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 60")
+    # more than a pipe holds: once it goes on, what it says is being read
+    says = "head -c 200000 /dev/zero >&2"
+    path = script(tmp_path, f"{says}; echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 60")
     places = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(scratch)}
     process = start(COUNT, [sys.executable], **places, CXX=path)
     while not pid.exists():

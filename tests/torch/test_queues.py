@@ -61,12 +61,18 @@ class Counted(IterableDataset):
             yield torch.full((COLUMNS,), float(at)), at
 
 
+MOVING = (queues.ON_THEIR_WAY, "workers went on")
+"""How the notes begin of a look that came too early."""
+
+
 def settled(look, batches, seconds=20):
     """Return what is held once ``batches`` are, or after so many seconds what is then."""
     end = time.monotonic() + seconds
     while True:
         found = look()
-        if (found.batches == batches and not found.in_work) or time.monotonic() > end:
+        is_moving = any(note.startswith(MOVING) for note in found.notes)
+        is_there = found.batches == batches and not found.in_work and not is_moving
+        if is_there or time.monotonic() > end:
             return found
         time.sleep(0.01)
 

@@ -307,6 +307,16 @@ sys.exit(7)
 """
 
 
+def done_without_memory(program):
+    done = subprocess.run(
+        [*warm.python(), "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    refused = ("MemoryError", "bad_alloc", "allocate")
+    if done.returncode and any(text in done.stderr for text in refused):
+        pytest.skip("the C library left too little memory for the program itself")
+    return done
+
+
 SCARCE = """
 import ctypes, resource, torch
 from tensorlens.capture.record import record
@@ -332,9 +342,7 @@ print(recording.origin.dropped > 0, len(first), log[-1].action)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much there is")
 def test_where_there_is_no_memory_for_events_the_oldest_go(allocator):
-    done = subprocess.run(
-        [*warm.python(), "-c", SCARCE], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    done = done_without_memory(SCARCE)
     # 400,000 pairs of events are 25.6 MB
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 free\n", "")
 
@@ -375,12 +383,7 @@ print(recording.origin.dropped > 0, peak - figures[1], *recording.origin.notes)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much there is")
 def test_what_there_is_no_memory_to_list_is_counted_and_told(allocator):
-    done = subprocess.run(
-        [*warm.python(), "-c", UNLISTED], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    refused = ("MemoryError", "bad_alloc", "allocate")
-    if done.returncode and any(text in done.stderr for text in refused):
-        pytest.skip("the C library left too little memory for the program itself")
+    done = done_without_memory(UNLISTED)
     assert done.stdout.startswith("True 0 "), done
     assert "is one block here: there was no memory to list all blocks of then" in done.stdout
     assert (done.returncode, done.stderr) == (0, "")

@@ -18,7 +18,8 @@ def main():
     message = repr((arguments, str(Path.cwd()), dict(os.environb))).encode()
     socket.send_fds(connection, [len(message).to_bytes(8, "little")], [0, 1, 2])
     connection.sendall(message)
-    answer = connection.recv(16)
+    # no more than that: the status may be there already
+    answer = connection.recv(len(b"fresh"))
     if answer == b"fresh":
         for number in FORWARDED:
             signal.signal(number, signal.SIG_DFL)
@@ -28,7 +29,8 @@ def main():
         os.close(descriptor)
     status = int(connection.recv(16) or signal.SIGKILL)
     if os.WIFSIGNALED(status):
-        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        if os.WTERMSIG(status) != signal.SIGKILL:  # which nobody can set
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.WEXITSTATUS(status))
 

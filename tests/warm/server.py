@@ -112,7 +112,10 @@ class Program:
         head, self.descriptors, _, _ = socket.recv_fds(connection, 8, 3)
         left, message = int.from_bytes(head, "little"), b""
         while len(message) < left:
-            message += connection.recv(left - len(message))
+            part = connection.recv(left - len(message))
+            if not part:
+                raise EOFError
+            message += part
         self.arguments, self.folder, self.environment = ast.literal_eval(message.decode())
 
     def is_possible(self) -> bool:
@@ -218,13 +221,18 @@ def serve(address: str) -> Program:
                         connection.send(str(status).encode())
             elif key.fileobj is listener:
                 connection, _ = listener.accept()
-                program = Program(connection)
+                try:
+                    program = Program(connection)
+                except (OSError, EOFError, SyntaxError):  # its client is gone
+                    connection.close()
+                    continue
                 if not program.is_possible():
-                    with connection:
+                    with contextlib.suppress(OSError), connection:
                         connection.send(b"fresh")
                     [os.close(descriptor) for descriptor in program.descriptors]
                     continue
-                connection.send(b"forked")
+                with contextlib.suppress(OSError):
+                    connection.send(b"forks")
                 pid = os.fork()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
@@ -239,7 +247,7 @@ def serve(address: str) -> Program:
                 [os.close(descriptor) for descriptor in program.descriptors]
                 running[pid] = connection
                 selector.register(connection, selectors.EVENT_READ)
-            else:
+            elif key.fileobj in running.values():  # its program may have ended just now
                 _forward(key.fileobj, running, selector)
 
 

@@ -29,6 +29,8 @@ _ITERABLE = 1
 """``_DatasetKind.Iterable``."""
 _WAITS, _MOMENT = 20, 0.001
 """How often, and how many seconds, it is waited for what is on its way."""
+ON_THEIR_WAY = "batches are on their way into shared memory: bytes may be too few"
+"""The note of a look that waited in vain."""
 
 
 def is_loader(item: Any) -> bool:
@@ -166,7 +168,7 @@ class _Look:
                 break
             time.sleep(_MOMENT)
         else:
-            self._notes.append("batches are on their way into shared memory: bytes may be too few")
+            self._notes.append(ON_THEIR_WAY)
         if not agree:
             self._notes.append("workers went on while it was looked at: counts may be off by one")
         return counts, pipe

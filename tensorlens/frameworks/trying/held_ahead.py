@@ -57,7 +57,9 @@ def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
 
 def _is_full(queue: Queue) -> bool:
     """Tell whether nothing more is to come; where that cannot be known there is no use waiting."""
-    return not queue.in_work and not queue.waiting
+    from tensorlens.frameworks.torch.queues import ON_THEIR_WAY
+
+    return not queue.in_work and not queue.waiting and ON_THEIR_WAY not in queue.notes
 
 
 def _told(queues: Sequence[Queue]) -> HeldAhead:
