@@ -3,6 +3,7 @@
 import keras
 import pytest
 import tensorflow as tf
+from interrupting import Interrupted, interrupt_once
 from line_checks import Table, tables
 
 from tensorlens.frameworks.tensorflow.native import install
@@ -59,6 +60,29 @@ def test_lines_are_charged_with_their_nodes():
     # optimised away
     assert table.line("tf.exp(both) @ x").memory == {}
     assert table.line("tf.exp(both) @ x").hits == 0
+
+
+@pytest.mark.parametrize("moment", ["tl_nodes_begin", "tl_nodes_end"])
+def test_calls_after_an_interrupt_are_added_up(monkeypatch, moment):
+    profiler = LineProfiler()
+
+    @tf.function
+    @profiler
+    def work(x):
+        a = x @ x
+        return a @ x
+
+    x = square()
+    work(x)
+    interrupt_once(monkeypatch, install()[0].library, moment)
+    with pytest.raises(Interrupted):
+        work(x)
+    profiler.clear()
+    work(x), work(x)
+    table = graph_table(profiler)
+    memory = table.memory("a = x @ x")
+    assert (table.line("a = x @ x").hits, table.function.calls) == (2, 2)
+    assert (memory.allocated, memory.peak, memory.net) == (SQUARE, SQUARE, 0)
 
 
 def test_the_whole_graph_agrees_with_the_allocator():

@@ -7,8 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from interrupting import Interrupted, interrupt_once
 
 import tensorlens
+from tensorlens.frameworks.tensorflow.native import install
 
 FLOAT = 4
 
@@ -134,6 +136,20 @@ def test_a_call_that_another_thread_has_not_returned_from_is_none_of_these_opera
     found = bytes_by_line(recording)
     assert found[line_of("# beside " + "a call")] == 16 * 32 * FLOAT
     assert line_of("# summed " + "in a graph") not in found
+    assert made.shape == value.shape
+
+
+@pytest.mark.parametrize("moment", ["_call_begins", "_call_ends"])
+def test_a_call_that_is_interrupted_is_over(monkeypatch, moment):
+    value = tf.fill((8, 8), 0.5)
+    squares(value)
+    with tensorlens.record(names=False):
+        interrupt_once(monkeypatch, install()[0], moment)
+        with pytest.raises(Interrupted):
+            squares(value)
+    with tensorlens.record(names=False) as recording:
+        made = tf.tanh(value)  # after a call
+    assert bytes_by_line(recording) == {line_of("# after " + "a call"): 8 * 8 * FLOAT}
     assert made.shape == value.shape
 
 

@@ -38,7 +38,7 @@ class Ran:
         runtime = context.context()
         runtime.ensure_initialized()
         self.nodes = Nodes()
-        end = follow_calls(self._begin, lambda: None)
+        end = follow_calls(self._begin)
         runtime.enable_run_metadata()
         try:
             act()
@@ -322,7 +322,12 @@ def test_a_function_that_died_is_unknown_unless_it_was_remembered():
 
     kept = Functions()
     names = []
-    end = follow_calls(lambda name: (names.append(name), kept.remember(name)), lambda: None)
+
+    def begin(name):
+        names.append(name)
+        kept.remember(name)
+
+    end = follow_calls(begin)
     name = make()
     end()
     gc.collect()
@@ -454,13 +459,14 @@ def test_calls_are_followed_with_gradients_and_nested_calls():
     def begin(name):
         depth.append(name)
         seen.append((plain_name(name), len(depth)))
+        return depth.pop
 
     @tf.function
     def outer(a):
         return tf.py_function(lambda b: inner(b), [a], tf.float32)
 
     outer(X)
-    end = follow_calls(begin, depth.pop)
+    end = follow_calls(begin)
     try:
         outer(X)
         with tf.GradientTape() as tape:
@@ -481,7 +487,7 @@ def test_a_function_that_fails_ends_and_its_traceback_shows_nobody_else():
         tf.debugging.assert_equal(a, 0.0)
 
     ended = []
-    end = follow_calls(lambda name: None, lambda: ended.append(1))
+    end = follow_calls(lambda name: lambda: ended.append(1))
     try:
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             failing(X)
@@ -498,8 +504,8 @@ def test_errors_of_those_who_follow_do_not_reach_the_program():
     def broken(*_):
         raise RuntimeError
 
-    end = follow_calls(broken, broken)
-    half = follow_calls(lambda name: None, broken)
+    end = follow_calls(broken)
+    half = follow_calls(lambda name: broken)
     try:
         assert float(tf.reduce_sum(inner(X))) == 64.0
     finally:
@@ -510,8 +516,8 @@ def test_errors_of_those_who_follow_do_not_reach_the_program():
 def test_followers_end_in_any_order_and_more_than_once():
     method = vars(context.Context)["call_function"]
     first, second = [], []
-    end_first = follow_calls(first.append, lambda: None)
-    end_second = follow_calls(second.append, lambda: None)
+    end_first = follow_calls(first.append)
+    end_second = follow_calls(second.append)
     end_first()
     inner(X)
     end_second()
@@ -526,7 +532,7 @@ def test_followers_end_in_any_order_and_more_than_once():
 def test_each_call_is_told_on_the_thread_that_makes_it():
     inner(X)
     seen = []
-    end = follow_calls(lambda name: seen.append(threading.get_ident()), lambda: None)
+    end = follow_calls(lambda name: seen.append(threading.get_ident()))
     try:
         threads = [threading.Thread(target=inner, args=(X,)) for _ in range(4)]
         for thread in threads:

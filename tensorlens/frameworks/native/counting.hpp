@@ -371,19 +371,22 @@ TL_EXPORT int32_t tl_thread() {
   return running().thread - 1;
 }
 
-// A graph function is called, by the line that runs; gives what ends the call.
-TL_EXPORT int64_t tl_call_begins(const char* function) {
+// A graph function is called, by the line that runs; writes what ends the call.
+TL_EXPORT void tl_call_begins(const char* function, int64_t* call) {
   try {
     const Captured at = g_recording.load(std::memory_order_relaxed)
         ? capture() : Captured{kNoStack, birth_here()};
-    return g_calls.begin(g_op_names.number(function), at);
+    *call = g_calls.begin(g_op_names.number(function), at);
   } catch (const std::bad_alloc&) {
-    return 0;
+    // what its nodes allocate goes without
   }
 }
 
-TL_EXPORT void tl_call_ends(int64_t token) {
-  g_calls.end(token);
+TL_EXPORT void tl_call_ends(int64_t* call) {
+  if (*call != 0) {
+    g_calls.end(*call);
+    *call = 0;
+  }
 }
 
 // Something is being built on this thread, and what no node allocates is its; gives what was before.

@@ -51,7 +51,7 @@ class GraphLines:
                 met.add(name)
                 functions.catch_up()
 
-        return follow_calls(begin, _nothing)
+        return follow_calls(begin)
 
     def amend(self, log: EventLog) -> None:
         """Give events inside of graph functions the stack of their node below that of the call.
@@ -112,10 +112,6 @@ class GraphLines:
         if key not in self._origins:
             self._origins[key] = self._nodes.find(key[0], key[1])
         return self._origins[key]
-
-
-def _nothing() -> None:
-    return None
 
 
 def _callers(log: EventLog, stack: int) -> int:

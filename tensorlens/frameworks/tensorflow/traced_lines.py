@@ -126,7 +126,6 @@ class GraphCalls:
         self._codes: tuple[FollowedCode, ...] = ()
         self._known: dict[str, _Known | None] = {}
         self._nodes: dict[str, Nodes] = {}
-        self._running = threading.local()
         self._unfollow: Callable[[], None] | None = None
 
     def add(self, code: FollowedCode) -> None:
@@ -136,7 +135,7 @@ class GraphCalls:
                 self._codes = (*self._codes, code)
                 self._look_anew()
             if self._unfollow is None:
-                self._unfollow = follow_calls(self._begin, self._end)
+                self._unfollow = follow_calls(self._begin)
 
     def remove(self, code: FollowedCode) -> None:
         """Undo :meth:`add`."""
@@ -152,31 +151,25 @@ class GraphCalls:
         self._known = {}
         self.log.forget_places()
 
-    def _begin(self, name: str) -> None:
-        calls = self._running.__dict__.setdefault("calls", [])
+    def _begin(self, name: str) -> Callable[[], None] | None:
         known = self._known.get(name)
         if known is None and name not in self._known:
             known = self._look(name)
         if known is None:
-            calls.append(None)
-            return
-        token = self._allocator.call_begins(name)
-        self.log.begin()
-        calls.append((known, token))
+            return None
+        call, logged = self._allocator.call(name), self.log.call()
 
-    def _end(self) -> None:
-        call = self._running.calls.pop()
-        if call is None:
-            return
-        known, token = call
-        self._allocator.call_ends(token)
-        if self.log.end():
-            with self._lock:
-                self._place_fresh()
-                self.log.settle()
-        if not known.is_backward:
-            for code in known.codes:
-                code.times += 1
+        def end() -> None:
+            call.end()
+            if logged.end():
+                with self._lock:
+                    self._place_fresh()
+                    self.log.settle()
+            if not known.is_backward:
+                for code in known.codes:
+                    code.times += 1
+
+        return end
 
     def _look(self, name: str) -> _Known | None:
         with self._lock:

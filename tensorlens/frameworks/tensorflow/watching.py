@@ -61,22 +61,18 @@ def _follow(allocator: TensorflowAllocator) -> None:
         watch_tapes,
     )
 
-    running = threading.local()
+    def begin(name: str) -> Callable[[], None]:
+        call, first = allocator.call(name), function_begins()
 
-    def begin(name: str) -> None:
-        calls = running.__dict__.setdefault("calls", [])
-        calls.append((allocator.call_begins(name), function_begins()))
+        def end() -> None:
+            call.end()
+            function_ends(first)
 
-    def end() -> None:
-        calls = running.__dict__.get("calls")
-        if calls:
-            call, begin = calls.pop()
-            allocator.call_ends(call)
-            function_ends(begin)
+        return end
 
     with _lock:
         if _watchers == 0:
-            _unfollow = follow_calls(begin, end)
+            _unfollow = follow_calls(begin)
             _leave_tapes = watch_tapes()
             _leave_graphs = follow_added_nodes(allocator.building_begins, allocator.building_ends)
         _watchers += 1

@@ -35,13 +35,14 @@ def not_followed() -> str | None:
     return None
 
 
-def follow_calls(begin: Callable[[str], None], end: Callable[[], None]) -> Callable[[], None]:
-    """Call ``begin`` with the name of each function that is called, and ``end`` when it is done.
+def follow_calls(begin: Callable[[str], Callable[[], None] | None]) -> Callable[[], None]:
+    """Call ``begin`` with the name of each function that is called, and what it gives at its end.
 
     Both run on the thread that calls, where Python's stack is still the caller's. Calls may nest:
-    a function may call Python code that calls another one. ``end`` also comes when the function
-    fails. What ``begin`` and ``end`` raise is swallowed, and ``end`` is not called for what began
-    before it was followed, nor left out for what began while it was.
+    a function may call Python code that calls another one. The end also comes when the function
+    fails. What both raise is swallowed. An interrupt may come between the two and whatever runs
+    here: then what ``begin`` gave is not called, and nothing refers to it once the exception has
+    gone.
 
     With asynchronous execution, which programs must ask for, a call ends when the function has
     been queued.
@@ -53,7 +54,7 @@ def follow_calls(begin: Callable[[str], None], end: Callable[[], None]) -> Calla
     if not_followed() is not None:
         return _nothing
     with _lock:
-        follower = _Follower(begin, end, vars(context.Context)[_METHOD])
+        follower = _Follower(begin, vars(context.Context)[_METHOD])
         method = _wrapper(follower)
         _followers[method] = follower
         setattr(context.Context, _METHOD, method)
@@ -64,10 +65,9 @@ class _Follower:
     """One method wrapped."""
 
     def __init__(
-        self, begin: Callable[[str], None], end: Callable[[], None], original: Callable[..., Any]
+        self, begin: Callable[[str], Callable[[], None] | None], original: Callable[..., Any]
     ) -> None:
-        self.begin: Callable[[str], None] | None = begin
-        self.end = end
+        self.begin: Callable[[str], Callable[[], None] | None] | None = begin
         self.original = original
 
     def started(self, name: Any) -> Callable[[], None] | None:
@@ -76,17 +76,9 @@ class _Follower:
         if begin is None:
             return None
         try:
-            begin(name.decode() if isinstance(name, bytes) else str(name))
+            return begin(name.decode() if isinstance(name, bytes) else str(name))
         except Exception:  # the program goes on whatever happens in here
             return None
-        return self.done
-
-    def done(self) -> None:
-        """Tell that it is done."""
-        try:
-            self.end()
-        except Exception:
-            return
 
     def stop(self) -> None:
         """Follow no longer, and take off the class what only passes on and has nothing above it."""
@@ -105,13 +97,13 @@ def _wrapper(follower: _Follower) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call_function(self: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
-        done = started(name)
-        if done is None:
+        end = started(name)
+        if end is None:
             return original(self, name, *args, **kwargs)
         try:
             return original(self, name, *args, **kwargs)
         finally:
-            done()
+            _done(end)
 
     # tracebacks show it as part of the method it is around, so that TensorFlow leaves it out of
     # them as it does its own frames, and nobody sees a line of a tool
@@ -122,6 +114,13 @@ def _wrapper(follower: _Follower) -> Callable[..., Any]:
             co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
         )
     return call_function
+
+
+def _done(end: Callable[[], None]) -> None:
+    try:
+        end()
+    except Exception:
+        return
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ import tensorflow
 
 from tensorlens.frameworks.building import NativeUnavailable, Part, load
 from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
+from tensorlens.frameworks.tensorflow.native.begun import Begun
 
 __all__ = ["BUILDING", "NativeUnavailable", "TensorflowAllocator", "install"]
 
@@ -70,16 +71,9 @@ class TensorflowAllocator(NativeAllocator):
         function.restype = ctypes.c_int64
         return int(function(start(addresses), start(sizes), len(addresses)))
 
-    def call_begins(self, function: str) -> int:
-        """Say that this thread calls a graph function; what its nodes allocate is by this line.
-
-        Returns what :meth:`call_ends` takes.
-        """
-        return int(self._call_begins(function.encode()))
-
-    def call_ends(self, call: int) -> None:
-        """Say that the call has ended."""
-        self._call_ends(call)
+    def call(self, function: str) -> Begun:
+        """Say that this thread calls a graph function; what its nodes allocate is by this line."""
+        return Begun(self._call_begins, self._call_ends, function.encode())
 
     def building_begins(self, graph: str) -> int:
         """Say that this thread adds to a graph; what no node allocates is then named after it.
@@ -101,10 +95,10 @@ class TensorflowAllocator(NativeAllocator):
         self._building_ends.argtypes = (ctypes.c_int32,)
         self._building_ends.restype = None
         self._call_begins = self.library.tl_call_begins
-        self._call_begins.argtypes = (ctypes.c_char_p,)
-        self._call_begins.restype = ctypes.c_int64
+        self._call_begins.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
+        self._call_begins.restype = None
         self._call_ends = self.library.tl_call_ends
-        self._call_ends.argtypes = (ctypes.c_int64,)
+        self._call_ends.argtypes = (ctypes.c_void_p,)
         self._call_ends.restype = None
 
 

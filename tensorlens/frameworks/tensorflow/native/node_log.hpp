@@ -42,13 +42,15 @@ class NodeLog {
   }
 
   void begin() {
+    const Holding holding(lock);
     calls_.fetch_add(1, std::memory_order_relaxed);
   }
 
   // Gives how many nodes are in no group yet; if none, all is added up.
   int64_t end() {
     const Holding holding(lock);
-    calls_.fetch_sub(1, std::memory_order_relaxed);
+    // a forked child begins with none, also within one
+    calls_.store(std::max<int64_t>(0, calls_.load() - 1), std::memory_order_relaxed);
     if (waiting_ == 0) {
       settle();
     }
@@ -290,11 +292,16 @@ void node_log_in_child() {
 
 }  // namespace
 
-TL_EXPORT void tl_nodes_begin() {
+TL_EXPORT void tl_nodes_begin(int64_t* call) {
   g_node_log.begin();
+  *call = 1;
 }
 
-TL_EXPORT int64_t tl_nodes_end() {
+TL_EXPORT int64_t tl_nodes_end(int64_t* call) {
+  if (*call == 0) {
+    return 0;
+  }
+  *call = 0;
   return g_node_log.end();
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
+from tensorlens.frameworks.tensorflow.native.begun import Begun
 from tensorlens.frameworks.traced_code import NodeFigures
 
 _AT_ONCE = 256
@@ -19,11 +20,6 @@ class NodeLog:
     def __init__(self, allocator: TensorflowAllocator) -> None:
         self._library = allocator.library
         self._declare()
-        self.begin = self._library.tl_nodes_begin
-        """A call begins."""
-        self.end = self._library.tl_nodes_end
-        """It has ended; returns how many nodes were met that are in no group yet, and if there
-        are none has added up what it did. Else that is for :meth:`settle` to do."""
         self.settle = self._library.tl_nodes_settle
         self.forget_places = self._library.tl_nodes_forget_places
         """Have all nodes put into groups anew."""
@@ -31,6 +27,14 @@ class NodeLog:
         """Forget the figures of a group."""
         self.lost = self._library.tl_nodes_lost
         """How many events could not be added up so far."""
+
+    def call(self) -> Begun:
+        """Log a call from now on.
+
+        Its end gives how many nodes were met that are in no group yet, and if there are none has
+        added up what was logged. Else that is for :meth:`settle` to do.
+        """
+        return Begun(self._library.tl_nodes_begin, self._library.tl_nodes_end)
 
     def fresh(self) -> Iterator[tuple[int, str | None, str | None]]:
         """Give the nodes that are in no group yet: key, the name of the function called, name."""
@@ -69,8 +73,8 @@ class NodeLog:
     def _declare(self) -> None:
         address, number, small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
         signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "tl_nodes_begin": (None, ()),
-            "tl_nodes_end": (number, ()),
+            "tl_nodes_begin": (None, (address,)),
+            "tl_nodes_end": (number, (address,)),
             "tl_nodes_fresh": (number, (address, number)),
             "tl_nodes_place": (None, (small, address, number)),
             "tl_nodes_forget_places": (None, ()),
