@@ -97,6 +97,7 @@ class TestOrder:
 
     def test_those_given_come_first(self):
         since = Since()
+        gc.disable()
         one, other = nn.Linear(5, 1, bias=False), nn.Linear(4, 1, bias=False)
         first, second = stepped(sgd, one), stepped(sgd, other)
         assert states(since.sizes(second)) == {
@@ -192,6 +193,7 @@ class TestStateFollowsItsParameter:
 
     def test_of_a_global_of_a_closure_and_of_a_generator(self):
         since = Since()
+        gc.disable()
         HELD.append(nn.Linear(5, 1, bias=False))
 
         def make():

@@ -1,6 +1,8 @@
 """A census waits for the backward pass of another thread before it reads a graph."""
 
+import sys
 import threading
+import time
 
 import torch
 
@@ -8,37 +10,42 @@ import tensorlens
 from tensorlens.frameworks.torch.census import quiet
 
 
-def in_the_engine(monkeypatch, begun):
-    """Run what stands for the engine on another thread until the lock is released."""
+def in_the_engine(monkeypatch):
+    """Run what stands for the engine on another thread until the lock is released.
+
+    Returns the thread, the lock, and a list that has an element once the engine goes on.
+    """
+    went_on = []
 
     def engine():
-        begun.set()
         lock.acquire()
+        went_on.append(True)
 
     lock = threading.Lock()
     lock.acquire()
     monkeypatch.setattr(quiet, "_ENGINE", engine.__code__)
     thread = threading.Thread(target=engine)
     thread.start()
-    return thread, lock
+    # no call of its own comes between, where it would not be seen to be in the engine
+    while sys._current_frames()[thread.ident].f_code is not engine.__code__:
+        time.sleep(0.001)
+    return thread, lock, went_on
 
 
 def test_a_pass_that_ends_is_waited_for(monkeypatch):
-    begun = threading.Event()
-    thread, lock = in_the_engine(monkeypatch, begun)
-    begun.wait()
+    monkeypatch.setattr(quiet, "_LONGEST_WAIT", 60)
+    thread, lock, went_on = in_the_engine(monkeypatch)
     timer = threading.Timer(0.05, lock.release)
     timer.start()
     with quiet.undisturbed() as can_read:
-        assert can_read() and not thread.is_alive()
+        assert can_read() and went_on
     timer.join()
+    thread.join()
 
 
 def test_a_pass_that_goes_on_leaves_graphs_out(monkeypatch):
     monkeypatch.setattr(quiet, "_LONGEST_WAIT", 0.02)
-    begun = threading.Event()
-    thread, lock = in_the_engine(monkeypatch, begun)
-    begun.wait()
+    thread, lock, _ = in_the_engine(monkeypatch)
     x = torch.ones(3, requires_grad=True)
     y = (x * 2).exp()
     try:
