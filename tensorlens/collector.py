@@ -11,8 +11,8 @@ from collections.abc import Iterator
 def paused() -> Iterator[None]:
     """Let no collection begin meanwhile; afterwards it is as it was."""
     collects = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if collects:

@@ -6,7 +6,7 @@ class Interrupted(BaseException):
 
 
 def interrupt_once(monkeypatch, owner, name):
-    """Have the first call of a native function interrupted: after one that begins, before others."""
+    """Have a native function interrupted when called first: after one that begins, else before."""
     native, times = getattr(owner, name), []
 
     def interrupted(*given):

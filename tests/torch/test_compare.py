@@ -199,9 +199,7 @@ def test_what_cannot_work_or_fails_is_a_row():
     }
     if importlib.util.find_spec("bitsandbytes") is None:
         options["8bit"] = {"optimizer": "adam8bit"}
-    found = tensorlens.compare(
-        programs.make_step, options, batch=8, repeats=1, warmup=0, steps=1
-    )
+    found = tensorlens.compare(programs.make_step, options, batch=8, repeats=1, warmup=0, steps=1)
     said = {each.name: (each.status, each.why) for each in found.outcomes}
     assert said["baseline"] == ("ran", "")
     for name, words in {
