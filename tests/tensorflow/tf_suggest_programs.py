@@ -122,6 +122,11 @@ def make_tape(keeps="", recomputes=False):
     return step
 
 
+def ready(batches):
+    """Return what prefetch() holds; map() is made parallel, and may hold results too."""
+    return sum(part.elements for part in look_at_iterator(batches).parts if part.name == "Prefetch")
+
+
 def make_data(size=BUFFER):
     """A step that waits until the batches that it trains on are there, and the next ones, too."""
 
@@ -134,8 +139,8 @@ def make_data(size=BUFFER):
 
     def step():
         x, y = next(batches)
-        end = time.monotonic() + 10
-        while look_at_iterator(batches).batches < size and time.monotonic() < end:
+        end = time.monotonic() + 60
+        while ready(batches) < size and time.monotonic() < end:
             time.sleep(0.01)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((weight * x - y) ** 2)
