@@ -15,6 +15,9 @@ class Begun:
         end: is called with the same address, and sets it to 0; what is 0 there has ended.
     """
 
+    _where = 0
+    """The address; 0 where it has not come to that."""
+
     def __init__(self, begin: Callable[..., Any], end: Callable[[int], Any], *given: Any) -> None:
         self._end = end
         # the native part writes it, so that no exception can come between
@@ -27,4 +30,5 @@ class Begun:
         return self._end(self._where)
 
     def __del__(self) -> None:
-        self._end(self._where)
+        if self._where:
+            self._end(self._where)
