@@ -5,11 +5,13 @@ import gc
 import subprocess
 import textwrap
 import threading
+from array import array
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from interrupting import Interrupted, interrupt_once
 from tf_census_checks import Since
 
 import tensorlens
@@ -20,7 +22,7 @@ from tensorlens.frameworks.tensorflow.census.reading import (
     NativeReader,
     PythonReader,
 )
-from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.frameworks.tensorflow.native import BUILDING, install
 from tensorlens.records.snapshots import FULL
 from tensorlens.render.text import TextRenderer
 from tests.warm import python
@@ -69,6 +71,25 @@ def test_what_shapes_were_inferred_from_is_the_graphs():
     assert {(each.role, each.device) for each in found} == {("other", "cpu")}
     assert since.grown("unnamed") == 0
     assert traced is not None
+
+
+@pytest.mark.parametrize("moment", ["_building_begins", "_building_ends"])
+def test_what_comes_after_an_interrupt_is_not_the_graphs(monkeypatch, moment):
+    allocator = install()[0]
+
+    @tf.function
+    def interrupted(x):
+        return tf.tanh(x)
+
+    interrupt_once(monkeypatch, allocator, moment)
+    with pytest.raises(Interrupted):
+        interrupted(tf.ones(3))
+    # copied by Python, by no node
+    made = tf.constant([1.5] * 301)
+    tagged = allocator.balance(array("Q"), by_node=True).tagged
+    nodes = [node for node, size in zip(tagged.node, tagged.size, strict=True) if size == 1204]
+    assert not any(allocator.node_name(node).startswith(BUILDING) for node in nodes)
+    assert made.shape == (301,)
 
 
 def test_of_a_toy_model_nothing_is_left_unnamed_after_fit():

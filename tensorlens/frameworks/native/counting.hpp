@@ -389,19 +389,23 @@ TL_EXPORT void tl_call_ends(int64_t* call) {
   }
 }
 
-// Something is being built on this thread, and what no node allocates is its; gives what was before.
-TL_EXPORT int32_t tl_building_begins(const char* name) {
-  const int32_t before = t_building;
+// Something is being built on this thread, and what no node allocates is its; writes what ends that.
+TL_EXPORT void tl_building_begins(const char* name, int64_t* building) {
   try {
-    t_building = g_op_names.number(name);
+    const int32_t number = g_op_names.number(name);
+    *building = int64_t{number + 1} << 32 | static_cast<uint32_t>(t_building + 1);
+    t_building = number;
   } catch (const std::bad_alloc&) {
     // what is allocated goes without
   }
-  return before;
 }
 
-TL_EXPORT void tl_building_ends(int32_t before) {
-  t_building = before;
+TL_EXPORT void tl_building_ends(int64_t* building) {
+  // one that was interrupted may end after those around it have
+  if (*building != 0 && t_building == static_cast<int32_t>(*building >> 32) - 1) {
+    t_building = static_cast<int32_t>(*building & 0xffffffff) - 1;
+  }
+  *building = 0;
 }
 
 // Blocks that live. Both lists are released by whoever asked; null when there is no memory.

@@ -74,7 +74,7 @@ def _follow(allocator: TensorflowAllocator) -> None:
         if _watchers == 0:
             _unfollow = follow_calls(begin)
             _leave_tapes = watch_tapes()
-            _leave_graphs = follow_added_nodes(allocator.building_begins, allocator.building_ends)
+            _leave_graphs = follow_added_nodes(allocator.building)
         _watchers += 1
 
 

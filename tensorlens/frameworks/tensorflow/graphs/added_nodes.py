@@ -14,14 +14,14 @@ from typing import Any
 
 from tensorflow.python.framework.func_graph import FuncGraph
 
+from tensorlens.frameworks.tensorflow.native.begun import Begun
+
 _METHOD = "_create_op_internal"
 _lock = threading.Lock()
 
 
-def follow_added_nodes(
-    begin: Callable[[str], int], end: Callable[[int], None]
-) -> Callable[[], None]:
-    """Call ``begin`` with a function graph's name when it is added to, ``end`` with what it gave.
+def follow_added_nodes(begin: Callable[[str], Begun]) -> Callable[[], None]:
+    """Call ``begin`` with a function graph's name when it is added to; end afterwards what it gave.
 
     Both run on the thread that traces, and must not raise.
 
@@ -38,11 +38,11 @@ def follow_added_nodes(
     def _create_op_internal(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_on:
             return original(self, *args, **kwargs)
-        before = begin(str(self.name))
+        building = begin(str(self.name))
         try:
             return original(self, *args, **kwargs)
         finally:
-            end(before)
+            building.end()
 
     # in stacks of operations it is left out with TensorFlow's own file
     wrapper: Any = _create_op_internal

@@ -75,24 +75,17 @@ class TensorflowAllocator(NativeAllocator):
         """Say that this thread calls a graph function; what its nodes allocate is by this line."""
         return Begun(self._call_begins, self._call_ends, function.encode())
 
-    def building_begins(self, graph: str) -> int:
-        """Say that this thread adds to a graph; what no node allocates is then named after it.
-
-        Returns what :meth:`building_ends` takes.
-        """
-        return int(self._building_begins(f"{BUILDING}{graph}".encode()))
-
-    def building_ends(self, before: int) -> None:
-        """Say that it has been added to."""
-        self._building_ends(before)
+    def building(self, graph: str) -> Begun:
+        """Say that this thread adds to a graph; what no node allocates is then named after it."""
+        return Begun(self._building_begins, self._building_ends, f"{BUILDING}{graph}".encode())
 
     def _declare(self) -> None:
         super()._declare()
         self._building_begins = self.library.tl_building_begins
-        self._building_begins.argtypes = (ctypes.c_char_p,)
-        self._building_begins.restype = ctypes.c_int32
+        self._building_begins.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
+        self._building_begins.restype = None
         self._building_ends = self.library.tl_building_ends
-        self._building_ends.argtypes = (ctypes.c_int32,)
+        self._building_ends.argtypes = (ctypes.c_void_p,)
         self._building_ends.restype = None
         self._call_begins = self.library.tl_call_begins
         self._call_begins.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
