@@ -156,6 +156,8 @@ class _Nursery:
                 message: Any = pickle.load(process.stdout)
                 if isinstance(message, Began):
                     self._pid = message.pid
+                    if self._late:  # only the process that it was forked from has been ended
+                        self._kill()
                 elif isinstance(message, Ended):
                     self._pid = None
                     return result or self._ended(trial, message.code, begin)

@@ -73,7 +73,17 @@ def test_what_shapes_were_inferred_from_is_the_graphs():
     assert traced is not None
 
 
-@pytest.mark.parametrize("moment", ["_building_begins", "_building_ends"])
+def made_while_building(allocator):
+    """Return the graph that what Python copies now is allocated for, or None."""
+    made = tf.constant([2.5] * 303)
+    tagged = allocator.balance(array("Q"), by_node=True).tagged
+    nodes = [node for node, size in zip(tagged.node, tagged.size, strict=True) if size == 1212]
+    names = [allocator.node_name(node) for node in nodes]
+    assert made.shape == (303,)
+    return next((each.removeprefix(BUILDING) for each in names if each.startswith(BUILDING)), None)
+
+
+@pytest.mark.parametrize("moment", ["_building_begins", "_end_begun"])
 def test_what_comes_after_an_interrupt_is_not_the_graphs(monkeypatch, moment):
     allocator = install()[0]
 
@@ -84,12 +94,26 @@ def test_what_comes_after_an_interrupt_is_not_the_graphs(monkeypatch, moment):
     interrupt_once(monkeypatch, allocator, moment)
     with pytest.raises(Interrupted):
         interrupted(tf.ones(3))
-    # copied by Python, by no node
-    made = tf.constant([1.5] * 301)
-    tagged = allocator.balance(array("Q"), by_node=True).tagged
-    nodes = [node for node, size in zip(tagged.node, tagged.size, strict=True) if size == 1204]
-    assert not any(allocator.node_name(node).startswith(BUILDING) for node in nodes)
-    assert made.shape == (301,)
+    assert made_while_building(allocator) is None
+
+
+def test_graphs_within_graphs_end_in_any_order():
+    allocator = install()[0]
+    outer = allocator.building("outer")
+    inner = allocator.building("inner")
+    assert made_while_building(allocator) == "inner"
+    allocator.end(inner)
+    assert made_while_building(allocator) == "outer"
+    inner = allocator.building("inner")
+    # of an interrupted one the end may come late
+    allocator.end(outer)
+    assert made_while_building(allocator) is None
+    other = allocator.building("other")
+    del inner
+    assert made_while_building(allocator) == "other"
+    del other
+    assert made_while_building(allocator) is None
+    assert allocator.end(outer) == 0
 
 
 def test_of_a_toy_model_nothing_is_left_unnamed_after_fit():

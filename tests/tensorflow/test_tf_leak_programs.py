@@ -75,9 +75,9 @@ def one_of(steps):
     return step
 
 
-# one verdict for several of them: it looks at all that TensorFlow has in memory
 ALONE = "dataset_that_goes_on"
 """What its threads keep while the main thread is in a call would be taken for that call's."""
+# one verdict for several of them: it looks at all that TensorFlow has in memory
 TOGETHER = [[name for name in [*HEALTHY][first::2] if name != ALONE] for first in range(2)]
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -159,6 +160,15 @@ def test_what_options_did_is_told_of_estimates_too():
         assert found["checkpoint"].notes == ("checkpoint: 6 blocks (Sequential)",)
 
 
+def running(pid):
+    """Return a process that has not ended, or None."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process
+    except psutil.NoSuchProcess:
+        return None
+
+
 def crash(make_step):
     ctypes.string_at(0)
 
@@ -172,6 +182,9 @@ def raise_error(make_step):
 
 
 def hang(make_step):
+    place = Path(os.environ["PLACE"])
+    place.with_suffix(".tmp").write_text(str(os.getpid()))
+    place.with_suffix(".tmp").rename(place)
     time.sleep(600)
 
 
@@ -220,11 +233,26 @@ def test_what_cannot_work_or_fails_is_a_row():
     assert str(found)
 
 
-def test_what_hangs_is_ended():
+def test_what_hangs_is_ended(tmp_path, monkeypatch):
+    place = tmp_path / "pid"
+    monkeypatch.setenv("PLACE", str(place))
+
+    class OnceItHangs(threading.Timer):
+        def run(self):
+            while not place.exists() and not self.finished.wait(0.02):
+                pass
+            if not self.finished.is_set():
+                self.function()
+
+    monkeypatch.setattr(threading, "Timer", OnceItHangs)
+    only = {"hang": hang}
     found = tensorlens.compare(
-        programs.make_step, {"hang": hang}, batch=8, repeats=1, warmup=0, steps=1, timeout=3
+        programs.make_step, only, batch=8, repeats=1, warmup=0, steps=1, timeout=7
     )
-    assert (found["hang"].status, found["hang"].why) == ("failed", "not done after 3 s")
+    assert (found["hang"].status, found["hang"].why) == ("failed", "not done after 7 s")
+    pid = int(place.read_text())
+    psutil.wait_procs(filter(None, [running(pid)]), 60)
+    assert not running(pid)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
@@ -284,15 +312,6 @@ def test_dask_runs_it():
             executor=client.get_executor(),
         )
     assert found["adam"].peak_allocated - found["baseline"].peak_allocated == 2 * P + 4 * N
-
-
-def running(pid):
-    """Return a process that has not ended, or None."""
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process
-    except psutil.NoSuchProcess:
-        return None
 
 
 def test_ctrl_c_leaves_no_process(tmp_path):

@@ -269,7 +269,8 @@ def test_a_compiler_that_hangs_is_ended_with_its_children(cache, tmp_path, monke
     communicate = subprocess.Popen.communicate
 
     def once_it_runs(self, *given, **options):
-        while not pid.exists():
+        end = time.monotonic() + 60
+        while not pid.exists() and time.monotonic() < end:
             time.sleep(0.01)
         return communicate(self, *given, **options)
 

@@ -611,7 +611,7 @@ def test_native_scan_leaves_no_objects_behind():
         return sum(type(each) in kinds for each in gc.get_objects()), len(gc.get_objects())
 
     before, objects = count()
-    for _ in range(50):
+    for _ in range(200):
         scan = Scan(NativeReader)
         scan.add(tensors)
         scan.close()

@@ -111,12 +111,18 @@ class Program:
     def __init__(self, connection: socket.socket) -> None:
         head, self.descriptors, _, _ = socket.recv_fds(connection, 8, 3)
         left, message = int.from_bytes(head, "little"), b""
-        while len(message) < left:
-            part = connection.recv(left - len(message))
-            if not part:
-                raise EOFError
-            message += part
-        self.arguments, self.folder, self.environment = ast.literal_eval(message.decode())
+        try:
+            while part := connection.recv(left - len(message)):
+                message += part
+            self.arguments, self.folder, self.environment = ast.literal_eval(message.decode())
+        except (OSError, SyntaxError, UnicodeDecodeError) as error:
+            self.let_go()
+            raise EOFError("the client has gone") from error
+
+    def let_go(self) -> None:
+        """Close what only the program needs."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
     def is_possible(self) -> bool:
         """Whether a fork of this process is what an interpreter would be."""
@@ -223,13 +229,13 @@ def serve(address: str) -> Program:
                 connection, _ = listener.accept()
                 try:
                     program = Program(connection)
-                except (OSError, EOFError, SyntaxError):  # its client is gone
+                except (OSError, EOFError):
                     connection.close()
                     continue
                 if not program.is_possible():
                     with contextlib.suppress(OSError), connection:
                         connection.send(b"fresh")
-                    [os.close(descriptor) for descriptor in program.descriptors]
+                    program.let_go()
                     continue
                 with contextlib.suppress(OSError):
                     connection.send(b"forks")
@@ -244,7 +250,7 @@ def serve(address: str) -> Program:
                     for each in (listener, connection, *running.values()):
                         each.close()
                     return program
-                [os.close(descriptor) for descriptor in program.descriptors]
+                program.let_go()
                 running[pid] = connection
                 selector.register(connection, selectors.EVENT_READ)
             elif key.fileobj in running.values():  # its program may have ended just now

@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include "begun.hpp"
 #include "exports.hpp"
 #include "living.hpp"
 #include "resident.hpp"
@@ -32,7 +33,6 @@ constexpr int kMethodWithoutArguments = 0x0004;  // METH_NOARGS
 extern "C" PyObject* PyCFunction_NewEx(MethodDefinition*, PyObject*, PyObject*);
 extern "C" PyObject* PyTuple_New(ssize_t);
 extern "C" int PyTuple_SetItem(PyObject*, ssize_t, PyObject*);
-extern "C" PyObject* PyLong_FromLongLong(long long);
 
 namespace {
 
@@ -371,41 +371,32 @@ TL_EXPORT int32_t tl_thread() {
   return running().thread - 1;
 }
 
-// A graph function is called, by the line that runs; writes what ends the call.
-TL_EXPORT void tl_call_begins(const char* function, int64_t* call) {
+// A graph function is called, by the line that runs; gives what tl_end() ends.
+TL_EXPORT PyObject* tl_call_begins(const char* function) {
   try {
     const Captured at = g_recording.load(std::memory_order_relaxed)
         ? capture() : Captured{kNoStack, birth_here()};
-    *call = g_calls.begin(g_op_names.number(function), at);
+    return begun(g_calls.begin(g_op_names.number(function), at), [](int64_t token) {
+      g_calls.end(token);
+      return int64_t{0};
+    });
   } catch (const std::bad_alloc&) {
-    // what its nodes allocate goes without
+    return not_begun();
   }
 }
 
-TL_EXPORT void tl_call_ends(int64_t* call) {
-  if (*call != 0) {
-    g_calls.end(*call);
-    *call = 0;
-  }
-}
-
-// Something is being built on this thread, and what no node allocates is its; writes what ends that.
-TL_EXPORT void tl_building_begins(const char* name, int64_t* building) {
+// Something is being built on this thread, and what no node allocates is its; gives what tl_end()
+// ends.
+TL_EXPORT PyObject* tl_building_begins(const char* name) {
   try {
-    const int32_t number = g_op_names.number(name);
-    *building = int64_t{number + 1} << 32 | static_cast<uint32_t>(t_building + 1);
-    t_building = number;
+    return begun(begin_building(g_op_names.number(name)), end_building);
   } catch (const std::bad_alloc&) {
-    // what is allocated goes without
+    return not_begun();
   }
 }
 
-TL_EXPORT void tl_building_ends(int64_t* building) {
-  // one that was interrupted may end after those around it have
-  if (*building != 0 && t_building == static_cast<int32_t>(*building >> 32) - 1) {
-    t_building = static_cast<int32_t>(*building & 0xffffffff) - 1;
-  }
-  *building = 0;
+TL_EXPORT int64_t tl_end(PyObject* held) {
+  return end_begun(held);
 }
 
 // Blocks that live. Both lists are released by whoever asked; null when there is no memory.

@@ -160,8 +160,8 @@ class GraphCalls:
         call, logged = self._allocator.call(name), self.log.call()
 
         def end() -> None:
-            call.end()
-            if logged.end():
+            self._allocator.end(call)
+            if self._allocator.end(logged):
                 with self._lock:
                     self._place_fresh()
                     self.log.settle()

@@ -65,7 +65,7 @@ def _follow(allocator: TensorflowAllocator) -> None:
         call, first = allocator.call(name), function_begins()
 
         def end() -> None:
-            call.end()
+            allocator.end(call)
             function_ends(first)
 
         return end
@@ -74,7 +74,7 @@ def _follow(allocator: TensorflowAllocator) -> None:
         if _watchers == 0:
             _unfollow = follow_calls(begin)
             _leave_tapes = watch_tapes()
-            _leave_graphs = follow_added_nodes(allocator.building)
+            _leave_graphs = follow_added_nodes(allocator.building, allocator.end)
         _watchers += 1
 
 

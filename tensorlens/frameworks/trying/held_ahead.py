@@ -63,6 +63,10 @@ def _is_full(queue: Queue) -> bool:
 
 
 def _told(queues: Sequence[Queue]) -> HeldAhead:
+    from tensorlens.frameworks.torch.queues import ON_THEIR_WAY
+
+    if any(ON_THEIR_WAY in each.notes for each in queues):
+        return HeldAhead(None, "batches stay on their way: a pipe is too small for all of them")
     if not all(map(_is_full, queues)):
         return HeldAhead(None, f"workers made no batch for {_PATIENCE:g} s after the last step")
     reasons = [each.missing.get("nbytes", "") for each in queues if each.nbytes is None]

@@ -14,14 +14,14 @@ from typing import Any
 
 from tensorflow.python.framework.func_graph import FuncGraph
 
-from tensorlens.frameworks.tensorflow.native.begun import Begun
-
 _METHOD = "_create_op_internal"
 _lock = threading.Lock()
 
 
-def follow_added_nodes(begin: Callable[[str], Begun]) -> Callable[[], None]:
-    """Call ``begin`` with a function graph's name when it is added to; end afterwards what it gave.
+def follow_added_nodes(
+    begin: Callable[[str], object], end: Callable[[Any], object]
+) -> Callable[[], None]:
+    """Call ``begin`` with a function graph's name when it is added to, ``end`` with what it gave.
 
     Both run on the thread that traces, and must not raise.
 
@@ -42,7 +42,7 @@ def follow_added_nodes(begin: Callable[[str], Begun]) -> Callable[[], None]:
         try:
             return original(self, *args, **kwargs)
         finally:
-            building.end()
+            end(building)
 
     # in stacks of operations it is left out with TensorFlow's own file
     wrapper: Any = _create_op_internal

@@ -15,6 +15,8 @@ from typing import Any
 
 from tensorflow.python.eager import context
 
+from tensorlens.signals import is_from_a_handler
+
 _METHOD = "call_function"
 _lock = threading.RLock()
 _followers: dict[Any, _Follower] = {}
@@ -40,9 +42,9 @@ def follow_calls(begin: Callable[[str], Callable[[], None] | None]) -> Callable[
 
     Both run on the thread that calls, where Python's stack is still the caller's. Calls may nest:
     a function may call Python code that calls another one. The end also comes when the function
-    fails. What both raise is swallowed. An interrupt may come between the two and whatever runs
-    here: then what ``begin`` gave is not called, and nothing refers to it once the exception has
-    gone.
+    fails. What both raise is swallowed, but for what a signal's handler raises there: the end may
+    then be left out or cut short, and what has to end all the same ends when nobody refers to it
+    any more. An exception that is kept, as the last one of a notebook, keeps it.
 
     With asynchronous execution, which programs must ask for, a call ends when the function has
     been queued.
@@ -77,7 +79,9 @@ class _Follower:
             return None
         try:
             return begin(name.decode() if isinstance(name, bytes) else str(name))
-        except Exception:  # the program goes on whatever happens in here
+        except Exception as error:  # the program goes on whatever happens in here
+            if is_from_a_handler(error):
+                raise
             return None
 
     def stop(self) -> None:
@@ -119,8 +123,9 @@ def _wrapper(follower: _Follower) -> Callable[..., Any]:
 def _done(end: Callable[[], None]) -> None:
     try:
         end()
-    except Exception:
-        return
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
 
 
 def _nothing() -> None:

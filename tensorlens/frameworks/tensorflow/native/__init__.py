@@ -13,7 +13,6 @@ import tensorflow
 
 from tensorlens.frameworks.building import NativeUnavailable, Part, load
 from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
-from tensorlens.frameworks.tensorflow.native.begun import Begun
 
 __all__ = ["BUILDING", "NativeUnavailable", "TensorflowAllocator", "install"]
 
@@ -71,28 +70,35 @@ class TensorflowAllocator(NativeAllocator):
         function.restype = ctypes.c_int64
         return int(function(start(addresses), start(sizes), len(addresses)))
 
-    def call(self, function: str) -> Begun:
-        """Say that this thread calls a graph function; what its nodes allocate is by this line."""
-        return Begun(self._call_begins, self._call_ends, function.encode())
+    def call(self, function: str) -> object:
+        """Say that this thread calls a graph function; what its nodes allocate is by this line.
 
-    def building(self, graph: str) -> Begun:
-        """Say that this thread adds to a graph; what no node allocates is then named after it."""
-        return Begun(self._building_begins, self._building_ends, f"{BUILDING}{graph}".encode())
+        Returns what :meth:`end` takes. It also ends when nobody refers to that any more.
+        """
+        return self._call_begins(function.encode())
+
+    def building(self, graph: str) -> object:
+        """Say that this thread adds to a graph; what no node allocates is then named after it.
+
+        Returns what :meth:`end` takes. It also ends when nobody refers to that any more.
+        """
+        return self._building_begins(f"{BUILDING}{graph}".encode())
+
+    def end(self, begun: object) -> int:
+        """Say that it has ended, on the thread where it began; the second time does nothing."""
+        return int(self._end_begun(begun))
 
     def _declare(self) -> None:
         super()._declare()
         self._building_begins = self.library.tl_building_begins
-        self._building_begins.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
-        self._building_begins.restype = None
-        self._building_ends = self.library.tl_building_ends
-        self._building_ends.argtypes = (ctypes.c_void_p,)
-        self._building_ends.restype = None
+        self._building_begins.argtypes = (ctypes.c_char_p,)
+        self._building_begins.restype = ctypes.py_object
         self._call_begins = self.library.tl_call_begins
-        self._call_begins.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
-        self._call_begins.restype = None
-        self._call_ends = self.library.tl_call_ends
-        self._call_ends.argtypes = (ctypes.c_void_p,)
-        self._call_ends.restype = None
+        self._call_begins.argtypes = (ctypes.c_char_p,)
+        self._call_begins.restype = ctypes.py_object
+        self._end_begun = self.library.tl_end
+        self._end_begun.argtypes = (ctypes.py_object,)
+        self._end_begun.restype = ctypes.c_int64
 
 
 _lock = threading.RLock()

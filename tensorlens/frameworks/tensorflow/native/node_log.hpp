@@ -49,7 +49,7 @@ class NodeLog {
   // Gives how many nodes are in no group yet; if none, all is added up.
   int64_t end() {
     const Holding holding(lock);
-    // a forked child begins with none, also within one
+    // a child forked during a call has a count of 0 already
     calls_.store(std::max<int64_t>(0, calls_.load() - 1), std::memory_order_relaxed);
     if (waiting_ == 0) {
       settle();
@@ -292,17 +292,9 @@ void node_log_in_child() {
 
 }  // namespace
 
-TL_EXPORT void tl_nodes_begin(int64_t* call) {
+TL_EXPORT PyObject* tl_nodes_begin() {
   g_node_log.begin();
-  *call = 1;
-}
-
-TL_EXPORT int64_t tl_nodes_end(int64_t* call) {
-  if (*call == 0) {
-    return 0;
-  }
-  *call = 0;
-  return g_node_log.end();
+  return begun(0, [](int64_t) { return g_node_log.end(); });
 }
 
 TL_EXPORT int64_t tl_nodes_fresh(int32_t* found, int64_t most) {

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
-from tensorlens.frameworks.tensorflow.native.begun import Begun
 from tensorlens.frameworks.traced_code import NodeFigures
 
 _AT_ONCE = 256
@@ -28,13 +27,13 @@ class NodeLog:
         self.lost = self._library.tl_nodes_lost
         """How many events could not be added up so far."""
 
-    def call(self) -> Begun:
-        """Log a call from now on.
+    def call(self) -> object:
+        """Log a call from now on; returns what the allocator's ``end()`` takes.
 
-        Its end gives how many nodes were met that are in no group yet, and if there are none has
+        That gives how many nodes were met that are in no group yet, and if there are none has
         added up what was logged. Else that is for :meth:`settle` to do.
         """
-        return Begun(self._library.tl_nodes_begin, self._library.tl_nodes_end)
+        return self._library.tl_nodes_begin()
 
     def fresh(self) -> Iterator[tuple[int, str | None, str | None]]:
         """Give the nodes that are in no group yet: key, the name of the function called, name."""
@@ -73,8 +72,7 @@ class NodeLog:
     def _declare(self) -> None:
         address, number, small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
         signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "tl_nodes_begin": (None, (address,)),
-            "tl_nodes_end": (number, (address,)),
+            "tl_nodes_begin": (ctypes.py_object, ()),
             "tl_nodes_fresh": (number, (address, number)),
             "tl_nodes_place": (None, (small, address, number)),
             "tl_nodes_forget_places": (None, ()),
