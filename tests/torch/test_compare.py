@@ -233,23 +233,61 @@ def test_what_cannot_work_or_fails_is_a_row():
     assert str(found)
 
 
-def test_what_hangs_is_ended(tmp_path, monkeypatch):
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where a trial writes its number: once it has, its time is up."""
     place = tmp_path / "pid"
     monkeypatch.setenv("PLACE", str(place))
 
-    class OnceItHangs(threading.Timer):
+    class OnceItIsThere(threading.Timer):
         def run(self):
             while not place.exists() and not self.finished.wait(0.02):
                 pass
             if not self.finished.is_set():
                 self.function()
 
-    monkeypatch.setattr(threading, "Timer", OnceItHangs)
+    monkeypatch.setattr(threading, "Timer", OnceItIsThere)
+    return place
+
+
+def test_what_hangs_is_ended(place):
     only = {"hang": hang}
     found = tensorlens.compare(
         programs.make_step, only, batch=8, repeats=1, warmup=0, steps=1, timeout=7
     )
     assert (found["hang"].status, found["hang"].why) == ("failed", "not done after 7 s")
+    pid = int(place.read_text())
+    psutil.wait_procs(filter(None, [running(pid)]), 60)
+    assert not running(pid)
+
+
+def test_a_trial_that_is_not_known_yet_when_its_time_is_up_is_ended(
+    place, tmp_path, monkeypatch, fresh_processes
+):
+    (tmp_path / "sitecustomize.py").write_text(
+        textwrap.dedent("""
+        import os, time
+
+        begin_group = os.setpgid
+
+        def late(*given):
+            begin_group(*given)
+            parent = os.getppid()
+            place = os.environ["PLACE"]
+            with open(place + ".tmp", "w") as file:
+                file.write(str(os.getpid()))
+            os.rename(place + ".tmp", place)
+            while os.getppid() == parent:
+                time.sleep(0.01)
+
+        os.setpgid = late
+        """)
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    found = tensorlens.compare(
+        programs.make_step, {"a": {}}, batch=8, repeats=1, warmup=0, steps=1, timeout=7
+    )
+    assert (found["a"].status, found["a"].why) == ("failed", "not done after 7 s")
     pid = int(place.read_text())
     psutil.wait_procs(filter(None, [running(pid)]), 60)
     assert not running(pid)
