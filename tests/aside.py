@@ -78,8 +78,11 @@ def _held_by(top, among):
 
 
 def _is_ours(each):
-    is_named = isinstance(each, (types.FunctionType, types.ModuleType)) or type(each) is type
-    if not is_named:
+    if issubclass(type(each), types.ModuleType):
+        # one that is loaded when it is asked would be, or would refuse
+        name = object.__getattribute__(each, "__dict__").get("__name__")
+    elif issubclass(type(each), types.FunctionType) or type(each) is type:
+        name = each.__module__
+    else:
         return False
-    name = each.__name__ if isinstance(each, types.ModuleType) else each.__module__
     return isinstance(name, str) and name.partition(".")[0] == "tensorlens"

@@ -29,6 +29,8 @@ _INEXACT_LEAST = 1 << 20
 
 _SLOW_NS = 500_000
 """A read that takes longer is not made at every batch."""
+_TRIES = 4
+"""Reads that must have taken longer, one of which may have waited for a processor."""
 
 
 class _Loop:
@@ -55,7 +57,9 @@ class Follower:
         self._span = Span() if span is None else span
         self._notes = tuple(notes)
         self._fastest = 0
-        """Nanoseconds that the fastest read of this loop took; 0 before the first."""
+        """Nanoseconds that the fastest read of this loop took."""
+        self._reads = 0
+        """Reads of this loop."""
         self._loops: list[_Loop] = []
         self._names: list[str] = []
         self._calls: dict[str, list[int]] = {}
@@ -67,7 +71,7 @@ class Follower:
         if not inside:
             # whatever is left was ended by an exception
             self._loops.clear()
-            self._fastest = 0
+            self._reads = 0
             self._span.begin()
         else:
             self._take(None)
@@ -183,7 +187,7 @@ class Follower:
         return bool(self._loops) and self._span.thread == threading.get_ident()
 
     def _is_slow(self) -> bool:
-        return self._fastest > _SLOW_NS
+        return self._reads >= _TRIES and self._fastest > _SLOW_NS
 
     def _slow_note(self) -> list[str]:
         if not self._is_slow():
@@ -199,8 +203,8 @@ class Follower:
         began = perf_counter_ns()
         figures = self._span.read()
         took = perf_counter_ns() - began
-        if not self._fastest or took < self._fastest:
-            self._fastest = took
+        self._fastest = min(took, self._fastest) if self._reads else took
+        self._reads += 1
         running = self._loops[-1].running
         if running is not None:
             running.take(figures, place)

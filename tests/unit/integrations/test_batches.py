@@ -218,8 +218,12 @@ def test_a_slow_counter_is_not_read_at_batches(
     script.read = lambda: reads.append(1) or read()  # type: ignore[method-assign,func-returns-value]
     follower.begin(FIT)
     follower.epoch_begins(0)
+    # that it is slow is known once four reads of it were
+    for number in range(2):
+        follower.batch_begins(number)
+        assert follower.batch_ends(number) != ()
     before = len(reads)
-    for number in range(5):
+    for number in range(2, 5):
         follower.batch_begins(number)
         assert follower.batch_ends(number) == ()
     assert len(reads) == before
@@ -229,6 +233,33 @@ def test_a_slow_counter_is_not_read_at_batches(
     report = follower.report()
     assert report is not None
     assert "not of batches" in str(report).replace("\n    ", " ")
+
+
+def test_reads_that_wait_for_a_processor_do_not_make_a_counter_slow(
+    script: Script, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, costs = 0, iter([9_000_000, 9_000_000, 9_000_000, *[5_000] * 20])
+    read = script.read
+
+    def slow_at_first():
+        nonlocal now
+        now += next(costs)
+        return read()
+
+    monkeypatch.setattr(following, "perf_counter_ns", lambda: now)
+    follower.begin(FIT)
+    follower.epoch_begins(0)
+    script.read = slow_at_first  # type: ignore[method-assign]
+    for number in range(5):
+        follower.batch_begins(number)
+        script.set(10, 500 if number == 3 else 20)
+        assert follower.batch_ends(number) != ()
+    epoch = follower.epoch_ends()
+    assert epoch is not None
+    assert epoch.devices["cpu"] == Level(10, 500, (3, 3))
+    report = follower.report()
+    assert report is not None
+    assert "not of batches" not in str(report)
 
 
 @pytest.mark.parametrize("count", [40, 5000])
