@@ -442,7 +442,7 @@ def test_a_forked_child_goes_on(watched):
 
 def _in_child(allocator):
     # a child that hangs is ended, and seen
-    signal.alarm(20)
+    signal.alarm(100)
     try:
         return 0 if born(allocator, make()) == (line_of("in make"), "make") else 1
     except BaseException:

@@ -133,7 +133,7 @@ class TestEndings:
         process = start("work(); print('ready', flush=True); time.sleep(60)")
         wait_for(process, "ready")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=100)
         assert tables(out) == 1
         assert err.endswith("KeyboardInterrupt\n")
         # as plain Python ends: by the signal
@@ -151,7 +151,7 @@ class TestEndings:
         )
         wait_for(process, "ready")
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=100)
         assert "raised KeyboardInterrupt" in out
         assert process.returncode == -signal.SIGINT
 
@@ -159,7 +159,7 @@ class TestEndings:
         process = start("work(); print('ready', flush=True); time.sleep(60)")
         wait_for(process, "ready")
         process.terminate()
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=100)
         assert tables(out) == 1
         assert err == ""
         assert process.returncode == -signal.SIGTERM
@@ -392,7 +392,7 @@ class TestProcesses:
                 worker.start()
                 queue.get()
                 worker.terminate()
-                worker.join(20)
+                worker.join(100)
                 print(worker.exitcode)
             """
         )
@@ -408,11 +408,13 @@ class TestNowhereToPrint:
 
     def test_a_reader_that_went_away(self, start):
         # as in `program | head -1`
-        process = start("work(); print('ready', flush=True); time.sleep(0.5); sys.exit(3)")
+        waits = "work(); print('ready', flush=True); os.read(0, 1); sys.exit(3)"
+        process = start(waits, stdin=subprocess.PIPE)
         wait_for(process, "ready")
         process.stdout.close()
+        process.stdin.close()
         err = process.stderr.read()
-        assert (process.wait(20), err) == (3, "")
+        assert (process.wait(100), err) == (3, "")
 
     @pytest.mark.parametrize(
         "before", ["pass", "print('mine')", "print('mine', flush=True)", "print('mine' * 10**5)"]
@@ -429,7 +431,7 @@ class TestNowhereToPrint:
                     stdout=full,
                     PYTHONUNBUFFERED=unbuffered,
                 )
-            ends.append((process.communicate(timeout=20)[1], process.returncode))
+            ends.append((process.communicate(timeout=100)[1], process.returncode))
         # a failure of the program's own output is its own, and the same
         assert ends[0] == ends[1]
         assert before != "pass" or ends[1] == ("", 3)
@@ -486,7 +488,7 @@ def test_a_signal_that_comes_during_the_report_does_not_repeat_it(start):
     )
     wait_for(process, "Memory per line")
     process.terminate()
-    rest, _ = process.communicate(timeout=20)
+    rest, _ = process.communicate(timeout=100)
     assert process.returncode == -signal.SIGTERM
     assert tables(rest) <= 1
 
@@ -508,6 +510,6 @@ def test_a_signal_during_the_report_waits_for_it(start, number):
     )
     wait_for(process, "begun")
     process.send_signal(number)
-    rest, _ = process.communicate(timeout=20)
+    rest, _ = process.communicate(timeout=100)
     assert process.returncode == -number
     assert tables(rest) == 1

@@ -88,11 +88,11 @@ def test_other_threads() -> None:
         local = [Thing()]
         places.append(id(local))
         ready.set()
-        done.wait(10)
+        done.wait(60)
 
     thread = threading.Thread(target=work)
     thread.start()
-    ready.wait(10)
+    ready.wait(60)
     try:
         assert anchors()[places[0]] == "test_other_threads.work(): local"
     finally:

@@ -206,11 +206,11 @@ def test_a_local_of_another_thread() -> None:
         pair = (1, (2, Thing()))
         refs.extend((weakref.ref(batches[0]), weakref.ref(pair[1][1])))
         ready.set()
-        done.wait(10)
+        done.wait(60)
 
     thread = threading.Thread(target=work)
     thread.start()
-    ready.wait(10)
+    ready.wait(60)
     name = "test_a_local_of_another_thread.work()"
     try:
         assert told(refs[0]) == [f"{name}: batches (local) -> list[0]"]

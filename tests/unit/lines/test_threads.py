@@ -16,7 +16,7 @@ def in_turns(*steps: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -27,7 +27,7 @@ def test_the_running_line_of_another_thread_has_the_peak_that_a_read_here_ended(
 
     @bench.profile
     def waiter() -> None:
-        waiting.set(), spiked.wait(10)  # A
+        waiting.set(), spiked.wait(60)  # A
         memory.allocate(1)  # B
 
     @bench.profile
@@ -37,7 +37,7 @@ def test_the_running_line_of_another_thread_has_the_peak_that_a_read_here_ended(
         spiked.set()  # E
 
     def other() -> None:
-        waiting.wait(10)
+        waiting.wait(60)
         spiker()
 
     in_turns(waiter, other)
@@ -54,7 +54,7 @@ def test_a_peak_goes_to_the_innermost_line_and_from_there_to_its_callers(
 
     @bench.profile
     def inner() -> None:
-        waiting.set(), spiked.wait(10)  # A
+        waiting.set(), spiked.wait(60)  # A
         memory.free(0)  # B
 
     @bench.profile
@@ -68,7 +68,7 @@ def test_a_peak_goes_to_the_innermost_line_and_from_there_to_its_callers(
         spiked.set()  # F
 
     def other() -> None:
-        waiting.wait(10)
+        waiting.wait(60)
         spiker()
 
     in_turns(outer, other)
@@ -89,7 +89,7 @@ def test_a_function_called_from_several_threads_at_once_loses_nothing(
         return total  # C
 
     def work() -> None:
-        start.wait(10)
+        start.wait(60)
         for _ in range(5):
             step()
 
@@ -119,13 +119,13 @@ def test_no_peak_is_lost_or_invented_between_threads(bench: Bench, memory: FakeM
             len("")  # B
 
     def spike() -> None:
-        start.wait(10)
+        start.wait(60)
         for _ in range(200):
             spiker()
         ended.set()
 
     def idle() -> None:
-        start.wait(10)
+        start.wait(60)
         idler()
 
     sys.setswitchinterval(1e-6)
