@@ -169,6 +169,12 @@ def running(pid):
         return None
 
 
+def assert_ended(pids):
+    """Wait for processes that have been told to end."""
+    psutil.wait_procs(filter(None, map(running, pids)), 60)
+    assert not any(map(running, pids))
+
+
 def crash(make_step):
     ctypes.string_at(0)
 
@@ -256,9 +262,7 @@ def test_what_hangs_is_ended(place):
         programs.make_step, only, batch=8, repeats=1, warmup=0, steps=1, timeout=7
     )
     assert (found["hang"].status, found["hang"].why) == ("failed", "not done after 7 s")
-    pid = int(place.read_text())
-    psutil.wait_procs(filter(None, [running(pid)]), 60)
-    assert not running(pid)
+    assert_ended([int(place.read_text())])
 
 
 def test_a_trial_that_is_not_known_yet_when_its_time_is_up_is_ended(
@@ -288,9 +292,7 @@ def test_a_trial_that_is_not_known_yet_when_its_time_is_up_is_ended(
         programs.make_step, {"a": {}}, batch=8, repeats=1, warmup=0, steps=1, timeout=7
     )
     assert (found["a"].status, found["a"].why) == ("failed", "not done after 7 s")
-    pid = int(place.read_text())
-    psutil.wait_procs(filter(None, [running(pid)]), 60)
-    assert not running(pid)
+    assert_ended([int(place.read_text())])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is as Linux counts it")
@@ -383,5 +385,4 @@ def test_ctrl_c_leaves_no_process(tmp_path):
         pids = [int(each) for each in place.read_text().split()]
         process.send_signal(signal.SIGINT)
         process.wait(60)
-    psutil.wait_procs(filter(None, map(running, pids)), 60)
-    assert not any(map(running, pids))
+    assert_ended(pids)
