@@ -7,8 +7,6 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
-# aside: TensorFlow imports it, and takes a second longer, wherever it can
-JAX ?= jax==0.10.2
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
 # some tests only wait, while TensorFlow tries a refused request again for ten seconds
 TENSORFLOW_WORKERS = $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
@@ -44,7 +42,7 @@ pytest: $(VENV)/.tensorflow
 	$(BIN)/python $(PYTEST) tests/unit/frameworks
 	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
-	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow tests/on_jax
+	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/frameworks/test_heap_*.py
@@ -63,7 +61,6 @@ $(VENV)/.ready: pyproject.toml
 
 $(VENV)/.tensorflow: $(VENV)/.ready
 	$(BIN)/python $(PIP) "$(TENSORFLOW)"
-	$(BIN)/python $(PIP) --target $(VENV)/jax "$(JAX)"
 	touch $@
 
 $(VENV)-%/.ready: pyproject.toml

@@ -80,7 +80,6 @@ def examine() -> Iterator[Finding]:
     yield _python()
     yield from _torch()
     yield from _tensorflow()
-    yield from _jax()
     for module, package, extra, feature in _EXTRAS:
         if find_spec(module) is None:
             remedy = f"for {feature}: pip install 'tensorlens[{extra}]'"
@@ -187,31 +186,6 @@ def _tensorflow() -> Iterator[Finding]:
     else:
         detail = f"a {found['gpu']} build: allocated and peak from get_memory_info"
         yield Finding("gpu", True, detail, part_of=part)
-
-
-def _jax() -> Iterator[Finding]:
-    if find_spec("jax") is None or find_spec("jaxlib") is None:
-        yield Finding("jax", False, "not installed; for Keras on JAX alone: pip install jax")
-        return
-    yield Finding(_with_version("jax", "jax"), True, "live arrays by name, and what grows")
-    yield _of_jax()
-    if find_spec("jax_plugins") is None and find_spec("libtpu") is None:
-        detail = "not in this jax; needs a plugin: jax[cuda12], jax[tpu]"
-        yield Finding("gpu", False, detail, part_of="jax")
-    else:
-        detail = "a plugin is there: allocated, its highest, reserved from memory_stats()"
-        yield Finding("gpu", True, detail, part_of="jax")
-
-
-def _of_jax() -> Finding:
-    from tensorlens.frameworks.jax.counters import cpu_counter
-
-    try:
-        counter = cpu_counter()
-    except TensorlensError as error:
-        return Finding("cpu", False, str(error), part_of="jax")
-    detail = f"allocated, reserved from: {counter.source}; {counter.precision}; no peak"
-    return Finding("cpu", True, detail, measures=True, part_of="jax")
 
 
 def _of_tensorflow() -> dict[str, Any] | str:

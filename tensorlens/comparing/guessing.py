@@ -16,10 +16,6 @@ from tensorlens.frameworks.trials import OPTIONS, Program
 
 _USUAL = "torch"
 _KERAS, _JAX = "keras", "jax"
-_OF_JAX = (
-    "the steps of a program that computes with JAX cannot be tried out: JAX tells no peaks of"
-    " what it runs; MemReporter and find_leaks() tell of its arrays"
-)
 
 
 def framework_of(make_step: Any, program: Program) -> str:
@@ -33,18 +29,19 @@ def framework_of(make_step: Any, program: Program) -> str:
         program: the same, checked.
 
     Raises:
-        UsageError: it is JAX.
+        UsageError: it is one that cannot be measured, as JAX.
     """
     told = _of_source(program) if isinstance(make_step, str) else _of_function(make_step)
     found = [*dict.fromkeys(told)]
     backend = _backend() if _KERAS in found else ""
+    known = [each for each in found if each != _JAX]
+    name = known[0] if known else next(iter(found), _USUAL)
     # what else is imported beside Keras may be there for its input alone
-    first = _JAX if backend == _JAX else next((each for each in found if each != _JAX), None)
-    if first is None:
-        first = _JAX if found else _USUAL
-    if first == _JAX:
-        raise UsageError(_OF_JAX)
-    return backend if first == _KERAS else first
+    if name == _KERAS or (backend and backend not in OPTIONS):
+        name = backend
+    if name not in OPTIONS:
+        raise UsageError(f"the program computes with {name}: tensorlens runs torch and tensorflow")
+    return name
 
 
 def _of_function(function: Any) -> Iterator[str]:
@@ -113,7 +110,6 @@ def _framework(module: str) -> Iterator[str]:
 
 def _backend() -> str:
     keras = sys.modules.get(_KERAS)
-    name = os.environ.get("KERAS_BACKEND", "tensorflow")
     if keras is not None and hasattr(keras, "config"):
-        name = keras.config.backend()
-    return name if name in OPTIONS or name == _JAX else _USUAL
+        return str(keras.config.backend())
+    return os.environ.get("KERAS_BACKEND", "tensorflow")

@@ -106,10 +106,9 @@ def keras_question(
     """
     backend = _backend()
     if backend not in ("tensorflow", "torch"):
-        planned = "; MemReporter(model).report() tells what XLA has planned for a step that ran"
         raise UsageError(
             f"this Keras runs on {backend}, whose memory cannot be simulated: estimates are of "
-            f"Keras on tensorflow or torch{planned if backend == 'jax' else ''}"
+            "Keras on tensorflow or torch"
         )
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise UsageError(f"batch_size={batch_size!r}: how many samples a step has, at least 1")

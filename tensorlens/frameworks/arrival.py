@@ -5,28 +5,21 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tensorlens.frameworks.base import frameworks, once_used, supported
+from tensorlens.frameworks.base import supported
 
 
 def when_one_arrives(act: Callable[[], None]) -> list[Callable[[], None]]:
-    """Call ``act`` whenever the program has imported one more framework that it uses.
+    """Call ``act`` whenever the program has imported one more framework.
 
     Returns:
         What gives up waiting, for each.
     """
-
-    def act_if_used(name: str) -> None:
-        if any(each.name == name for each in frameworks()):
-            act()
-
-    waiting = [when_imported(name, act) for name in supported()]
-    return waiting + [when_imported(name, partial(act_if_used, name)) for name in once_used()]
+    return [when_imported(name, act) for name in supported()]
 
 
 def when_imported(name: str, act: Callable[[], None]) -> Callable[[], None]:

@@ -303,9 +303,6 @@ _FRAMEWORKS = {
     "torch": "tensorlens.frameworks.torch",
     "tensorflow": "tensorlens.frameworks.tensorflow",
 }
-_ONCE_USED = {"jax": ("tensorlens.frameworks.jax", "tensorlens.frameworks.jax.runtime")}
-"""Others, which TensorFlow and more packages import for themselves: name to the adapter and to what
-tells whether the program computes with it."""
 _loaded: dict[str, Framework] = {}
 _left_out: dict[str, str] = {}
 """Name to the note that says why it is not used, for what the program has imported."""
@@ -319,20 +316,12 @@ def frameworks() -> list[Framework]:
     One whose adapter cannot be made is left out; :func:`left_out` says why.
     """
     _take_up()
-    return [_loaded[name] for name in (*_FRAMEWORKS, *_ONCE_USED) if name in _loaded]
+    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
 
 
 def _take_up() -> None:
     for name, adapter in _FRAMEWORKS.items():
         if _is_new(name):
-            _load(name, adapter)
-    for name, (adapter, runtime) in _ONCE_USED.items():
-        if not _is_imported(name) or name in _left_out:
-            continue
-        if not importlib.import_module(runtime).is_in_use():
-            # imported before what it was imported for
-            _loaded.pop(name, None)
-        elif name not in _loaded:
             _load(name, adapter)
 
 
@@ -377,11 +366,6 @@ def supported() -> tuple[str, ...]:
     return tuple(_FRAMEWORKS)
 
 
-def once_used() -> tuple[str, ...]:
-    """Return the names of those whose import alone does not mean that the program uses them."""
-    return tuple(_ONCE_USED)
-
-
 def awaited() -> tuple[str, ...]:
     """Return the names of the modules whose import would bring one more framework."""
     return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _left_out)
@@ -402,7 +386,7 @@ def unserved() -> tuple[str, ...]:
     """Return why nothing the program has imported can be used, as far as that is known."""
     keras = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
     backend = keras.get("_BACKEND", "")
-    if not backend or backend in _FRAMEWORKS or backend in _ONCE_USED:
+    if not backend or backend in _FRAMEWORKS:
         return left_out()
     return (*left_out(), f"Keras runs on {backend}, whose memory cannot be read")
 

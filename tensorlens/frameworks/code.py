@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
+_FRAMEWORKS = ("torch", "tensorflow", "keras")
 
 
 def foreign_folders() -> list[str]:

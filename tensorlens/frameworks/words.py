@@ -52,12 +52,3 @@ TENSORFLOW = Words(
         "mixed_bfloat16 policy; no GradientTape where no gradients follow"
     ),
 )
-JAX = Words(
-    number="float({})",
-    copy="jnp.copy() of it",
-    concatenation="jnp.concatenate",
-    tape=None,
-    unseen="XLA: a computation that runs, the constants of a compiled function",
-    gradients="del them before the next step",
-    activations="a smaller batch, jax.checkpoint or keras.remat(), a bfloat16 policy",
-)

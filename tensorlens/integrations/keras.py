@@ -340,7 +340,7 @@ class _Explained:
 
 def _notes() -> list[str]:
     backend = keras.backend.backend()
-    if backend in ("torch", "tensorflow", "jax"):
+    if backend in ("torch", "tensorflow"):
         return []
     return [
         f"Keras runs on {backend}, whose memory cannot be counted: the figures are of the whole"

@@ -63,7 +63,7 @@ def test_what_computes_with_jax_is_refused_in_one_line(backend, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", backend or "tensorflow")
     # beside Keras, TensorFlow may be there for the input alone
     given = {"keras": MODULES["keras"], "tf": MODULES["tensorflow"]} if backend else {}
-    with pytest.raises(UsageError, match="JAX tells no peaks"):
+    with pytest.raises(UsageError, match="computes with jax: tensorlens runs torch and tensorflow"):
         framework_of(made(PLAIN, jax=MODULES["jax"], **given), Program("p", parcel=b""))
 
 
