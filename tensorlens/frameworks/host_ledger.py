@@ -9,10 +9,25 @@ from pathlib import Path
 
 import psutil
 
+from tensorlens.frameworks.balance import balanced, less
 from tensorlens.frameworks.process import heap_now
 from tensorlens.records.ledger import Block, Ledger, Term
 
 _STATUS = re.compile(r"^(VmRSS|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
+
+_READINGS = 3
+"""So often the heap and the resident set are read, until they agree."""
+_HEAP = ("kernels", "heap", "free", "rest")
+"""Parts that the heap counts, and what is left without it."""
+_TOGETHER = (
+    "the C heap, Python objects, stacks: the heap has more than is resident, so it was allocated "
+    "and not touched yet, or changed while it was read"
+)
+REASONS = {
+    "cached": "more is allocated than is resident: some of it was never touched, or is swapped out",
+    "other": "less is in use on this machine than this process has resident: it changed meanwhile",
+}
+"""Why a remainder of the CPU's ledger cannot be had."""
 
 _EXPLANATIONS = {
     "allocated": "handed out by the CPU allocator: tensors' storages and the scratch of kernels",
@@ -21,7 +36,8 @@ _EXPLANATIONS = {
     "reserved": "the resident set of this process, as the kernel counts it",
     "cached": "all else that is resident, less what was allocated but never touched",
     "other": "the other processes and the kernel",
-    "driver_used": "in use on this machine: its memory less what the kernel could still give",
+    "driver_used": "in use on this machine: its memory less what the kernel could still give, and "
+    "the pages of files that this process has resident",
     "driver_total": "the machine's memory",
 }
 
@@ -48,45 +64,62 @@ class Handed:
 def host_ledger(handed: Handed) -> Ledger:
     """Return the CPU's ledger; what this system does not tell is None, with the reason."""
     missing: dict[str, str] = {}
-    resident = _resident()
-    machine = _machine()
-    allocated, reserved = handed.allocated, resident.get("VmRSS")
-    if allocated is None:
+    parts: Sequence[Term] = ()
+    reserved = machine = None
+    for _ in range(_READINGS):
+        heap, resident, machine = heap_now(), _resident(), _machine()
+        reserved = resident.get("VmRSS")
+        cached = less(reserved, handed.allocated)
+        parts = () if cached is None else _split(cached, handed, resident, heap)
+        if cached is not None and all((part.nbytes or 0) >= 0 for part in parts):
+            break
+    if handed.allocated is None:
         missing["allocated"] = handed.reason or "nothing counts the CPU allocator"
-        missing["unnamed"] = missing["cached"] = missing["allocated"]
     if reserved is None:
         missing["reserved"] = "this system does not tell the resident set"
-        missing.update(dict.fromkeys(("cached", "other"), missing["reserved"]))
     if machine is None:
         missing["driver_used"] = "this system does not tell how much memory is in use"
-        missing.update(dict.fromkeys(("other", "driver_total"), missing["driver_used"]))
-    used, total = machine or (None, None)
-    cached = _difference(reserved, allocated)
-    parts = tuple(_parts(cached, handed, resident))
+        missing["driver_total"] = missing["driver_used"]
     if parts and handed.kernels is None:
         missing["kernels"] = handed.kernels_reason
-    return Ledger(
-        device="cpu",
-        source=handed.source,
-        precision=handed.precision,
-        allocated=allocated,
+    used, total = machine or (None, None)
+    if used is not None and total is not None:
+        # the kernel could give pages of files again, which are resident all the same
+        used = min(total, used + resident.get("RssFile", 0))
+    return balanced(
+        "cpu",
+        handed.source,
+        handed.precision,
         named=handed.named,
-        unnamed=_difference(allocated, handed.named),
+        allocated=handed.allocated,
         reserved=reserved,
-        cached=cached,
-        other=_difference(used, reserved),
         driver_used=used,
         driver_total=total,
-        parts=parts,
-        explanations=_EXPLANATIONS,
         missing=missing,
+        reasons=REASONS,
+        parts=fitted(parts, less(reserved, handed.allocated)),
+        explanations=_EXPLANATIONS,
         blocks=handed.blocks,
         block_count=handed.block_count,
     )
 
 
-def _difference(total: int | None, part: int | None) -> int | None:
-    return None if total is None or part is None else total - part
+def fitted(parts: Sequence[Term], cached: int | None) -> tuple[Term, ...]:
+    """Return the parts so that those of ``cached`` add up to it and none of them is negative.
+
+    The C heap counts what was asked of it, touched or not, and goes on while the rest is read.
+    Where the kernel's figure has no room for the heap's, the heap and the rest are one part; where
+    there is none for that either, ``cached`` has no parts.
+    """
+    own = [part for part in parts if part.of == "cached"]
+    if all((part.nbytes or 0) >= 0 for part in own):
+        return tuple(parts)
+    others = [part for part in parts if part.of != "cached"]
+    fixed = [part for part in own if part.key not in _HEAP or part.nbytes is None]
+    rest = less(cached, sum(part.nbytes or 0 for part in fixed))
+    if rest is None:
+        return tuple(others)
+    return (*fixed, Term("cached", "rest", "heap and Python", rest, _TOGETHER), *others)
 
 
 def _resident() -> Mapping[str, int]:
@@ -110,10 +143,13 @@ def _machine() -> tuple[int, int] | None:
         return None
 
 
-def _parts(cached: int | None, handed: Handed, resident: Mapping[str, int]) -> Sequence[Term]:
-    """Split what is resident besides tensors; the parts add up to ``cached``."""
-    if cached is None or handed.allocated is None:
-        return ()
+def _split(
+    cached: int, handed: Handed, resident: Mapping[str, int], heap: tuple[int, int] | None
+) -> Sequence[Term]:
+    """Split what is resident besides tensors; the parts add up to ``cached``.
+
+    The heap's and the last may be negative: see :func:`fitted`.
+    """
     parts = []
     if "RssFile" in resident:
         text = "pages of files: the code of libraries, weights loaded with mmap"
@@ -122,15 +158,14 @@ def _parts(cached: int | None, handed: Handed, resident: Mapping[str, int]) -> S
         text = "shared with other processes: tensors of data loader workers, share_memory_()"
         parts.append(Term("cached", "shared", "shared memory", resident["RssShmem"], text))
     parts.append(Term("cached", "kernels", "in-kernel caches", handed.kernels, _kernels(handed)))
-    heap = heap_now()
     if heap is not None:
         text = "in use besides: NumPy, large Python objects, what oneDNN keeps"
-        other = heap[0] - handed.allocated - (handed.kernels or 0)
+        other = heap[0] - (handed.allocated or 0) - (handed.kernels or 0)
         parts.append(Term("cached", "heap", "other heap", other, text))
         text = "free in the C heap: kept by malloc for the next request"
         parts.append(Term("cached", "free", "free heap", heap[1], text))
     known = sum(part.nbytes or 0 for part in parts)
-    text = "Python objects, stacks; negative where memory was allocated and never touched"
+    text = "Python objects, stacks; less what was allocated and never touched"
     parts.append(Term("cached", "rest", "Python and the rest", cached - known, text))
     return parts
 

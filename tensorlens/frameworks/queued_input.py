@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing.process
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tensorlens.frameworks.host_ledger import fitted
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
 from tensorlens.frameworks.living import living
 from tensorlens.records.ledger import Ledger, Term
@@ -25,6 +26,7 @@ _BUFFERS = (
     "what the buffers of tf.data's iterators hold, as tf.data counts it: elements that share their"
     " memory count each"
 )
+_FILLED = "more than there was beside tensors when the rest was read"
 _ARRAYS = "batches in the future_queue of a Keras PyDataset: NumPy's arrays in the C heap"
 
 
@@ -58,7 +60,11 @@ def _workers(ledger: Ledger) -> Ledger:
     if not parts:
         return ledger
     reason = next((part.missing for part in parts if part.nbytes is None), "")
-    return _with(ledger, "other", _sum(part.nbytes for part in parts), _WORKERS, reason)
+    nbytes = _sum(part.nbytes for part in parts)
+    if nbytes is not None and ledger.other is not None and nbytes > ledger.other:
+        reason = f"the workers have {format_bytes(nbytes)} now: {_FILLED}"
+        nbytes = None
+    return _with(ledger, "other", nbytes, _WORKERS, reason)
 
 
 def _buffers(ledger: Ledger) -> Ledger:
@@ -97,20 +103,25 @@ def _arrays(ledger: Ledger) -> Ledger:
         return ledger
     nbytes = _sum(queue.nbytes for queue in queues)
     reason = next((queue.missing.get("nbytes", "") for queue in queues if queue.nbytes is None), "")
-    return _less_heap(_with(ledger, "cached", nbytes, _ARRAYS, reason), nbytes)
+    if nbytes is not None:
+        parts = fitted(_less_heap(ledger.parts, nbytes), ledger.cached - nbytes)
+        if any(term.of == "cached" for term in parts):
+            return _with(replace(ledger, parts=parts), "cached", nbytes, _ARRAYS, reason)
+        reason = f"the queue has {format_bytes(nbytes)} now: {_FILLED}"
+        nbytes = None
+    return _with(ledger, "cached", nbytes, _ARRAYS, reason)
 
 
-def _less_heap(ledger: Ledger, nbytes: int | None) -> Ledger:
-    """Take from the rest of the C heap what is now a term of its own: they add up to cached."""
-    keys = [term.key for term in ledger.parts if term.of == "cached"]
+def _less_heap(parts: Sequence[Term], nbytes: int) -> Sequence[Term]:
+    """Take from the rest of the C heap what is to be a term of its own: they add up to cached."""
+    keys = [term.key for term in parts if term.of == "cached" and term.nbytes is not None]
     rest = next((key for key in ("heap", "rest") if key in keys), None)
-    parts = []
-    for term in ledger.parts:
-        if term.of == "cached" and term.key == rest and term.nbytes is not None:
-            parts.append(replace(term, nbytes=term.nbytes - (nbytes or 0)))
-        else:
-            parts.append(term)
-    return replace(ledger, parts=tuple(parts))
+    return [
+        replace(term, nbytes=(term.nbytes or 0) - nbytes)
+        if term.of == "cached" and term.key == rest
+        else term
+        for term in parts
+    ]
 
 
 def _with(ledger: Ledger, figure: str, nbytes: int | None, text: str, reason: str) -> Ledger:

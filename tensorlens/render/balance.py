@@ -156,7 +156,8 @@ def place(line: SourceLine, *, function: bool = False) -> str:
 def _free(ledger: Ledger) -> int | None:
     if ledger.driver_total is None or ledger.driver_used is None:
         return None
-    return ledger.driver_total - ledger.driver_used
+    # Metal may give more than it recommends
+    return max(0, ledger.driver_total - ledger.driver_used)
 
 
 def _unnamed(ledger: Ledger) -> str:

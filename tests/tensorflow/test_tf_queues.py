@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
+from tests.ledger_terms import check_ledger
 
 AUTOTUNE = tf.data.AUTOTUNE
 ROWS, COLUMNS, CLASSES = 8, 60, 10
@@ -386,6 +387,27 @@ def test_arrays_in_a_queue_are_a_term_of_the_heap(model):
     assert ("cached", 5 * BYTES) in queued(ledger)
     parts = [term.nbytes or 0 for term in ledger.parts if term.of == "cached"]
     assert sum(parts) == ledger.cached
+
+
+class Large(Batches):
+    """Batches of many pages, which are allocated at once and touched later."""
+
+    def __getitem__(self, number):
+        inputs, targets = super().__getitem__(number)
+        self.scratch = np.empty((64, 1 << 20), np.float32)
+        return inputs, targets
+
+
+def test_no_term_is_negative_while_a_queue_fills(model):
+    dataset = Large(workers=2, max_queue_size=8)
+    reporter = tensorlens.MemReporter()
+    ledgers = []
+    take = lambda step, logs: ledgers.append(reporter.snapshot().ledger["cpu"])  # noqa: E731
+    looking = keras.callbacks.LambdaCallback(on_train_batch_begin=take, on_train_batch_end=take)
+    model.fit(dataset, epochs=1, steps_per_epoch=8, verbose=0, callbacks=[looking])
+    assert len(ledgers) == 16
+    for ledger in ledgers:
+        check_ledger(ledger)
 
 
 class Failing(Batches):

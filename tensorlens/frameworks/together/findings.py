@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from tensorlens.frameworks.balance import balanced, less
 from tensorlens.frameworks.base import Findings
+from tensorlens.frameworks.host_ledger import REASONS, fitted
 from tensorlens.records.joining import joined
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
@@ -98,43 +100,33 @@ def _joined_ledger(own: Sequence[Owned]) -> Ledger:
     is_host = first.device == "cpu"
     missing = {key: reason for each in ledgers for key, reason in each.missing.items()}
     allocated = _total(own, "allocated", missing)
-    unnamed = _total(own, "unnamed", missing)
     # the process has one resident set, and each framework a pool of its own on a device
     reserved = _known(ledgers, "reserved") if is_host else _total(own, "reserved", missing)
     used, total = _known(ledgers, "driver_used"), _known(ledgers, "driver_total")
-    cached = _less(reserved, allocated)
-    other = _less(used, reserved)
+    known = {"reserved": reserved, "driver_used": used, "driver_total": total}
+    for name in ("unnamed", "cached", "other"):
+        missing.pop(name, None)
+    for name, figure in known.items():
+        if figure is not None:
+            missing.pop(name, None)
     blocks = sorted((block for each in ledgers for block in each.blocks), key=lambda b: -b.nbytes)
-    figures = {
-        "allocated": allocated,
-        "unnamed": unnamed,
-        "reserved": reserved,
-        "cached": cached,
-        "other": other,
-        "driver_used": used,
-        "driver_total": total,
-    }
-    unknown = {name for name, value in figures.items() if value is None}
-    for name, terms in (("cached", ("allocated", "reserved")), ("other", ("reserved",))):
-        if name in unknown:
-            reasons = (missing[term] for term in terms if term in unknown and term in missing)
-            missing.setdefault(name, next(reasons, "not all of its terms are known"))
-    return Ledger(
-        device=first.device,
-        source=" and ".join(dict.fromkeys(each.source for each in ledgers)),
-        precision="; ".join(dict.fromkeys(each.precision for each in ledgers)),
+    cached = less(reserved, allocated)
+    return balanced(
+        first.device,
+        " and ".join(dict.fromkeys(each.source for each in ledgers)),
+        "; ".join(dict.fromkeys(each.precision for each in ledgers)),
         named=sum(each.named for each in ledgers),
-        **figures,
-        parts=tuple(_host_parts(ledgers, cached) if is_host else _device_parts(own)),
+        allocated=allocated,
+        reserved=reserved,
+        driver_used=used,
+        driver_total=total,
+        missing=missing,
+        reasons=REASONS if is_host else {},
+        parts=fitted(_host_parts(ledgers, cached), cached) if is_host else _device_parts(own),
         explanations={**ledgers[-1].explanations, **first.explanations},
-        missing={key: reason for key, reason in missing.items() if not _is_known(key, figures)},
         blocks=tuple(blocks),
         block_count=sum(each.block_count for each in ledgers),
     )
-
-
-def _is_known(key: str, figures: dict[str, int | None]) -> bool:
-    return figures.get(key) is not None
 
 
 def _total(own: Sequence[Owned], field: str, missing: dict[str, str]) -> int | None:
@@ -153,10 +145,6 @@ def _total(own: Sequence[Owned], field: str, missing: dict[str, str]) -> int | N
 def _known(ledgers: Iterable[Ledger], field: str) -> int | None:
     values = (getattr(ledger, field) for ledger in ledgers)
     return next((value for value in values if value is not None), None)
-
-
-def _less(total: int | None, part: int | None) -> int | None:
-    return None if total is None or part is None else total - part
 
 
 def _host_parts(ledgers: Sequence[Ledger], cached: int | None) -> list[Term]:

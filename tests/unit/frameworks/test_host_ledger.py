@@ -1,10 +1,20 @@
 """The ledger of host memory, from figures that the system is made to give."""
 
+import itertools
+import threading
+from types import SimpleNamespace
+
 import pytest
 
 import tensorlens.frameworks.host_ledger as hosts
+import tensorlens.frameworks.keras.queues as keras_queues
+import tensorlens.frameworks.queued_input as queued_input
+from tensorlens.frameworks.balance import balanced
 from tensorlens.frameworks.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.keras.kinds import Never
+from tensorlens.records.ledger import Term
 from tensorlens.render.balance import unknown
+from tests.ledger_terms import check_ledger
 
 RESIDENT = {"VmRSS": 10_000, "RssFile": 3_000, "RssShmem": 500}
 
@@ -61,3 +71,85 @@ def test_without_an_allocators_figure_there_are_no_parts():
     assert ledger.parts == ()
     assert ledger.missing["cached"] == "nothing counts"
     assert "kernels" not in ledger.missing
+
+
+SIZES = (0, 1, 900, 5_000, 1 << 40)
+
+
+@pytest.mark.parametrize("named", SIZES[1:])
+def test_no_remainder_is_negative_on_any_device(named):
+    for figures in itertools.product((None, *SIZES), repeat=4):
+        names = ("allocated", "reserved", "driver_used", "driver_total")
+        known = dict(zip(names, figures, strict=True))
+        missing = {name: "not told" for name, nbytes in known.items() if nbytes is None}
+        parts = (Term("other", "context", "context", (known["driver_used"] or 0) - 900, ""),)
+        given = {"named": named, **known, "missing": missing, "parts": parts, "explanations": {}}
+        check_ledger(balanced("cuda:0", "an allocator", "exact bytes", **given))
+
+
+@pytest.mark.parametrize("allocated", SIZES)
+@pytest.mark.parametrize("resident", SIZES)
+@pytest.mark.parametrize("heap", SIZES)
+def test_no_term_is_negative_whatever_was_read(monkeypatch, allocated, resident, heap):
+    for named, files, free, used, kernels in itertools.product(SIZES, repeat=5):
+        status = {"VmRSS": resident, "RssFile": files, "RssShmem": 1}
+        monkeypatch.setattr(hosts, "_resident", lambda status=status: status)
+        monkeypatch.setattr(hosts, "_machine", lambda used=used: (used, 1 << 41))
+        monkeypatch.setattr(hosts, "heap_now", lambda free=free: (heap, free))
+        check_ledger(host_ledger(handed(named=named, allocated=allocated, kernels=kernels)))
+
+
+def test_memory_that_was_never_touched_is_not_taken_from_what_else_is_resident(monkeypatch):
+    # 9,000 of the heap are in use, 1,000 of them by tensors, and 5,500 anonymous pages resident
+    monkeypatch.setattr(hosts, "heap_now", lambda: (9_000, 700))
+    ledger = host_ledger(handed())
+    assert parts(ledger) == {"files": 3_000, "shared": 500, "kernels": None, "rest": 5_500}
+    (rest,) = (term for term in ledger.parts if term.key == "rest")
+    assert rest.label == "heap and Python"
+    assert "not touched yet" in rest.explanation
+
+
+def test_tensors_larger_than_the_resident_set_leave_the_remainder_unknown(monkeypatch):
+    ledger = host_ledger(handed(allocated=10_001))
+    assert (ledger.reserved, ledger.cached, ledger.parts) == (10_000, None, ())
+    assert unknown({"": ledger})[0].startswith("n/a: cached: more is allocated than is resident")
+
+
+def test_figures_that_do_not_fit_are_read_again(monkeypatch):
+    readings = iter([(90_000, 0), (5_000, 700)])
+    monkeypatch.setattr(hosts, "heap_now", lambda: next(readings))
+    assert parts(host_ledger(handed()))["heap"] == 4_000
+
+
+def test_pages_of_files_are_in_use(monkeypatch):
+    # a machine with nothing but this process and weights that it maps: 7,000 are not of files
+    monkeypatch.setattr(hosts, "_machine", lambda: (7_000, 64_000))
+    ledger = host_ledger(handed())
+    assert (ledger.driver_used, ledger.reserved, ledger.other) == (10_000, 10_000, 0)
+
+
+@pytest.mark.parametrize("queue", [3_000, 4_000, 4_001, 5_500, 5_501, 9_000, 9_001, 1 << 40])
+def test_a_queue_that_fills_while_it_is_read_makes_no_term_negative(monkeypatch, queue):
+    ledger = with_queued_arrays(monkeypatch, host_ledger(handed()), queue)
+    check_ledger(ledger)
+    (term,) = (term for term in ledger.parts if term.key == "queued")
+    # heap, free heap and rest have 5,500 together
+    assert term.nbytes == (queue if queue <= 5_500 else None)
+
+
+def with_queued_arrays(monkeypatch, ledger, nbytes):
+    """Return a ledger with the queue of a Keras PyDataset that holds so many bytes."""
+
+    class Enqueuer:
+        def __init__(self):
+            self.running = True
+
+    def imported(module, name):
+        return Enqueuer if name == "PyDatasetEnqueuer" else Never
+
+    queue = SimpleNamespace(nbytes=nbytes, missing={})
+    monkeypatch.setattr(keras_queues, "look_at_enqueuer", lambda item: queue)
+    monkeypatch.setattr(queued_input, "living", lambda kind: [Enqueuer()])
+    monkeypatch.setattr(queued_input, "imported", imported)
+    monkeypatch.setattr(threading, "enumerate", lambda: [SimpleNamespace(name="Worker_0")])
+    return queued_input.with_queued_input({"cpu": ledger})["cpu"]

@@ -128,7 +128,7 @@ class TestCensus:
         assert (ledger.allocated, ledger.unnamed, ledger.cached) == (None, None, None)
         assert (ledger.named, ledger.reserved, ledger.other) == (120, 1000, 3000)
         assert ledger.missing["allocated"] == ledger.missing["unnamed"] == "two: no compiler"
-        assert ledger.missing["cached"] == "no compiler"
+        assert ledger.missing["cached"] == "two: no compiler"
 
     def test_one_that_is_not_counted_and_has_no_tensors_leaves_the_other_as_it_is(self):
         own = host_ledger("one's", 100, 90)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tensorlens.frameworks.balance import balanced
 from tensorlens.frameworks.tensorflow import context, counters
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
@@ -34,25 +35,17 @@ def _ledger(device: str, table: TensorTable) -> Ledger:
     theirs = f"{'GPU' if device.startswith('cuda') else device.partition(':')[0].upper()}"
     info = context.memory_info(f"{theirs}:{device.partition(':')[2]}", reset=False)
     allocated = None if info is None else info[0]
-    names = ("reserved", "cached", "other", "driver_used", "driver_total")
-    missing = dict.fromkeys(names, _UNKNOWN)
+    missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), _UNKNOWN)
     if allocated is None:
-        reason = "TensorFlow keeps no figures of this device"
-        missing.update(dict.fromkeys(("allocated", "unnamed"), reason))
+        missing["allocated"] = "TensorFlow keeps no figures of this device"
     rounding = Term("named", "rounding", "rounding of chunks", named - exact, _ROUNDING)
-    return Ledger(
-        device=device,
-        source="TensorFlow BFC allocator",
-        precision=f"chunks of the allocator, multiples of {UNIT} B",
-        allocated=allocated,
+    return balanced(
+        device,
+        "TensorFlow BFC allocator",
+        f"chunks of the allocator, multiples of {UNIT} B",
         named=named,
-        unnamed=None if allocated is None else allocated - named,
-        reserved=None,
-        cached=None,
-        other=None,
-        driver_used=None,
-        driver_total=None,
+        allocated=allocated,
+        missing=missing,
         parts=(rounding,) if sizes else (),
         explanations=_EXPLANATIONS,
-        missing=missing,
     )

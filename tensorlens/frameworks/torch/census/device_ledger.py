@@ -12,6 +12,7 @@ from typing import Any
 
 import torch as _torch
 
+from tensorlens.frameworks.balance import balanced, less
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.torch import accelerators
 from tensorlens.frameworks.torch.census import driver_memory
@@ -133,18 +134,6 @@ class _Figures:
         for name in names:
             self.missing.setdefault(name, reason)
 
-    def difference(self, name: str, total: str, part: str, why_negative: str) -> int | None:
-        """Return ``total - part``, or None and the reason where it cannot be had."""
-        whole, piece = getattr(self, total), getattr(self, part)
-        if whole is None or piece is None:
-            unknown = total if whole is None else part
-            self.lacks(self.missing.get(unknown, f"{unknown} is not known"), name)
-            return None
-        if whole < piece:
-            self.lacks(why_negative, name)
-            return None
-        return int(whole - piece)
-
 
 class _Device:
     """One accelerator, about to be asked."""
@@ -255,36 +244,19 @@ class _Device:
     def _balanced(self) -> Ledger:
         seen = self._seen
         source, precision = self._described()
-        unnamed = seen.difference(
-            *("unnamed", "allocated", "named"),
-            "the tensors have more bytes than the allocator has handed out: some are not its own, "
-            "or were freed meanwhile",
-        )
-        cached = seen.difference(
-            *("cached", "reserved", "allocated"),
-            "the allocator tells more bytes handed out than it holds",
-        )
-        other = seen.difference(
-            *("other", "driver_used", "reserved"),
-            "the driver tells less in use than the allocator holds: it was given back meanwhile, "
-            "or is managed memory that is not on the device now",
-        )
-        self._add_process(other)
-        return Ledger(
-            device=self._name,
-            source=source,
-            precision=precision,
-            allocated=seen.allocated,
+        self._add_process()
+        return balanced(
+            self._name,
+            source,
+            precision,
             named=seen.named,
-            unnamed=unnamed,
+            allocated=seen.allocated,
             reserved=seen.reserved,
-            cached=cached,
-            other=other,
             driver_used=seen.driver_used,
             driver_total=seen.driver_total,
-            parts=tuple(seen.parts),
-            explanations=explanations(self._kind, seen.no_blocks),
             missing=seen.missing,
+            parts=seen.parts,
+            explanations=explanations(self._kind, seen.no_blocks),
             blocks=seen.blocks,
             block_count=seen.block_count,
         )
@@ -296,9 +268,10 @@ class _Device:
             return f"allocator of {self._kind}", "as that allocator counts, if it does"
         return counter.source, counter.precision
 
-    def _add_process(self, other: int | None) -> None:
+    def _add_process(self) -> None:
         """Split ``other`` between this process and everything else."""
         seen = self._seen
+        other = less(seen.driver_used, seen.reserved)
         if self._kind != "cuda" or other is None or seen.reserved is None:
             return
         context: int | None = None
