@@ -20,6 +20,7 @@ from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program import Program, plain
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.frameworks.model_modules import library_model_module
 from tensorlens.lines.exits import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.records.lines import LineReport
@@ -220,7 +221,9 @@ class Session:
             self._write(replace(report, process=process), self.output)
         if process is None:
             self._tell_of_targets()
-            if not report.functions:
+            if report.functions:
+                self._tell_of_library()
+            else:
                 self._tell_of_nothing(f", so {self.output.typed} was not written")
 
     def _write(self, report: LineReport, output: Output) -> None:
@@ -253,6 +256,7 @@ class Session:
             if self.recorded is None or self.instrument.targets:
                 self._tell_of_nothing("")
             return
+        self._tell_of_library()
         name = f"{Path(self.program.name).stem}.json"
         say(f"to keep these figures: {self._again('-o', name)}")
 
@@ -272,6 +276,13 @@ class Session:
                 count = len(inside)
                 functions = "its function was" if count == 1 else f"its {count} functions were"
                 say(f"-p {target.typed}: {functions} never called")
+
+    def _tell_of_library(self) -> None:
+        """Point to the model's own lines where they are in a library, which -p can profile."""
+        name = library_model_module()
+        filename = getattr(sys.modules.get(name or ""), "__file__", None)
+        if filename and not any(target.covers(filename) for target in self.instrument.targets):
+            say(f"the model's own lines are in {name}: {self._again('-p', str(name))}")
 
     def _tell_of_nothing(self, consequence: str) -> None:
         text = f"nothing was profiled{consequence}"

@@ -9,7 +9,8 @@ import sysconfig
 from pathlib import Path
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_FRAMEWORKS = ("torch", "tensorflow", "keras")
+FRAMEWORKS = ("torch", "tensorflow", "keras")
+"""Packages of the frameworks themselves."""
 
 
 def foreign_folders() -> list[str]:
@@ -20,7 +21,7 @@ def foreign_folders() -> list[str]:
     """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = [sysconfig.get_path(name) for name in names]
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORKS]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
     folders += [str(Path(file).parent) for file in (os.__file__, *files) if file]
     folders.append(str(Path(__file__).parents[1]))
     both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
@@ -29,7 +30,7 @@ def foreign_folders() -> list[str]:
 
 def is_foreign(filename: str) -> bool:
     """Tell whether a file is not the user's."""
-    folders = _folders(tuple(name in sys.modules for name in _FRAMEWORKS))
+    folders = _folders(tuple(name in sys.modules for name in FRAMEWORKS))
     return filename.startswith(folders) or any(part in filename for part in _INSTALLED)
 
 

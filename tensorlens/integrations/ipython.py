@@ -140,7 +140,7 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
             )
         namespace = self.shell.user_ns if local_ns is None else local_ns
         try:
-            profiler = self._profiler(wishes, namespace)
+            profiler = LineProfiler(devices=wishes.devices)
         except TensorlensError as error:
             raise UsageError(str(error)) from None
         code = self._prepared(profiler, wishes, cell or statement, cell is not None, namespace)
@@ -153,20 +153,27 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
             report = self._deliver(profiler, wishes)
         return profiler, report
 
-    def _profiler(self, wishes: _Wishes, namespace: Any) -> LineProfiler:
-        profiler = LineProfiler(devices=wishes.devices)
-        for text in wishes.functions:
+    def _add_functions(
+        self, profiler: LineProfiler, texts: list[str], code: types.CodeType, namespace: Any
+    ) -> None:
+        """Add what the code itself defines by that name, else what the namespace has."""
+        defined = {each.co_qualname: each for each in _functions_in(code)}
+        for text in texts:
+            if text in defined:
+                profiler.add_function(_stand_in(defined[text]))
+                continue
             try:
-                function = eval(text, self.shell.user_global_ns, namespace)
+                profiler.add_function(eval(text, self.shell.user_global_ns, namespace))
             except Exception as error:
-                raise UsageError(f"-f {text}: {type(error).__name__}: {error}") from None
-            profiler.add_function(function)
-        return profiler
+                reason = str(error)
+                if not isinstance(error, TensorlensError):
+                    reason = f"-f {text}: {type(error).__name__}: {error}"
+                raise UsageError(reason) from None
 
     def _prepared(
         self, profiler: LineProfiler, wishes: _Wishes, source: str, is_cell: bool, namespace: Any
     ) -> types.CodeType:
-        """Return the code to run; with no function named, its own lines are to be profiled."""
+        """Return the code to run, its own lines profiled where no function was named."""
         __tracebackhide__ = True
         transformed = self.shell.transform_cell(source)
         # execution_count is that of the next cell already in some versions of IPython
@@ -183,7 +190,9 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
             self._show_the_last(tree, namespace)
         with _syntax_in_one_line():
             code: types.CodeType = self.shell.compile(tree, filename, "exec")
-        if not wishes.functions:
+        if wishes.functions:
+            self._add_functions(profiler, wishes.functions, code, namespace)
+        else:
             lines = source.strip("\n").splitlines()
             if len(lines) != len(transformed.splitlines()):
                 lines = transformed.splitlines()
@@ -219,12 +228,16 @@ def _gpu(text: str) -> Any:
 
 def _add_cell(profiler: LineProfiler, cell: types.CodeType, lines: list[str]) -> None:
     for code in (cell, *_functions_in(cell)):
-        closure = tuple(types.CellType() for _ in code.co_freevars)
-        stand_in = types.FunctionType(code, {"__name__": "__main__"}, None, None, closure)
-        entry = profiler.add_function(stand_in)
+        entry = profiler.add_function(_stand_in(code))
         if code is cell:
             entry.name = entry.qualname = "cell"
             entry.first_line, entry.source, entry.source_note = 1, tuple(lines), None
+
+
+def _stand_in(code: types.CodeType) -> types.FunctionType:
+    """Return a function with this code, for the profiler to know it by."""
+    closure = tuple(types.CellType() for _ in code.co_freevars)
+    return types.FunctionType(code, {"__name__": "__main__"}, None, None, closure)
 
 
 def _functions_in(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -120,6 +120,33 @@ def test_a_cell_with_f_shows_that_function_only(shell):
     assert "cell  " not in text
 
 
+@pytest.mark.parametrize("magic", ["tlrun", "mlrun"])
+def test_functions_that_the_cell_defines_are_profiled_by_name(shell, magic):
+    # `grow` is defined before the cell too: the cell's own is what runs
+    cell = """
+class Block:
+    def forward(self, value):
+        return grow(value) * 2
+
+def grow(value):
+    return value + 40
+
+print(Block().forward(1))
+"""
+    text, result = run(shell, f"%%{magic} -f grow -f Block.forward{cell}")
+    assert result.success and "82" in text.split()
+    titles = re.findall(r"^(\S+)  \S+  (?:1 call|never called)", text, re.M)
+    assert titles == ["grow", "Block.forward"]
+    assert re.search(r"^ +6 +1 .*return value \+ 40$", text, re.M)
+    assert "never called" not in text
+
+
+def test_a_name_that_the_cell_only_assigns_is_refused_in_one_line(shell):
+    text, _ = run(shell, "%%tlrun -f bound\nbound = Net().forward\nprint('ran')")
+    assert "-f bound: NameError: name 'bound' is not defined" in text
+    assert "ran" not in text.split()
+
+
 def test_quotes_and_dashes_in_a_statement_are_its_own(shell):
     run(shell, """%tlrun -q -f grow z = grow(-1) - len("a -f b  c")""")
     assert shell.user_ns["z"] == 0 - 9
