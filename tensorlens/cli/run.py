@@ -272,7 +272,7 @@ class Session:
                     f"-p {target.typed}: no function of it was defined; put the lines into one, or"
                     " into a block: with tensorlens.profile:"
                 )
-            elif not any(entry.ran or entry.was_read for entry in inside):
+            elif not any(entry.ran or entry.was_read or entry.is_cleared for entry in inside):
                 count = len(inside)
                 functions = "its function was" if count == 1 else f"its {count} functions were"
                 say(f"-p {target.typed}: {functions} never called")
@@ -286,7 +286,9 @@ class Session:
 
     def _tell_of_nothing(self, consequence: str) -> None:
         text = f"nothing was profiled{consequence}"
-        if not self.instrument.targets:
+        if any(entry.is_cleared for entry in profile.profiler.functions):
+            text = f"nothing was profiled since the figures were cleared{consequence}"
+        elif not self.instrument.targets:
             spec = self.program.spec
             in_folder = spec is not None and spec.name == "__main__"
             what = (self.program.filename if in_folder else None) or self.program.name

@@ -39,6 +39,8 @@ class TracedFigures:
     """Line number to what the gradients of these nodes took."""
     whole: NodeFigures
     """The same of all nodes of these graphs, whoever made them."""
+    growth: int
+    """By how much the device grew from the first call's start to the last one's end."""
     compiler: Literal["XLA"] | None
     """What compiled these graphs, so that they have no nodes when they run."""
     notes: tuple[str, ...]

@@ -32,7 +32,10 @@ WIDTH = 3
 class Cell:
     """The running figures of one line on one device, in bytes."""
 
-    __slots__ = ("allocated", "net", "net_first", "net_max", "peak", "reserved", "unread")
+    __slots__ = (
+        "allocated", "first", "last", "net", "net_first", "net_max", "peak", "reserved", "rise",
+        "unread",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.allocated = UNKNOWN
@@ -41,6 +44,12 @@ class Cell:
         self.net = 0
         self.net_max: int | None = None
         self.net_first: int | None = None
+        self.rise = 0
+        """How far the highest peak is above the start of its hit."""
+        self.first = 0
+        """What was handed out when the first hit began."""
+        self.last = 0
+        """What was handed out when the last hit ended."""
         self.unread = False
         """A read failed at a start or an end: the sum of nets is not known."""
 
@@ -83,12 +92,14 @@ class Switch:
 class Account:
     """All that was seen of one code object, for one profiler."""
 
-    __slots__ = ("calls", "code", "failure", "graphs", "lines", "switch", "traced")
+    __slots__ = ("calls", "cleared", "code", "failure", "graphs", "lines", "switch", "traced")
 
     def __init__(self, code: CodeType, switch: Switch) -> None:
         self.code = code
         self.switch = switch
         self.calls = 0
+        self.cleared = False
+        """There were figures, and they were cleared."""
         self.lines: dict[int, LineStats] = {}
         self.failure: str | None = None
         """What went wrong inside tensorlens, or who cut in, while it was being filled."""
@@ -97,9 +108,15 @@ class Account:
         self.graphs: TracedCode | None = None
         """What follows the graphs that have nodes of it, where there are any."""
 
+    @property
+    def ran(self) -> bool:
+        """Whether its code was called, or a graph that it is part of."""
+        return bool(self.calls) or (self.graphs is not None and self.graphs.figures() is not None)
+
     def clear(self) -> None:
         """Start afresh; activations in flight go on into the fresh figures."""
-        self.calls = 0
+        self.cleared = self.cleared or self.ran or bool(self.traced)
+        self.calls = self.traced = 0
         self.lines = {}
         self.failure = None
         if self.graphs is not None:
@@ -187,8 +204,12 @@ class Activation:
                     allocated = figures[at]
                     if allocated > cell.allocated:
                         cell.allocated = allocated
-                    if figures[at + 1] > cell.peak:
-                        cell.peak = figures[at + 1]
+                    peak = figures[at + 1]
+                    if peak >= cell.peak:
+                        rise = peak - start[at]
+                        if peak > cell.peak or rise > cell.rise:
+                            cell.rise = rise
+                        cell.peak = peak
                     if figures[at + 2] > cell.reserved:
                         cell.reserved = figures[at + 2]
                     net = allocated - start[at]
@@ -196,8 +217,10 @@ class Activation:
                         cell.net += net
                         if allocated < 0 or start[at] < 0:
                             cell.unread = True
+                    cell.last = allocated
                     if cell.net_max is None:
                         cell.net_max = cell.net_first = net
+                        cell.first = start[at]
                     elif net > cell.net_max:
                         cell.net_max = net
                     at += WIDTH

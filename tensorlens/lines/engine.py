@@ -171,6 +171,7 @@ class Engine:
         self.threads.forget_others()
         for account in self.watched.all():
             account.clear()
+            account.cleared = False
 
 
 def is_inside_a_wrapper(frame: FrameType | None) -> bool:

@@ -41,13 +41,19 @@ class ProfiledFunction:
     @property
     def ran(self) -> bool:
         """Whether it was called, or a graph that it is part of."""
-        graphs = self.account.graphs
-        return bool(self.account.calls) or (graphs is not None and graphs.figures() is not None)
+        return self.account.ran
 
     @property
     def was_read(self) -> bool:
         """Whether a compiler read it or it ran to build a graph."""
         return self.compiled_into or bool(self.account.traced)
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether it has figures no more that somebody saw or did not want."""
+        account = self.account
+        fresh = self.ran or self.was_read or account.lines or account.failure
+        return account.cleared and not fresh
 
 
 def innermost(function: Any) -> Any:

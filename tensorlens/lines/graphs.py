@@ -12,7 +12,7 @@ COMPILED = "compiled by {}: its lines do not run"
 def graph_table(function: ProfiledFunction, figures: TracedFigures) -> FunctionLines:
     """Return the table of the graphs that have nodes of a function's lines."""
     source = dict(enumerate(function.source, function.first_line))
-    whole = {figures.device: _memory(figures.whole)}
+    whole = {figures.device: _memory(figures.whole, figures.growth)}
     notes = list(figures.notes)
     if figures.compiler is not None:
         first = function.first_line
@@ -45,14 +45,15 @@ def _line(number: int, source: str, figures: TracedFigures) -> Line:
         return Line(number, source)
     hits = max(each.hits for each in (forward, backward) if each is not None)
     has_gradients = bool(figures.backward)
-    memory = _memory(forward or _NOTHING, backward or (_NOTHING if has_gradients else None))
+    gradients = backward or (_NOTHING if has_gradients else None)
+    memory = _memory(forward or _NOTHING, figures.growth, gradients)
     return Line(number, source, hits, memory={figures.device: memory})
 
 
 _NOTHING = NodeFigures(0, 0, 0, 0, 0, 0)
 
 
-def _memory(forward: NodeFigures, backward: NodeFigures | None = None) -> LineMemory:
+def _memory(forward: NodeFigures, grown: int, backward: NodeFigures | None = None) -> LineMemory:
     return LineMemory(
         allocated=forward.allocated,
         peak=forward.peak,
@@ -61,4 +62,5 @@ def _memory(forward: NodeFigures, backward: NodeFigures | None = None) -> LineMe
         net_max=forward.net_max,
         net_first=forward.net_first,
         backward=None if backward is None else backward.allocated,
+        growth=max(0, min(forward.net, grown)),
     )

@@ -80,7 +80,7 @@ class DecoratorProfiler(LineProfiler):
         for entry in self.functions:
             options = self._options.get(id(entry), Options())
             ran = entry.ran or (entry.was_read and not process)
-            if ran or not (options.every or options.if_called or process):
+            if ran or not (options.every or options.if_called or process or entry.is_cleared):
                 pending.append(entry)
         return pending
 

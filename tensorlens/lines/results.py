@@ -18,6 +18,7 @@ ByLine = Mapping[str, Mapping[tuple[str, int], int]]
 
 _RECORDINGS = "tensorlens.capture.record"
 NEVER_CALLED = "never called"
+CLEARED = "not called since the figures were cleared"
 COMPILED_INTO = "compiled into a larger graph by torch.compile: its lines were compiled away"
 
 
@@ -151,7 +152,10 @@ def _note(function: ProfiledFunction, account: Account) -> str | None:
         times = "once" if account.traced == 1 else f"{account.traced} times"
         notes.append(f"it ran {times} to build graphs, and none was seen to run")
     if not account.calls and not account.lines and not function.was_read:
-        notes.append(NEVER_CALLED)
+        if not account.cleared:
+            notes.append(NEVER_CALLED)
+        elif not account.failure:
+            notes.append(CLEARED)
     if function.source_note:
         notes.append(function.source_note)
     if account.failure:
@@ -191,6 +195,8 @@ def _memory(cell: Cell) -> LineMemory:
         net=None if unread else cell.net,
         net_max=None if unread else cell.net_max,
         net_first=None if unread else cell.net_first,
+        rise=None if unread or cell.peak < 0 else cell.rise,
+        growth=None if unread else max(0, min(cell.net, cell.last - cell.first)),
     )
 
 

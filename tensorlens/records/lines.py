@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "tensorlens.lines"
 VERSION = 1
+_OPTIONAL = ("backward", "rise", "growth")
+"""Figures that a file leaves out where there are none, as files of before them do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,12 @@ class LineMemory:
     """Bytes handed out in backward while the nodes ran that the line made, called lines aside:
     each byte goes to one line. Of the recording that was on, else of the last one; None where
     there was none."""
+    rise: int | None = field(default=None, compare=False)
+    """How far ``peak`` is above what was handed out when that hit began; 0 where the line only ran
+    while others' blocks were there."""
+    growth: int | None = field(default=None, compare=False)
+    """What of ``net`` can have stayed: from the first hit's start to the last one's end the device
+    grew by no less. The rest was given back elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +154,9 @@ class LineReport:
         for function in data["functions"]:
             for line in function["lines"]:
                 for memory in line["memory"].values():
-                    # as it was before there were recordings
-                    if memory["backward"] is None:
-                        del memory["backward"]
+                    for name in _OPTIONAL:
+                        if memory[name] is None:
+                            del memory[name]
             if function["execution"] == "lines":
                 del function["execution"], function["whole"]
         return data

@@ -35,9 +35,9 @@ class Entry:
     devices: tuple[str, ...]
     memory: LineMemory
     highest_peak: bool
-    """It holds the highest peak of the device in this function."""
+    """It rose to the highest peak of the device in this function."""
     largest_growth: bool
-    """It holds the largest ``net`` of the device in this function."""
+    """Of its ``net`` the most can have stayed on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +225,25 @@ def _is_unknown(memory: LineMemory) -> bool:
 
 
 def _marked_lines(lines: Mapping[int, LineMemory]) -> tuple[int | None, int | None]:
-    """Return the first line with the highest peak, and the first with the largest growth."""
-    peaks = {index: memory.peak for index, memory in lines.items() if memory.peak is not None}
-    nets = {index: memory.net for index, memory in lines.items() if memory.net}
-    growth = max(nets, key=lambda index: nets[index], default=None)
-    if growth is not None and nets[growth] < 0:
-        growth = None
-    return max(peaks, key=lambda index: peaks[index], default=None), growth
+    """Return the first line that rose to the highest peak, and the first that grew most.
+
+    A line that runs while others' blocks are there has their peak too, and no mark. Nor has one
+    that grew by what was given back elsewhere, most of it.
+    """
+    highest = max((memory.peak or 0 for memory in lines.values()), default=0)
+    peaks = (
+        index
+        for index, memory in lines.items()
+        if memory.peak == highest and (memory.rise is None or memory.rise > 0)
+    )
+    grown = {index: growth for index, memory in lines.items() if (growth := _growth(memory)) > 0}
+    return next(peaks, None), max(grown, key=lambda index: grown[index], default=None)
+
+
+def _growth(memory: LineMemory) -> int:
+    net = memory.net or 0
+    growth = net if memory.growth is None else memory.growth
+    return growth if 2 * growth > net else 0
 
 
 def _folded(rows: list[Row]) -> tuple[Row | Fold, ...]:

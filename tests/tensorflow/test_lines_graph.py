@@ -7,10 +7,11 @@ from interrupting import Interrupted, interrupt_once
 from line_checks import Table, tables
 
 from tensorlens.frameworks.tensorflow.native import install
-from tensorlens.lines.profile import Profile
+from tensorlens.lines.profile import Options, Profile
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.records.lines import LineReport
 from tensorlens.render.html import fragment
+from tensorlens.render.layout import layouts
 from tensorlens.render.text import TextRenderer
 
 FLOAT = 4
@@ -486,3 +487,79 @@ def test_html_json_and_rows():
     header, *rows = report.to_csv().splitlines()
     assert header.endswith(",raised,execution")
     assert {row.rpartition(",")[2] for row in rows} == {"lines", "graph"}
+
+
+def test_batches_of_pipelines_are_not_of_the_whole_graph():
+    profiler = LineProfiler()
+    batches = tf.data.Dataset.from_tensor_slices(tf.fill((4 * 64, 64), 0.01))
+    batches = batches.map(lambda row: row * 2.0).batch(64).prefetch(2)
+
+    @tf.function
+    @profiler
+    def epoch(batches, w):
+        total = 0.0
+        for batch in batches:
+            total += tf.reduce_sum(batch @ w)
+        return total
+
+    epoch(batches, square())
+    profiler.clear()
+    epoch(batches, square())
+    table = graph_table(profiler)
+    memory = table.memory("total += tf.reduce_sum")
+    # four products one after the other, and their sums; once the two axes to sum over
+    assert memory.allocated == 4 * (SQUARE + FLOAT) + 2 * 4
+    (whole,) = table.function.whole.values()
+    lines = table.function.lines
+    assert whole.allocated == sum(line.memory["cpu"].allocated for line in lines if line.memory)
+    assert whole.peak < 2 * SQUARE
+
+
+def test_what_replaces_what_was_there_is_no_growth():
+    profiler = LineProfiler()
+    state = tf.Variable(square())
+
+    @tf.function
+    @profiler
+    def work(x):
+        state.assign(x @ x)
+
+    x = square()
+    work(x)
+    profiler.clear()
+    for _ in range(4):
+        work(x)
+    memory = graph_table(profiler).memory("state.assign(x @ x)")
+    assert (memory.net, memory.growth) == (4 * SQUARE, 0)
+    (layout,) = layouts(profiler.result())
+    assert not any(entry.largest_growth for entry in layout.entries)
+
+
+def test_what_stays_is_growth():
+    profiler = LineProfiler()
+    x = square()
+
+    @tf.function
+    @profiler
+    def grow(x):
+        return x @ x
+
+    grow(x)
+    profiler.clear()
+    kept = [grow(x) for _ in range(4)]
+    memory = graph_table(profiler).memory("return x @ x")
+    assert memory.net == memory.growth == len(kept) * SQUARE
+    (layout,) = layouts(profiler.result())
+    assert [entry.largest_growth for entry in layout.entries] == [True]
+
+
+def test_cleared_graph_is_no_table_of_what_ran_to_build_it():
+    profiler = Profile().profiler
+
+    def work(x):
+        return x @ x
+
+    wrapped = tf.function(profiler.decorate(work, Options()))
+    wrapped(square())
+    profiler.clear()
+    assert profiler.pending(None) == []

@@ -213,6 +213,37 @@ class TestWhatIsReported:
         (line,) = (line for line in out.splitlines() if line.startswith("work"))
         assert line.endswith("never called")
 
+    def test_what_was_cleared_is_left_out(self, run_warm):
+        status, out, err = run_warm(
+            """
+            @tensorlens.profile
+            def later():
+                return work()
+            @tensorlens.profile
+            def unused():
+                pass
+            work(), later()
+            tensorlens.clear_global_line_profiler()
+            notes = [each.note for each in tensorlens.profile.result().functions]
+            print(notes)
+            """
+        )
+        assert (status, err) == (0, "")
+        cleared = "not called since the figures were cleared"
+        assert out.splitlines()[0] == str([cleared, cleared, "never called"])
+        assert (tables(out), tables(out, "later"), tables(out, "unused")) == (0, 0, 1)
+
+    def test_what_runs_again_is_reported(self, run_warm):
+        status, out, err = run_warm(
+            """
+            work(), work()
+            tensorlens.clear_global_line_profiler()
+            work()
+            """
+        )
+        assert (status, err, tables(out)) == (0, "", 1)
+        assert "1 call\n" in out
+
     def test_every_prints_fresh_figures(self, run_warm):
         _, out, err = run_warm(
             """

@@ -40,6 +40,8 @@ class FollowedCode:
         """How often graphs with its nodes were called."""
         self.plain = self.compiled = False
         """Whether there were nodes of it that run as they are, and such that XLA compiled."""
+        self.levels: tuple[int, int] | None = None
+        """Bytes handed out when the first call began and when the last one ended."""
 
     def resume(self) -> None:
         """Count from now on."""
@@ -53,6 +55,7 @@ class FollowedCode:
         """Forget what was counted."""
         self.times = 0
         self.plain = self.compiled = False
+        self.levels = None
         for group in (self._whole, *self._groups.values()):
             self._calls.log.clear(group)
 
@@ -71,6 +74,7 @@ class FollowedCode:
             lines=found["forward"],
             backward=found["backward"],
             whole=self._calls.log.figures(self._whole),
+            growth=self.levels[1] - self.levels[0] if self.levels else 0,
             compiler="XLA" if self.compiled and not self.plain else None,
             notes=tuple(_notes(self._calls.log.lost())),
         )
@@ -157,6 +161,7 @@ class GraphCalls:
             known = self._look(name)
         if known is None:
             return None
+        before = self._allocator.allocated()
         call, logged = self._allocator.call(name), self.log.call()
 
         def end() -> None:
@@ -165,9 +170,10 @@ class GraphCalls:
                 with self._lock:
                     self._place_fresh()
                     self.log.settle()
-            if not known.is_backward:
-                for code in known.codes:
-                    code.times += 1
+            after = self._allocator.allocated()
+            for code in known.codes:
+                code.levels = (code.levels or (before,))[0], after
+                code.times += not known.is_backward
 
         return end
 
@@ -228,19 +234,22 @@ class GraphCalls:
         node: str | None,
         known: _Known | None,
     ) -> list[int]:
-        origin = None
-        if function is not None and node not in (None, function):
+        origin, named, within = None, False, False
+        if function is not None and node is not None and node != function:
+            named = True
             nodes = self._nodes.get(function) or self._keep(function, Functions())
-            origin = nodes.find(node or "", function)
+            origin = nodes.find(node, function)
+            within = nodes.within(node, function)
         elif known is not None and known.compiled_at:
             # what runs without a name is what XLA compiled
             origin = NodeOrigin(frames=known.compiled_at)
         groups = []
         for code in codes:
             whole, *lines = code.groups_of(origin)
-            # around its nodes a function is handed memory only while it is prepared
-            is_run = node != function or code.compiled
-            groups += [whole, *lines] if is_run and known is not None else lines
+            # what runs without a name is what XLA compiled; else the preparation of a call, and
+            # input pipelines beside it
+            is_own = within if named else code.compiled
+            groups += [whole, *lines] if is_own and known is not None else lines
         return groups
 
 

@@ -14,7 +14,8 @@ from bench import Bench, FakeMemory
 
 from tensorlens.lines import blocks
 from tensorlens.lines.results import build_report
-from tensorlens.records.lines import FunctionLines
+from tensorlens.records.lines import FunctionLines, LineReport
+from tensorlens.render.layout import layouts
 
 HERE = Path(__file__).parent
 
@@ -326,3 +327,19 @@ def test_the_engine_of_the_process_starts_afresh_in_a_child(tmp_path: Path) -> N
         """,
     )
     assert sorted(out.splitlines()) == ["child 1 7", "parent 1 5"]
+
+
+def test_with_line_has_no_mark(bench: Bench, memory: FakeMemory, block: Blocks) -> None:
+    memory.allocate(5)
+    with block:  # W
+        memory.allocate(100)  # A
+        memory.allocate(1)  # B
+    (layout,) = layouts(LineReport(tuple(block.done), ()))
+    marked = {
+        row.source.rpartition("# ")[2]: (entry.highest_peak, entry.largest_growth)
+        for row in layout.rows
+        for entry in row.entries
+    }
+    assert marked["W"] == (False, False)
+    assert marked["A"] == (False, True)
+    assert marked["B"] == (True, False)

@@ -7,6 +7,7 @@ import pytest
 from bench import WAYS, Bench, FakeFramework, FakeMemory
 
 from tensorlens.records.lines import LineMemory
+from tensorlens.render.layout import layouts
 
 
 def test_a_line_has_what_was_handed_out_while_it_ran(bench: Bench, memory: FakeMemory) -> None:
@@ -282,3 +283,69 @@ def test_time_of_a_line_includes_what_it_calls(way: str, monkeypatch: pytest.Mon
     assert bench.line("A").time_ns == 200
     assert bench.line("B").time_ns == 300
     bench.close()
+
+
+def marks(bench: Bench) -> tuple[list[str], list[str]]:
+    """Return the comments of the lines that have the marks of peak and of growth."""
+    rows = [row for layout in layouts(bench.profiler.result()) for row in layout.rows]
+    entries = [(row.source.rpartition("# ")[2], each) for row in rows for each in row.entries]
+    return (
+        [name for name, entry in entries if entry.highest_peak],
+        [name for name, entry in entries if entry.largest_growth],
+    )
+
+
+def test_peak_is_marked_where_it_rose(bench: Bench, memory: FakeMemory) -> None:
+    @bench.profile
+    def step() -> None:
+        for size in (10, 20):  # A
+            memory.allocate(size)  # B
+        memory.free(5)  # C
+        memory.spike(5)  # D
+
+    memory.allocate(100)
+    step()
+    assert bench.peaks("A", "B", "C", "D") == [130, 130, 130, 130]
+    assert [bench.at(mark).rise for mark in "ABCD"] == [0, 20, 0, 5]
+    assert marks(bench) == (["B"], ["B"])
+
+
+def test_level_of_before_the_call_is_nobodys_peak(bench: Bench, memory: FakeMemory) -> None:
+    @bench.profile
+    def step() -> None:
+        memory.free(90)  # A
+        memory.allocate(10)  # B
+
+    memory.allocate(100)
+    step()
+    assert bench.peaks("A", "B") == [100, 20]
+    assert marks(bench) == ([], ["B"])
+
+
+def test_growth_that_is_given_back_elsewhere_has_no_mark(bench: Bench, memory: FakeMemory) -> None:
+    @bench.profile
+    def step() -> None:
+        memory.allocate(1000)  # A
+        memory.allocate(1)  # B
+
+    for _ in range(44):
+        step()
+        memory.free(1000)  # by a graph, or by another thread
+    # at the last end there are 44 more of B than at the first start, and one of A
+    assert bench.nets("A", "B") == [44_000, 44]
+    assert (bench.at("A").growth, bench.at("B").growth) == (1043, 44)
+    assert marks(bench)[1] == ["B"]
+
+
+def test_growth_within_one_call_is_marked(bench: Bench, memory: FakeMemory) -> None:
+    @bench.profile
+    def step() -> None:
+        memory.allocate(7)  # A
+        for _ in range(3):
+            memory.allocate(10)  # B
+            memory.free(10)  # C
+
+    step()
+    assert bench.nets("A", "B", "C") == [7, 30, -30]
+    assert [bench.at(mark).growth for mark in "ABC"] == [7, 10, 0]
+    assert marks(bench)[1] == ["A"]

@@ -53,6 +53,7 @@ def figures(of: FakeTracedCode, compiled: bool = False) -> TracedFigures:
         lines={of.first + 1: NodeFigures(3, 100, 80, 30, 10, 10)},
         backward={of.first + 2: NodeFigures(2, 7, 7, 0, 0, 0)},
         whole=NodeFigures(3, 500, 400, 30, 10, 10),
+        growth=20,
         compiler="XLA" if compiled else None,
         notes=(),
     )
@@ -76,6 +77,8 @@ def test_a_table_of_nodes(bench: Bench, followed: list[FakeTracedCode]) -> None:
     memory = first.memory["cpu"]
     assert (memory.allocated, memory.peak, memory.net, memory.backward) == (100, 80, 30, 0)
     assert memory.reserved is None
+    # of what was left when calls ended, no more stayed than the device grew by
+    assert memory.growth == 20
     assert (last.hits, last.memory["cpu"].allocated, last.memory["cpu"].backward) == (2, 0, 7)
     assert function.whole["cpu"].allocated == 500
     code.found = figures(code, compiled=True)
@@ -84,7 +87,7 @@ def test_a_table_of_nodes(bench: Bench, followed: list[FakeTracedCode]) -> None:
     assert [line.memory["cpu"].peak for line in function.lines] == [400]
     profiler.clear()
     (function,) = profiler.result().functions
-    assert function.note == "never called"
+    assert function.note == "not called since the figures were cleared"
 
 
 def test_what_only_builds_a_graph_is_not_measured(

@@ -43,6 +43,17 @@ def test_a_report_reads_back_equal(report: LineReport) -> None:
     assert LineReport.from_dict(report.to_dict()) == report
 
 
+def test_rise_and_growth_are_read_back() -> None:
+    memory = {"cpu": LineMemory(3, 3, 3, 3, 3, 3, rise=2, growth=1), "mps": LineMemory(*[0] * 6)}
+    report = LineReport(
+        (FunctionLines("f", "f", "m", "f.py", 1, 1, (Line(1, "", 1, 1, memory),)),), ()
+    )
+    (function,) = LineReport.from_json(report.to_json()).functions
+    again = function.lines[0].memory
+    assert [(each.rise, each.growth) for each in again.values()] == [(2, 1), (None, None)]
+    assert "rise" not in report.to_dict()["functions"][0]["lines"][0]["memory"]["mps"]
+
+
 def test_json_names_its_schema_and_holds_exact_integers() -> None:
     data = json.loads(REPORT.to_json())
     assert (data["schema"], data["version"]) == ("tensorlens.lines", 1)

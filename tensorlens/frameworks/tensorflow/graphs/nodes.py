@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,6 +95,17 @@ class Nodes:
         places = self._places(node_name, function_name) if node_name else []
         return [(body.name, node.op) for body, node in places]
 
+    def within(self, node_name: str, function_name: str) -> bool:
+        """Tell whether a function, or one that it calls, has a node or what XLA made of one.
+
+        Nodes of input pipelines run beside it and are not within.
+        """
+        if is_compiled(node_name) or not node_name:
+            return bool(node_name)
+        called = {body.name for body in self.functions.called_by(function_name)}
+        places = self._places(node_name, function_name)
+        return any(body.name in called for body, _ in places)
+
     def of(self, op: Any) -> NodeOrigin:
         """Return where an operation of a live graph comes from."""
         graph = op.graph
@@ -118,12 +130,19 @@ class Nodes:
             place = self._place(body, name)
             if place is not None:
                 return [place]
-        others = self._besides(function)
-        places = [place for other in others if (place := self._place(other, name)) is not None]
+            # what it calls may run under its own names: the function of a dataset made within it
+            called = [each for each in self.functions.called_by(body.name) if each is not body]
+            places = self._places_in(called, name)
+            if places:
+                return places
+        places = self._places_in(self._besides(function), name)
         if body is not None and not places:
             near = _near(body, name)
             places = [near] if near is not None else []
         return places
+
+    def _places_in(self, bodies: Iterable[Body], name: str) -> list[_Place]:
+        return [place for body in bodies if (place := self._place(body, name)) is not None]
 
     def _besides(self, function: str | None) -> list[Body]:
         """Return the bodies of all functions but those that one calls."""
