@@ -1,15 +1,18 @@
 """Tensors that differ only in their place in containers, or in nothing, told together.
 
 ``history[0]`` to ``history[9999]``, equal in everything that a reader sees, are one family:
-``history[0..9999]``. So are ``buffer[0].state`` to ``buffer[2999].state``: ``buffer[*].state``.
+``history[0..9999]``. So are ``buffer[0].state`` to ``buffer[2999].state``: ``buffer[*].state``,
+and the same tensor of each layer of a model: ``layers[0-11].mlp.weight``.
 Some small things that come with every variable are told together whatever they are called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tensorlens.records.names import BLANK, INDEX, KEY
+from tensorlens.records.names import BLANK, INDEX, KEY, Names
+from tensorlens.records.numbered import blanked, merged
 from tensorlens.records.tensors import TensorTable
 
 HANDLE = "what operations know the variable by"
@@ -25,20 +28,27 @@ _SMALL = 1024
 _MOST_RANGES = 3
 _FEW = 8
 """So many keys of a dict are rather fields with a meaning each than items of one kind."""
-_ALIKE = (
-    *("role", "device", "dtype", "shape", "nbytes", "storage_nbytes"),
-    *("born", "held_by", "note", "module"),
-)
+_ALIKE = ("role", "device", "dtype", "shape", "nbytes", "storage_nbytes", "born", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One tensor, or several that a reader need not tell apart."""
+
+    name: str
+    """Last indices and numbers of layers as ranges, other indices and keys blanked."""
+    rows: tuple[int, ...]
 
 
 def families(
     table: TensorTable, rows: Iterable[int], apart: Mapping[int, object] | None = None
-) -> list[list[int]]:
+) -> list[Family]:
     """Return the rows in families, in the order of each one's first row.
 
     A family's names are equal, or differ in their last index, or, where it has more than eight
-    members, in any indices and keys. Handles of variables are one family, and so are the small
-    constants of one graph.
+    members, in any indices and keys. Families like these are one where their names, and those of
+    their modules and holders, differ only in numbers that are parts of a path, as those of layers
+    are. Handles of variables are one family, and so are the small constants of one graph.
 
     Args:
         table: what the rows are of.
@@ -62,7 +72,7 @@ def families(
             # one of several names says all of them: it is no part of a family
             row if row in table.more_names else names.pattern(table.name[row], memo),
             apart[row] if apart else None,
-            *[column[row] for column in columns],
+            *[column[row] for column in (*columns, table.held_by, table.module)],
         )
         group = known.get(key)
         if group is None:
@@ -74,10 +84,50 @@ def families(
         for group in known.values()
         for family in ([group] if together.title(group[0]) else _parted(table, group))
     ]
-    return sorted(found, key=lambda family: order[family[0]])
+    named = [
+        Family(_name(table, rows), tuple(rows))
+        for rows in sorted(found, key=lambda rows: order[rows[0]])
+    ]
+    layers: dict[tuple[object, ...], list[Family]] = {}
+    for family in named:
+        row = family.rows[0]
+        if row in table.more_names or together.title(row) is not None:
+            layers[(row,)] = [family]
+            continue
+        key = (
+            blanked(family.name, indices=False),
+            blanked(_text(table.holders, table.held_by[row])),
+            blanked(_text(table.names, table.module[row])),
+            apart[row] if apart else None,
+            *[column[row] for column in columns],
+        )
+        layers.setdefault(key, []).append(family)
+    return [
+        Family(
+            merged([family.name for family in alike]),
+            tuple(row for family in alike for row in family.rows),
+        )
+        for alike in layers.values()
+    ]
 
 
-def family_name(table: TensorTable, family: Sequence[int]) -> str:
+def holder(table: TensorTable, family: Family) -> str | None:
+    """Return what holds the tensors of a family besides what its name says."""
+    held = [table.holders[number] for row in family.rows if (number := table.held_by[row]) >= 0]
+    return merged(held) if held else None
+
+
+def module(table: TensorTable, family: Family) -> str | None:
+    """Return the module of a family, or those of its layers: ``layers[0-11].mlp``."""
+    made = [table.names[number] for row in family.rows if (number := table.module[row]) >= 0]
+    return merged(made) if made else None
+
+
+def _text(texts: Sequence[str] | Names, number: int) -> str:
+    return "" if number < 0 else texts[number]
+
+
+def _name(table: TensorTable, family: Sequence[int]) -> str:
     """Return the name of one tensor, or of several: last indices as ranges, others blanked.
 
     What all of them have in common is written: ``rows[*]['x']``.

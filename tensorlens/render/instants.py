@@ -5,13 +5,13 @@ Rows are equal blocks together, largest first; what the view leaves out is summe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorlens.errors import UsageError
 from tensorlens.records.events import ALLOC, START, EventLog, Mark
 from tensorlens.records.moments import Moment, Resident
+from tensorlens.records.numbered import blanked, merged
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
 from tensorlens.records.tensors import BLOCK_ROLES, SourceLine
@@ -29,8 +29,10 @@ LINES_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class BlockRow:
-    """A block, or several that are alike in name, role, line and size."""
+    """A block, or several that are alike in role, line, size and, but for numbers, in name."""
 
+    name: str
+    """``layers[0-11].mlp: GeluBackward0.self`` where there are several layers."""
     first: Resident
     count: int
     nbytes: int
@@ -231,36 +233,38 @@ def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) ->
 def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[Hidden, ...]]:
     """Return the largest blocks that the view asks for, and sums of the others."""
     blocks = moment.tensors
-    top, most = view.top, _LOOKED_AT
-    if top is None:
-        top = most = len(blocks)
+    most = len(blocks) if view.top is None else _LOOKED_AT
     groups: dict[tuple[object, ...], list[Resident]] = {}
-    other_roles, taken, nbytes = [0, 0], 0, 0
-    smallest = 0.0 if top else math.inf
+    other_roles = [0, 0]
+    small = False
     for block in blocks[:most]:
-        if block.nbytes < view.min_size or (len(groups) >= top and block.nbytes < smallest):
+        if block.nbytes < view.min_size:
+            small = True
             break
-        key = (block.nbytes, block.name, block.role, block.charged)
         if view.roles and block.role not in view.roles:
             other_roles[0] += 1
             other_roles[1] += block.nbytes
-        elif key in groups or len(groups) < top:
-            groups.setdefault(key, []).append(block)
-            smallest = block.nbytes
-        else:
-            # there are enough rows, and it belongs to none of them
             continue
-        taken += 1
-        nbytes += block.nbytes
-    rows = tuple(
-        BlockRow(alike[0], len(alike), sum(block.nbytes for block in alike))
+        key = (block.nbytes, blanked(block.name), block.role, block.charged)
+        groups.setdefault(key, []).append(block)
+    rows = [
+        BlockRow(
+            merged([block.name for block in alike]),
+            alike[0],
+            len(alike),
+            sum(block.nbytes for block in alike),
+        )
         for alike in groups.values()
-    )
+    ]
+    rows.sort(key=lambda row: -row.nbytes)
+    shown = tuple(rows[: view.top])
     hidden = []
     if other_roles[0]:
         hidden.append(Hidden(other_roles[0], other_roles[1], "of other roles"))
-    if taken < len(blocks):
-        full = len(groups) >= top or len(blocks) > most
+    count = len(blocks) - other_roles[0] - sum(row.count for row in shown)
+    if count:
+        nbytes = moment.bytes - other_roles[1] - sum(row.nbytes for row in shown)
+        full = len(shown) < len(rows) or not small
         why = "top=None or --top all shows them" if full else "smaller than min_size"
-        hidden.append(Hidden(len(blocks) - taken, moment.bytes - nbytes, why))
-    return rows, tuple(hidden)
+        hidden.append(Hidden(count, nbytes, why))
+    return shown, tuple(hidden)

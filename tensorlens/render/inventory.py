@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tensorlens.records.differences import Changes, Difference
-from tensorlens.records.families import families, family_name
+from tensorlens.records.families import Family, families, holder, module
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.records.tensors import ROLES, TensorRecord, TensorTable
@@ -172,14 +172,14 @@ def _inventory(device: str, rows: _Rows, snapshot: Snapshot, view: View) -> Devi
         ),
         rows=tuple(
             TensorRow(
-                name=family_name(table, family),
-                count=len(family),
+                name=family.name,
+                count=len(family.rows),
                 first=_first(table, family),
-                nbytes=sum(table.nbytes[row] for row in family),
+                nbytes=sum(table.nbytes[row] for row in family.rows),
                 before=0,
-                after=sum(sizes[row] for row in family),
+                after=sum(sizes[row] for row in family.rows),
                 shape=_shape(table, family),
-                aliases=tuple(sharing.get(family[0], ())) if len(family) == 1 else (),
+                aliases=tuple(sharing.get(family.rows[0], ())) if len(family.rows) == 1 else (),
             )
             for family in choice.shown
         ),
@@ -203,12 +203,12 @@ def _section(kind: str, changes: Changes, device: str, view: View) -> ChangeSect
         nbytes=sum(sizes[row][1] - sizes[row][0] for row in here),
         rows=tuple(
             TensorRow(
-                name=family_name(table, family),
-                count=len(family),
+                name=family.name,
+                count=len(family.rows),
                 first=_first(table, family),
-                nbytes=sum(table.nbytes[row] for row in family),
-                before=sum(sizes[row][0] for row in family),
-                after=sum(sizes[row][1] for row in family),
+                nbytes=sum(table.nbytes[row] for row in family.rows),
+                before=sum(sizes[row][0] for row in family.rows),
+                after=sum(sizes[row][1] for row in family.rows),
                 shape=_shape(table, family),
             )
             for family in choice.shown
@@ -217,52 +217,57 @@ def _section(kind: str, changes: Changes, device: str, view: View) -> ChangeSect
     )
 
 
-def _shape(table: TensorTable, family: list[int]) -> str:
-    shapes = {table.shape[row] for row in family}
+def _shape(table: TensorTable, family: Family) -> str:
+    shapes = {table.shape[row] for row in family.rows}
     return str(table.shapes[shapes.pop()]) if len(shapes) == 1 else ""
 
 
-def _first(table: TensorTable, family: list[int]) -> TensorRecord:
-    """Return the first record of a family, without the birth if that is not the birth of all."""
-    record = table.record(family[0])
-    same = len({table.born[row] for row in family}) == 1
-    return record if same else replace(record, born=None)
+def _first(table: TensorTable, family: Family) -> TensorRecord:
+    """Return the first record of a family, told of what all of them have in common."""
+    record = table.record(family.rows[0])
+    same = len({table.born[row] for row in family.rows}) == 1
+    return replace(
+        record,
+        born=record.born if same else None,
+        held_by=holder(table, family),
+        module=module(table, family),
+    )
 
 
 class _Choice:
     """The families that a view shows, largest first, and sums of the others."""
 
     def __init__(self, view: View, table: TensorTable, size: Callable[[int], int]) -> None:
-        self.shown: list[list[int]] = []
+        self.shown: list[Family] = []
         self._view = view
         self._table = table
         self._size = size
         self._hidden: dict[str, list[int]] = {}
 
-    def take(self, found: Iterable[list[int]]) -> None:
+    def take(self, found: Iterable[Family]) -> None:
         """Choose among families."""
         view = self._view
         sized = []
         for family in found:
-            size = sum(map(self._size, family))
-            if view.roles and ROLES[self._table.role[family[0]]] not in view.roles:
-                self._leave("of other roles", len(family), size)
+            size, count = sum(map(self._size, family.rows)), len(family.rows)
+            if view.roles and ROLES[self._table.role[family.rows[0]]] not in view.roles:
+                self._leave("of other roles", count, size)
             elif abs(size) < view.min_size:
-                self._leave("smaller than min_size", len(family), size)
+                self._leave("smaller than min_size", count, size)
             else:
                 sized.append((size, family))
         table = self._table
         sized.sort(
             key=lambda each: (
                 -abs(each[0]),
-                table.role[each[1][0]],
-                table.names[table.name[each[1][0]]],
+                table.role[each[1].rows[0]],
+                table.names[table.name[each[1].rows[0]]],
             )
         )
         top = len(sized) if view.top is None else view.top
         self.shown = [family for _, family in sized[:top]]
         for size, family in sized[top:]:
-            self._leave("top=None or --top all shows them", len(family), size)
+            self._leave("top=None or --top all shows them", len(family.rows), size)
 
     def _leave(self, why: str, count: int, size: int) -> None:
         total = self._hidden.setdefault(why, [0, 0])

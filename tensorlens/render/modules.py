@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tensorlens.records.numbered import listed
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.inventory import Hidden
 from tensorlens.render.source import printable
 
 _ANY = "*"
-_MOST_LISTED = 4
-"""So many numbers are listed before the first and the last stand for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +97,7 @@ def _text(paths: Sequence[tuple[str, ...]], pattern: Sequence[str]) -> str:
     for place, part in enumerate(pattern):
         numbers = sorted({int(path[place]) for path in paths}) if part == _ANY else []
         if len(numbers) > 1:
-            text += f"[{_listed(numbers)}]"
+            text += f"[{listed(numbers)}]"
         else:
             text += f".{paths[0][place]}"
     return printable(text.removeprefix("."))
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    first, last = numbers[0], numbers[-1]
-    if len(numbers) > 2 and last - first == len(numbers) - 1:
-        return f"{first}-{last}"
-    if len(numbers) > _MOST_LISTED:
-        return f"{first}...{last}"
-    return ",".join(map(str, numbers))

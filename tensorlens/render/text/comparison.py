@@ -16,6 +16,7 @@ from tensorlens.render.comparing import (
     shown_columns,
     winner_rows,
 )
+from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import width
 from tensorlens.render.text.page import Page, aligned, ruled
 
@@ -30,10 +31,10 @@ def comparison_parts(found: Comparison, page: Page) -> list[str]:
     title = page.wrapped("", page.shown(headline(found)))
     title += page.wrapped(" " * _INDENT, page.shown(conditions(found)))
     parts = ["\n".join(title)]
-    rows = [
-        [_shortened(page.shown(row[0]), page), *map(page.shown, row[1:])]
-        for row in option_rows(found)
-    ]
+    options = option_rows(found)
+    names = [page.shown(row[0]) for row in options]
+    names = told_apart(names, [_LONGEST] * len(names), page.glyphs.ellipsis)
+    rows = [[name, *map(page.shown, row[1:])] for name, row in zip(names, options, strict=True)]
     left_out: list[str] = []
     if rows:
         table, left_out = _fitting(rows, list(shown_columns(found)), page)
@@ -80,13 +81,3 @@ def _winners(found: Comparison, page: Page) -> str:
     for question, names, why in rows:
         told += page.wrapped(" " * _INDENT, f"{question}: {names} ({why})")
     return "\n".join(told)
-
-
-def _shortened(text: str, page: Page) -> str:
-    if width(text) <= _LONGEST:
-        return text
-    mark = page.glyphs.ellipsis
-    kept = text
-    while width(kept) + width(mark) > _LONGEST:
-        kept = kept[:-1]
-    return kept + mark

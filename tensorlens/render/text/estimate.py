@@ -20,7 +20,8 @@ from tensorlens.render.needs import (
     verdict,
 )
 from tensorlens.render.peak_parts import peak_parts
-from tensorlens.render.source import shortened, width
+from tensorlens.render.shortening import told_apart
+from tensorlens.render.source import width
 from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
 from tensorlens.render.text.recording import more_rows, rows_by_module, share, with_source
 
@@ -60,7 +61,8 @@ def card_parts(estimates: Sequence[Estimate], page: Page) -> list[str]:
         cells.append([capacity, *map(size, peaks), said])
     fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
     room = max(page.width - _INDENT - fixed, _NAME_LEAST)
-    short = [shortened(name.removeprefix(_MAKER), room, page.glyphs.ellipsis) for name in names]
+    short = [name.removeprefix(_MAKER) for name in names]
+    short = told_apart(short, [room] * len(short), page.glyphs.ellipsis)
     rows = [[name, *row] for name, row in zip(short, cells, strict=True)]
     program = page.shown(estimates[0].program)
     found = page.wrapped("", f"Estimates for {counted(len(estimates), 'card')}: {program}")

@@ -24,15 +24,14 @@ from tensorlens.render.instants import (
 from tensorlens.render.inventory import Hidden, counted
 from tensorlens.render.modules import ModuleRow, module_table
 from tensorlens.render.remarks import backward_title, device_remarks, device_sources, extent
-from tensorlens.render.source import clipped, shortened, width
+from tensorlens.render.shortening import told_apart
+from tensorlens.render.source import clipped, width
 from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
 
 _INDENT = 2
 _UNDER = 6
 _NAME_ROOM = 60
 _NAME_LEAST = 16
-_NAME_START = 10
-"""So many columns of the start of a long name: the layer and what made it come at the end."""
 _PLACE_ROOM = 34
 _PLACE_LEAST = 18
 _SOURCE_LEAST = 12
@@ -117,7 +116,7 @@ def _blocks(instant: Instant, page: Page) -> list[str]:
 
 
 def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
-    names = [page.shown(row.first.name) for row in rows]
+    names = [page.shown(row.name) for row in rows]
     counts = [_times(row.count) for row in rows]
     cells = [["Role", "Size", "Age"]]
     cells += [[page.shown(row.first.role), size(row.nbytes), _age(row.first)] for row in rows]
@@ -130,12 +129,10 @@ def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
     has_lines = any(row.first.charged for row in rows)
     room = max(free - has_lines * (max(place_room, len("Line")) + GAP), _NAME_LEAST)
     function = _common_function(names) if longest > room else None
-    texts = [
-        shortened(_without(function, name), room - len(count), page.glyphs.ellipsis, _NAME_START)
-        + count
-        for name, count in zip(names, counts, strict=True)
-    ]
-    short = [shortened(each, place_room, page.glyphs.ellipsis) for each in places]
+    told = [_without(function, name) for name in names]
+    fitted = told_apart(told, [room - len(count) for count in counts], page.glyphs.ellipsis)
+    texts = [name + count for name, count in zip(fitted, counts, strict=True)]
+    short = told_apart(places, [place_room] * len(places), page.glyphs.ellipsis)
     columns = [["Name", *texts], *map(list, zip(*cells, strict=True))]
     right = [False, False, True, True]
     if has_lines:
@@ -216,10 +213,9 @@ def rows_by_module(
     cells = [["Size", "Share"], *([size(row.nbytes), share(row.nbytes, whole)] for row in rows)]
     fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
     room = max(page.width - _INDENT - fixed, _NAME_LEAST)
-    paths = [
-        shortened(page.shown(row.path), room - len(count), page.glyphs.ellipsis) + count
-        for row, count in zip(rows, counts, strict=True)
-    ]
+    whole_paths = [page.shown(row.path) for row in rows]
+    fitted = told_apart(whole_paths, [room - len(each) for each in counts], page.glyphs.ellipsis)
+    paths = [path + count for path, count in zip(fitted, counts, strict=True)]
     table = [[*each, path] for each, path in zip(cells, ("Module", *paths), strict=True)]
     found = ruled(aligned(table, (True, True, False), _INDENT), page, _INDENT)
     return found + (more_rows(hidden, "module", page) if hidden else [])
@@ -241,8 +237,8 @@ def with_source(
     else:
         source_room = free - max(room, len("Line")) - GAP
     rows = [[*cells[0], "Line"]]
-    for figures, each in zip(cells[1:], places, strict=True):
-        rows.append([*figures, shortened(each, room, page.glyphs.ellipsis)])
+    short = told_apart(places, [room] * len(places), page.glyphs.ellipsis)
+    rows += [[*figures, each] for figures, each in zip(cells[1:], short, strict=True)]
     right = [True] * len(cells[0]) + [False]
     if source_room:
         texts = (clipped(each, source_room, page.glyphs.ellipsis) for each in sources)

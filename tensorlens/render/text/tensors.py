@@ -8,6 +8,7 @@ from tensorlens.records.tensors import TensorRecord
 from tensorlens.render.balance import place
 from tensorlens.render.figures import size
 from tensorlens.render.inventory import Hidden, TensorRow, counted
+from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import shortened, width
 from tensorlens.render.text.page import GAP, Page, aligned, ruled
 
@@ -58,15 +59,13 @@ def _table(rows: Sequence[TensorRow], page: Page, kind: str) -> list[str]:
         free = page.width - _INDENT - _width_of(cells)
         left_out.append("Type")
     room, born_room = _rooms(free, longest, max(map(width, births)))
-    texts = [
-        shortened(name, room - len(count), page.glyphs.ellipsis) + count
-        for name, count in zip(names, counts, strict=True)
-    ]
+    fitted = told_apart(names, [room - len(count) for count in counts], page.glyphs.ellipsis)
+    texts = [name + count for name, count in zip(fitted, counts, strict=True)]
     columns = [["Name", *texts], *map(list, zip(*cells, strict=True))]
     shape = [title for title, *_ in columns].index("Shape")
     right = [index > shape for index in range(len(columns))]
     if born_room:
-        short = [shortened(born, born_room, page.glyphs.ellipsis) for born in births]
+        short = told_apart(births, [born_room] * len(births), page.glyphs.ellipsis)
         columns.append(["Born", *short])
         right.append(False)
     lines = ruled(aligned(list(zip(*columns, strict=True)), right, _INDENT), page, _INDENT)

@@ -1,12 +1,12 @@
 import pytest
 from snapshot_builder import T, table_of
 
-from tensorlens.records.families import HANDLE, KEPT, families, family_name
+from tensorlens.records.families import HANDLE, KEPT, families, holder
 
 
 def folded(*tensors: T) -> list[tuple[str, int]]:
     table = table_of(tensors)
-    return [(family_name(table, each), len(each)) for each in families(table, table.counted())]
+    return [(each.name, len(each.rows)) for each in families(table, table.counted())]
 
 
 def listed(indices, **fields) -> list[T]:
@@ -93,7 +93,6 @@ def test_places_anywhere_in_a_name(names, name) -> None:
         [f"buf2[{i}][{j}]" for i in range(4) for j in (0, 2)],
         # an attribute is no place
         spread("model[0].layer#", 20),
-        spread("layers.#.weight", 20),
     ],
 )
 def test_few_and_other_attributes_stay_apart(names) -> None:
@@ -136,7 +135,7 @@ def test_one_text_put_together_in_several_ways() -> None:
     names = table.names
     table.name[9] = names.attribute(names.index(names.attribute(names.text("a"), "b"), 9), "c")
     (family,) = families(table, range(10))
-    assert family_name(table, family) == "a.b[*].c"
+    assert family.name == "a.b[*].c"
 
 
 def test_families_stand_where_their_first_stands() -> None:
@@ -147,7 +146,7 @@ def test_families_stand_where_their_first_stands() -> None:
 def test_rows_may_be_kept_apart() -> None:
     table = table_of(listed(range(4)))
     found = families(table, range(4), {0: "x", 1: "y", 2: "x", 3: "y"})
-    assert found == [[0, 2], [1, 3]]
+    assert [each.rows for each in found] == [(0, 2), (1, 3)]
 
 
 def test_handles_are_one_family_whatever_their_names_and_births() -> None:
@@ -171,3 +170,46 @@ def test_small_constants_of_one_graph_are_one_family() -> None:
         ("constants of g", 1),
         ("constants of f", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        (spread("layers.#.weight", 12), "layers[0-11].weight"),
+        (spread("#.weight", 2), "[0,1].weight"),
+        (["fc.0.bias", "fc.2.bias", "fc.4.bias"], "fc[0,2,4].bias"),
+        ([f"a.{i}.w" for i in (0, 2, 4, 6, 9)], "a[0...9].w"),
+        (spread("Adam.net.#.w.exp_avg", 3), "Adam.net[0-2].w.exp_avg"),
+        (spread("net.#: GeluBackward0.self", 3), "net[0-2]: GeluBackward0.self"),
+        (spread("main(): #.x", 3), "main(): [0-2].x"),
+        ([f"h.{i}.e.{j}.w" for i in range(2) for j in range(3)], "h[0,1].e[0-2].w"),
+        ([f"h.{i}.e[{j}].w[{k}]" for i in "01" for j in "3" for k in "01"], "h[0,1].e[3].w[0..1]"),
+    ],
+)
+def test_layers_are_one_row(names, name) -> None:
+    assert folded(*map(T, names)) == [(name, len(names))]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["made at train.py:12 in f", "made at train.py:13 in f"],
+        ["step() at 3 steps", "step() at 4 steps"],
+        ["conv1.weight", "conv2.weight"],
+        ["cache[0.5]", "cache[1.5]"],
+    ],
+)
+def test_numbers_that_are_no_part_of_a_path_tell_names_apart(names) -> None:
+    assert folded(*map(T, names)) == [(name, 1) for name in names]
+
+
+def test_layers_whose_holders_and_modules_differ_in_the_same_numbers() -> None:
+    layers = [
+        T(f"layers.{i}: MulBackward0.self", held_by=f"layers.{i}.fc: AddmmBackward0.mat1")
+        for i in range(3)
+    ]
+    table = table_of([*layers, T("layers.3: MulBackward0.self", held_by="other")])
+    first, second = families(table, table.counted())
+    assert (first.name, len(first.rows)) == ("layers[0-2]: MulBackward0.self", 3)
+    assert holder(table, first) == "layers[0-2].fc: AddmmBackward0.mat1"
+    assert (second.name, holder(table, second)) == ("layers.3: MulBackward0.self", "other")

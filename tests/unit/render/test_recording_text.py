@@ -142,10 +142,10 @@ def test_devices_are_chosen_and_the_others_named() -> None:
 def test_equal_blocks_are_one_row_and_the_rest_is_summed() -> None:
     # at the last peak 40 blocks of 256 B and one of 4 KiB
     text = text_of(recordings.steps(), top=1)
-    assert "  fc1: train.py:2  temporary  4.00 KiB" in text
-    assert "  … 40 more blocks, 10.00 KiB (top=None or --top all shows them)\n" in text
+    assert "step() at train.py:3 x 40  other  10.00 KiB  39.00 ms  train.py:3\n" in text
+    assert "  … 1 more block, 4.00 KiB (top=None or --top all shows them)\n" in text
     text = text_of(recordings.steps(), top=2)
-    assert "step() at train.py:3 x 40  other      10.00 KiB  39.00 ms  train.py:3\n" in text
+    assert "  fc1: train.py:2            temporary   4.00 KiB" in text
     assert "more block" not in text
     # 1,000 + 1,001 + ... + 1,019
     assert "… 20 more blocks, 19.72 KiB" in text_of(recordings.no_stacks())

@@ -1,0 +1,121 @@
+"""Names of one table made to fit: what many of them share goes first, and no two look alike."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from tensorlens.render.source import shortened, width
+
+_PART_OF_NAME = re.compile(r"(?:: |[. ])?[^.\[: ]*:*[^.\[: ]*(?:\.\d+(?=[.:]|$)|\[[^\]]*\])*")
+_PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
+_ROUNDS = 4
+
+
+def told_apart(texts: Sequence[str], rooms: Sequence[int], ellipsis: str) -> list[str]:
+    """Return each text in at most as many columns as it has room; texts that differ look different.
+
+    Of a name that does not fit those parts are left out first that most others have as well, its
+    first and numbers after the rest, its last never: ``model.encoder.layer.3.attention.query``
+    becomes ``model…layer.3…query``. Only where that is not enough is a part cut itself.
+
+    Args:
+        texts: names or paths, each of one line.
+        rooms: columns that each has.
+        ellipsis: stands for what is left out.
+    """
+    wanted = dict(zip(texts, rooms, strict=True))
+    for text, room in zip(texts, rooms, strict=True):
+        # a text that is there twice has the smaller room
+        wanted[text] = min(wanted[text], room)
+    names = _Names(wanted, ellipsis)
+    return [names.shown[text] for text in texts]
+
+
+class _Names:
+    def __init__(self, rooms: Mapping[str, int], ellipsis: str) -> None:
+        self._ellipsis = ellipsis
+        self._parts = {text: _parts(text) for text in rooms}
+        self._counts = Counter(part for parts in self._parts.values() for part in {*parts})
+        self._telling: dict[str, set[str]] = {text: set() for text in rooms}
+        """Text to those of its parts that tell it from others that looked like it."""
+        self.shown = {text: self._fitted(text, room) for text, room in rooms.items()}
+        for _ in range(_ROUNDS):
+            if not self._tell_apart(rooms):
+                break
+        for alike in self._alike():
+            self._cut_apart(alike, rooms)
+
+    def _alike(self) -> list[list[str]]:
+        groups: dict[str, list[str]] = {}
+        for text, short in self.shown.items():
+            groups.setdefault(short, []).append(text)
+        return [texts for texts in groups.values() if len(texts) > 1]
+
+    def _tell_apart(self, rooms: Mapping[str, int]) -> bool:
+        """Leave in what tells texts apart that look alike; return whether there were any."""
+        groups = self._alike()
+        for alike in groups:
+            common = set.intersection(*({*self._parts[text]} for text in alike))
+            for text in alike:
+                self._telling[text].update(part for part in self._parts[text] if part not in common)
+                self.shown[text] = self._fitted(text, rooms[text])
+        return bool(groups)
+
+    def _fitted(self, text: str, room: int) -> str:
+        if width(text) <= room:
+            return text
+        parts, telling, counts = self._parts[text], self._telling[text], self._counts
+        order = sorted(
+            range(len(parts) - 1),
+            key=lambda place: (
+                parts[place] in telling,
+                place == 0 or any(map(str.isdigit, parts[place])),
+                -counts[parts[place]],
+                place,
+            ),
+        )
+        left_out: set[int] = set()
+        for place in order:
+            left_out.add(place)
+            short = self._joined(parts, left_out)
+            if width(short) <= room:
+                return short
+        return shortened(text, room, self._ellipsis)
+
+    def _joined(self, parts: Sequence[str], left_out: set[int]) -> str:
+        text = ""
+        for place, part in enumerate(parts):
+            if place not in left_out:
+                after_gap = place and place - 1 in left_out
+                text += part.removeprefix(".") if after_gap else part
+            elif place - 1 not in left_out:
+                text += self._ellipsis
+        return text
+
+    def _cut_apart(self, alike: Sequence[str], rooms: Mapping[str, int]) -> None:
+        taken = {*self.shown.values()}
+        for text in alike[1:]:
+            others = [each for each in alike if each != text]
+            for short in self._cuts(text, rooms[text], others):
+                if short not in taken:
+                    taken.add(short)
+                    self.shown[text] = short
+                    break
+
+    def _cuts(self, text: str, room: int, others: Iterable[str]) -> Iterable[str]:
+        for start in range(room, -1, -1):
+            yield shortened(text, room, self._ellipsis, start)
+        dots = self._ellipsis
+        least = max(room - 2 * width(dots), 1)
+        for other in others:
+            pairs = enumerate(zip(text, other, strict=False))
+            first = next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
+            begin = max(first - least // 2, 0)
+            yield f"{dots}{text[begin : begin + least]}{dots}"
+
+
+def _parts(text: str) -> list[str]:
+    pattern = _PART_OF_PATH if "/" in text or "\\" in text else _PART_OF_NAME
+    return [part for part in pattern.findall(text) if part]

@@ -1,0 +1,76 @@
+import itertools
+
+import pytest
+from rendered_snapshots import T, snapshot_of
+
+from tensorlens.records.snapshots import View
+from tensorlens.render.shortening import told_apart
+from tensorlens.render.source import width
+from tensorlens.render.text import TextRenderer
+
+_PATH = "m.base_model.model.model.layers.{}.self_attn.{}_proj.lora_{}.default.weight"
+LORA = [_PATH.format(*each) for each in itertools.product(range(4), "qv", "AB")]
+LORA += [f"AdamW.{name}.{slot}" for name in LORA for slot in ("exp_avg", "exp_avg_sq")]
+NODES = [
+    f"model.transformer.h.{layer}.{part}: {node}"
+    for layer in range(12)
+    for part in ("attn", "attn.c_attn", "mlp")
+    for node in ("ScaledDotProductFlashAttentionForCpuBackward0.output", "GeluBackward0.self")
+]
+FILES = [f"/home/someone/projects/{a}/training/{b}/train.py:12" for a in "xyz" for b in "pqr"]
+
+
+@pytest.mark.parametrize("ellipsis", ["…", "..."])
+@pytest.mark.parametrize("room", [100, 60, 48, 40, 32])
+@pytest.mark.parametrize("texts", [LORA, NODES, FILES], ids=["lora", "nodes", "files"])
+def test_different_names_never_look_alike(texts, room, ellipsis) -> None:
+    shown = told_apart(texts, [room] * len(texts), ellipsis)
+    assert len({*shown}) == len(texts)
+    assert max(map(width, shown)) <= room
+
+
+def test_what_most_share_goes_first() -> None:
+    shown = told_apart(LORA[:4], [44] * 4, "…")
+    assert shown == [
+        "m…layers.0…q_proj.lora_A.default.weight",
+        "m…layers.0…q_proj.lora_B.default.weight",
+        "m…layers.0…v_proj.lora_A.default.weight",
+        "m…layers.0…v_proj.lora_B.default.weight",
+    ]
+
+
+def test_what_fits_stays_and_equal_texts_stay_equal() -> None:
+    assert told_apart(["a.b", "a.b", "c"], [3, 3, 1], "…") == ["a.b", "a.b", "c"]
+    first, second = told_apart([LORA[0]] * 2, [60, 44], "…")
+    assert first == second and width(first) <= 44
+
+
+@pytest.mark.parametrize(
+    "texts", [["a" * 90 + "b" * 90, "a" * 90 + "c" * 90], ["x" * 50, "x" * 51]]
+)
+def test_names_without_parts(texts) -> None:
+    shown = told_apart(texts, [20, 20], "…")
+    assert max(map(width, shown)) <= 20
+    assert len({*shown}) == 2 or set("".join(texts)) == {"x"}
+
+
+def rows(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "float32" in line]
+
+
+@pytest.mark.parametrize("limit", [80, 100, 120])
+def test_rows_of_a_snapshot_differ(limit) -> None:
+    # each of another size, so that none are one row
+    tensors = [T(name, (64 + place,)) for place, name in enumerate(LORA)]
+    text = TextRenderer(view=View(top=None), width=limit).render(snapshot_of(tensors))
+    names = [line.split()[0] for line in text.splitlines() if line.startswith(("  m", "  A"))]
+    assert len({*names}) == len(names) == len(LORA)
+
+
+def test_layers_fold_and_are_told_in_full() -> None:
+    tensors = [T(name, (8, 64), "parameter") for name in LORA if not name.startswith("AdamW")]
+    text = TextRenderer(width=120).render(snapshot_of(tensors))
+    assert [line.split("  ")[1] for line in rows(text)] == [
+        f"m.base_model.model.model.layers[0-3].self_attn.{proj}_proj.lora_{lora}.default.weight x 4"
+        for proj, lora in itertools.product("qv", "AB")
+    ]
