@@ -12,6 +12,7 @@ from tensorlens.capture import reserve
 from tensorlens.capture.oom import annotate_unhandled
 from tensorlens.census.reporter import MemReporter
 from tensorlens.frameworks.arrival import when_one_arrives
+from tensorlens.guards import guarded
 
 _lock = threading.Lock()
 _installed: _Hooks | None = None
@@ -85,8 +86,9 @@ class _Hooks:
 
     def _watch(self) -> None:
         if self._on:
-            # while it lives, the lines that allocate are noted
-            self._watcher = MemReporter()
+            # in the program's own import; while it lives, the lines that allocate are noted
+            with guarded("the lines that allocate are not known"):
+                self._watcher = MemReporter()
 
     def _in_main(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None

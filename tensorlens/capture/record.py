@@ -16,6 +16,7 @@ from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Framework, Recorder, RecordOptions, awaited, missing, whole
 from tensorlens.frameworks.together import arrived, parts_of
 from tensorlens.frameworks.together.recorder import JoinedRecorder
+from tensorlens.guards import guarded, reason
 from tensorlens.records.events import EventLog
 from tensorlens.records.recordings import Origin, Recording
 from tensorlens.signals import is_from_a_handler
@@ -44,12 +45,28 @@ class LiveRecording(Recording):
         self._lost: list[str] = []
         """Notes on those that came and could not be recorded."""
         self._started = False
+        self.failure: str | None = None
+        """Why nothing was recorded, or what was is lost; None where neither is so."""
 
     def start(self) -> LiveRecording:
         """Begin to record, once: each recording is of one span of time.
 
+        Where that fails inside tensorlens the program goes on, one line on standard error says
+        so, and :attr:`failure` says why the recording is empty.
+
         Raises:
-            UsageError: it was started before, or nothing can be recorded here.
+            UsageError: it was started before, or the program has imported no framework.
+        """
+        with guarded("nothing is recorded"):
+            self.begin()
+        return self
+
+    def begin(self) -> None:
+        """Begin to record, or raise what went wrong.
+
+        Raises:
+            UsageError: it was started before, or the program has imported no framework.
+            Exception: a failure inside tensorlens.
         """
         with _lock:
             if self._started:
@@ -57,13 +74,21 @@ class LiveRecording(Recording):
             framework = whole()
             if framework is None:
                 raise UsageError(missing("nothing to record", "before record() starts"))
-            self._recorder = framework.record(self._options)
-            self._framework = framework
             self._started = True
+            self._framework = framework
+            self._recorder = self._begun(framework)
             reserve.hold()
             _running.append(self)
         self._wait = [when_imported(name, self._take_up) for name in awaited()]
-        return self
+
+    def _begun(self, framework: Framework) -> Recorder:
+        """Return what records, or note why there is none and raise that."""
+        try:
+            return framework.record(self._options)
+        except Exception as error:
+            self.failure = reason(error)
+            self._origin = replace(self._origin, notes=(f"nothing was recorded: {self.failure}",))
+            raise
 
     def _take_up(self) -> None:
         """Record a framework that the program imports meanwhile, from its import on."""
@@ -97,7 +122,8 @@ class LiveRecording(Recording):
                 self._leave()
             if recorder is None:
                 return self
-            self._take(recorder, end=True)
+            with guarded("a recording is lost"):
+                self._end(recorder)
             # with it goes a reporter, which notes births as long as it lives
             self._options = replace(self._options, roots=tuple)
         if _LINE_TABLES in sys.modules:
@@ -105,6 +131,13 @@ class LiveRecording(Recording):
 
             keep(self)
         return self
+
+    def _end(self, recorder: Recorder) -> None:
+        try:
+            self._take(recorder, end=True)
+        except Exception as error:
+            self.failure = reason(error)
+            raise
 
     def _leave(self) -> None:
         """Be none of those that are on, also after a stop that was interrupted."""
@@ -115,9 +148,10 @@ class LiveRecording(Recording):
     def mark(self, name: str) -> None:
         """Give this moment a name, for :meth:`growth` and for pictures."""
         recorder = self._recorder
-        if recorder is None:
+        if recorder is not None:
+            recorder.mark(name)
+        elif self.failure is None:
             raise UsageError("mark() is for a recording that is on")
-        recorder.mark(name)
 
     @property
     def log(self) -> EventLog:
@@ -158,11 +192,11 @@ class LiveRecording(Recording):
             self.stop()
             return
         with reserve.given_up():
-            try:
+            # the error on its way is not to give way to another one
+            with guarded("a recording is lost"):
                 self.stop()
-            except Exception as failure:
-                # the error on its way is not to give way to this one
-                error.add_note(f"tensorlens: the recording was lost: {type(failure).__name__}")
+            if self.failure is not None:
+                error.add_note(f"tensorlens: the recording was lost: {self.failure}")
             regions.explain(error, self)
 
     def __reduce__(self) -> tuple[Any, ...]:

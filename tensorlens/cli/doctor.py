@@ -101,12 +101,13 @@ def _torch() -> Iterator[Finding]:
         yield Finding("torch", False, "not installed; pip install 'tensorlens[torch]'")
         yield _process("torch's own figures need torch")
         return
+    name = "torch"
     try:
+        name = f"torch {importlib.import_module('torch').__version__}"
         inventory = importlib.import_module("tensorlens.frameworks.torch.inventory").take()
     except Exception as error:  # a broken install can fail in any way, and that is the finding
-        reason = (str(error).strip().splitlines() or [""])[0]
-        detail = f"installed but unusable: {type(error).__name__}: {reason}; reinstall torch"
-        yield Finding("torch", False, detail)
+        works = name != "torch"
+        yield Finding(name, False, _unusable("torch", _in_one_line(error), works))
         yield _process("torch's own figures need a torch that works")
         return
     yield Finding(f"torch {inventory.version}", True, "its allocators count the bytes")
@@ -114,7 +115,7 @@ def _torch() -> Iterator[Finding]:
         yield _source(source)
         if source.name == "cpu":
             if inventory.native:
-                detail = f"built, and kept in {inventory.cache}"
+                detail = _kept(inventory.cache)
             else:
                 detail = inventory.fallback or "TENSORLENS_COUNTER asks for another"
             yield Finding("native counter", inventory.native, detail, part_of="torch")
@@ -122,6 +123,24 @@ def _torch() -> Iterator[Finding]:
             yield Finding("snapshots", inventory.slow is None, detail, part_of="torch")
             detail = inventory.no_births or "the line that allocates a tensor is known"
             yield Finding("births", inventory.no_births is None, detail, part_of="torch")
+
+
+def _in_one_line(error: Exception) -> str:
+    reason = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {reason}"
+
+
+def _unusable(framework: str, reason: str, works: bool) -> str:
+    """Return the detail of a framework that fails, or that works and that we fail with."""
+    if works:
+        return f"it works, but tensorlens cannot read it: {reason}"
+    return f"installed but unusable: {reason}; reinstall {framework}"
+
+
+def _kept(cache: str | None) -> str:
+    if cache is None:
+        return "built anew by each process: no folder to keep it in; set XDG_CACHE_HOME to one"
+    return f"built, and kept in {cache}"
 
 
 def _source(source: Any) -> Finding:
@@ -164,15 +183,19 @@ def _tensorflow() -> Iterator[Finding]:
         return
     found = _of_tensorflow()
     if isinstance(found, str):
-        detail = f"installed but unusable: {found}; reinstall tensorflow"
-        yield Finding("tensorflow", False, detail)
+        yield Finding("tensorflow", False, _unusable("tensorflow", found, works=False))
+        return
+    if "failure" in found:
+        detail = _unusable("tensorflow", found["failure"], works=True)
+        name = f"tensorflow {found.get('version', '')}".rstrip()
+        yield Finding(name, False, detail)
         return
     part = "tensorflow"
     yield Finding(f"tensorflow {found['version']}", True, "its allocators count the bytes")
     detail = f"{', '.join(found['figures'])} from: {found['source']}; {found['precision']}"
     yield Finding("cpu", True, detail, measures=True, part_of=part)
     if found["native"]:
-        detail = f"built, and kept in {found['cache']}"
+        detail = _kept(found["cache"])
     else:
         detail = found["fallback"] or "TENSORLENS_COUNTER asks for another"
     yield Finding("native counter", found["native"], detail, part_of=part)
@@ -189,12 +212,14 @@ def _tensorflow() -> Iterator[Finding]:
 
 
 def _of_tensorflow() -> dict[str, Any] | str:
-    """Return what a process of its own found, or one line on why it failed."""
+    """Return what a process of its own found, or one line on why the import failed."""
     program = [sys.executable, "-m", "tensorlens.frameworks.tensorflow.inventory"]
     try:
         done = subprocess.run(program, capture_output=True, text=True, timeout=_PATIENCE)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{type(error).__name__} on import"
+    except subprocess.TimeoutExpired:
+        return {"failure": f"its import took more than {_PATIENCE:g} s"}
+    except OSError as error:
+        return {"failure": _in_one_line(error)}
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensorlens.errors import TensorlensError
+from tensorlens.guards import reason
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.records.leaks import LeakReport
 from tensorlens.signals import is_from_a_handler
@@ -107,7 +107,7 @@ class LoopJudge:
             if is_from_a_handler(failure):
                 raise
             self._watch = None
-            self.refused = _words(failure)
+            self.refused = reason(failure)
 
     def _noted(self) -> LeakReport | None:
         report = self._report
@@ -115,9 +115,3 @@ class LoopJudge:
             return report
         note = f"judged after step {self._judged_after:,}; the program made {self.made:,}"
         return replace(report, notes=(*report.notes, note))
-
-
-def _words(failure: Exception) -> str:
-    if isinstance(failure, TensorlensError):
-        return str(failure)
-    return f"{type(failure).__name__}: {failure}"

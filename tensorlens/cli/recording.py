@@ -11,8 +11,8 @@ from tensorlens.capture.oom import annotate_unhandled
 from tensorlens.capture.record import record
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
-from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.arrival import when_imported
+from tensorlens.guards import reason
 
 _FRAMEWORKS = ("torch", "tensorflow")
 _CAN_BE_SHOWN = (".tlens", ".tlens.gz", ".pickle", ".pkl")
@@ -59,8 +59,9 @@ class RecordedRun:
             return
         try:
             self._recording.stop()
+            self._refused = self._recording.failure
         except Exception as failure:
-            self._refused = _words(failure)
+            self._refused = reason(failure)
 
     def write(self) -> None:
         """Write the recording and say so, or say why there is none."""
@@ -73,7 +74,7 @@ class RecordedRun:
         try:
             output.write(self._recording)
         except Exception as failure:
-            say(f"error: {_words(failure)}")
+            say(f"error: {reason(failure)}")
             return
         events = len(self._recording.log)
         say(f"wrote {output.typed} ({_counted(events)}); {self._next_step()}")
@@ -84,10 +85,10 @@ class RecordedRun:
             return
         # in the program's own import, which is to go on whatever happens here
         try:
-            self._recording.start()
+            self._recording.begin()
             self._begun = True
         except Exception as failure:
-            self._refused = _words(failure)
+            self._refused = reason(failure)
 
     def _next_step(self) -> str:
         name = shlex.quote(self._output.typed)
@@ -97,12 +98,6 @@ class RecordedRun:
         if ending.endswith(".html"):
             return f"next: open {name} in a browser"
         return f"next: {'less' if ending.endswith('.txt') else 'head'} {name}"
-
-
-def _words(failure: Exception) -> str:
-    if isinstance(failure, TensorlensError):
-        return str(failure)
-    return f"{type(failure).__name__}: {failure}"
 
 
 def _counted(events: int) -> str:

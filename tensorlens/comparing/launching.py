@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -18,6 +17,7 @@ from typing import Any
 from tensorlens.comparing.child import FORKS, Began, Ended
 from tensorlens.errors import UsageError
 from tensorlens.estimating.worker import interpreter
+from tensorlens.folders import scratch_file
 from tensorlens.frameworks.trials import FAILED, Measured, Result, Trial, Trouble
 from tensorlens.records.traces import Trace
 
@@ -129,7 +129,7 @@ class _Nursery:
         self._pid: int | None = None
         self._late = False
         # not a pipe, which would stop a program that writes much and that nobody reads
-        self._written = tempfile.TemporaryFile()
+        self._written = scratch_file()
         self._process = subprocess.Popen(
             [*interpreter(), "-c", _COMMAND, folder],
             stdin=subprocess.PIPE,

@@ -7,12 +7,12 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.folders import scratch_file
 from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
 from tensorlens.records.traces import Trace
 
@@ -84,7 +84,7 @@ class Worker:
     def _start(self) -> None:
         folder = str(Path(__file__).parents[2])
         # not a pipe, which would stop a program that writes much and that nobody reads
-        self._written = tempfile.TemporaryFile()
+        self._written = scratch_file()
         self._process = subprocess.Popen(
             [*interpreter(), "-c", _COMMAND, folder],
             stdin=subprocess.PIPE,

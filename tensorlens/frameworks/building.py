@@ -19,13 +19,15 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tensorlens.errors import TensorlensError
+from tensorlens.folders import cache_folder, is_private, scratch_folder
+from tensorlens.guards import reason
+from tensorlens.signals import is_from_a_handler
 
 TIMEOUT = 120.0
 """Seconds after which a compiler is taken to hang; it needs about one."""
@@ -68,6 +70,20 @@ def load(part: Part) -> ctypes.PyDLL:
     Raises:
         NativeUnavailable: no compiler, no headers, or the build failed.
     """
+    try:
+        return _load(part)
+    except NativeUnavailable:
+        raise
+    except OSError as error:
+        raise NativeUnavailable(f"no folder to build {part.label} in: {error}") from None
+    except Exception as error:
+        # this runs within the program's own calls: they go on with coarser figures
+        if is_from_a_handler(error):
+            raise
+        raise NativeUnavailable(f"{part.label} was not built: {reason(error)}") from None
+
+
+def _load(part: Part) -> ctypes.PyDLL:
     if sys.platform == "win32":
         raise NativeUnavailable(f"{part.label} is not available on Windows")
     folder, key = cache_folder(), _key(part)
@@ -76,22 +92,11 @@ def load(part: Part) -> ctypes.PyDLL:
             return ctypes.PyDLL(str(path))
         except OSError:
             path.unlink(missing_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="tensorlens-") as scratch:
-            built = Path(scratch) / f"{part.name}.so"
-            _compile(part, built)
-            # a loaded library outlives its file, so the scratch copy serves when no cache can
-            return _load_any(part, _store(built, folder, part, key), built)
-    except OSError as error:
-        raise NativeUnavailable(f"no folder to build {part.label} in: {error}") from None
-
-
-def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/tensorlens/native``, by default below ``~/.cache``."""
-    # the XDG base directory specification: a relative path is to be ignored
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(home) if Path(home).is_absolute() else Path("~/.cache").expanduser()
-    return base / "tensorlens" / "native"
+    with scratch_folder() as scratch:
+        built = Path(scratch) / f"{part.name}.so"
+        _compile(part, built)
+        # a loaded library outlives its file, so the scratch copy serves when no cache can
+        return _load_any(part, _store(built, folder, part, key), built)
 
 
 def _sources(part: Part) -> list[Path]:
@@ -118,18 +123,14 @@ def _key(part: Part) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _is_private(path: Path) -> bool:
-    """Tell whether nobody but this user could have written ``path``."""
-    stat = path.lstat()
-    return stat.st_uid == os.geteuid() and stat.st_mode & 0o022 == 0
-
-
-def _cached(folder: Path, part: Part, key: str) -> Iterator[Path]:
+def _cached(folder: Path | None, part: Part, key: str) -> Iterator[Path]:
+    if folder is None:
+        return
     try:
-        if not _is_private(folder.resolve()):
+        if not is_private(folder.resolve()):
             return
         for path in sorted(folder.glob(f"{part.name}-{key}-*.so")):
-            if not _is_private(path):
+            if not is_private(path):
                 continue
             if path.name == _name(part, key, path):
                 yield path
@@ -143,13 +144,17 @@ def _name(part: Part, key: str, binary: Path) -> str:
     return f"{part.name}-{key}-{hashlib.sha256(binary.read_bytes()).hexdigest()[:32]}.so"
 
 
-def _store(built: Path, folder: Path, part: Part, key: str) -> Path | None:
+def _store(built: Path, folder: Path | None, part: Part, key: str) -> Path | None:
     """Put the library into the cache in one step; None where that cannot be done safely."""
+    if folder is None:
+        return None
     temporary = folder / f".{os.getpid()}-{os.urandom(6).hex()}.tmp"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        if not _is_private(folder.resolve()):
+        # once more: someone else may have made it just now
+        if cache_folder() != folder:
             return None
         try:
             temporary.touch(mode=0o600, exist_ok=False)
@@ -230,10 +235,10 @@ def _compile(part: Part, output: Path) -> None:
     finally:
         _end(process)
     if process.returncode != 0 or not output.is_file():
-        reason = _first_error(messages.decode("utf-8", "replace"))
+        first = _first_error(messages.decode("utf-8", "replace"))
         raise NativeUnavailable(
             f"{part.label} was not built: "
-            f"{shown} failed with exit code {process.returncode}{reason}: {_REMEDY}"
+            f"{shown} failed with exit code {process.returncode}{first}: {_REMEDY}"
         )
 
 

@@ -104,7 +104,12 @@ class AroundCall:
 
     def leave(self, entered: Entered | None, error: BaseException | None) -> None:
         """Switch off."""
-        thread = self._engine.threads.current()
+        try:
+            thread = self._engine.threads.current()
+        except Exception as failure:
+            # the counters are not to be had: nothing was switched on
+            note_failure((self._entry.account,), "a call", failure)
+            return
         interrupted = thread.interrupted or isinstance(error, KeyboardInterrupt)
         thread.interrupted = True  # until all is undone: one more interrupt may end it half way
         if entered is not None:
@@ -130,7 +135,10 @@ class AroundCall:
     def over(self, error: BaseException | None) -> None:
         """A call has ended."""
         explain(error, self._engine)
-        self._call_ended(self._entry, error)
+        try:
+            self._call_ended(self._entry, error)
+        except Exception as failure:
+            note_failure((self._entry.account,), "a call", failure)
 
     def _enter_traced(self) -> Entered:
         thread = self._engine.enable()

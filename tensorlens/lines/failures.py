@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensorlens.capture import regions
+from tensorlens.guards import guarded
 from tensorlens.lines.engine import Engine
 
 
@@ -12,5 +13,6 @@ def explain(error: BaseException | None, engine: Engine) -> None:
     In the outermost region of a thread alone: one further in may be in code that handles it.
     """
     if error is not None and regions.may_be_out_of_memory(error):
-        if not engine.threads.current().stack:
-            regions.explain(error)
+        with guarded("an error is not explained"):
+            if not engine.threads.current().stack:
+                regions.explain(error)

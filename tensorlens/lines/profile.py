@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from tensorlens import config
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import compiler
+from tensorlens.guards import guarded
 from tensorlens.lines.accounting import one_line
 from tensorlens.lines.blocks import Block
 from tensorlens.lines.engine import engine
@@ -47,7 +48,12 @@ class DecoratorProfiler(LineProfiler):
         """Sees every report before it is printed; True says that it keeps the figures itself."""
 
     def decorate(self, function: Any, options: Options) -> Any:
-        """Return ``function`` wrapped, reported as ``options`` say."""
+        """Return ``function`` wrapped, reported as ``options`` say; itself where we fail."""
+        with guarded(f"{getattr(function, '__qualname__', 'an object')} is not profiled"):
+            return self._decorated(function, options)
+        return function
+
+    def _decorated(self, function: Any, options: Options) -> Any:
         wrapped = self(function)
         for python in self._python_functions(self._measured(function)):
             self._options[id(self._entries[id(python.__code__)])] = options
@@ -187,16 +193,19 @@ class Profile:
         self._exit(error, sys._getframe(1))
 
     def _enter(self, options: Options, frame: Any) -> Block | None:
-        # a block that runs to build a graph does nothing else
-        measured = config.enabled() and not compiler.is_building()
-        block = Block(engine, frame) if measured else None
+        block = None
+        with guarded("a block is not profiled"):
+            # a block that runs to build a graph does nothing else
+            if config.enabled() and not compiler.is_building():
+                block = Block(engine, frame)
         self._blocks().append((block, options))
         return block
 
     def _exit(self, error: BaseException | None, frame: Any) -> None:
         block, options = self._blocks().pop(self._index_of(frame))
         if block is not None:
-            block.close(frame, error)
+            with guarded("a block was not profiled to its end"):
+                block.close(frame, error)
             explain(error, engine)
             self.profiler._print([block.function], options)
 

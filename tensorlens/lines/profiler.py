@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from tensorlens.capture import reserve
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.base import whole
+from tensorlens.guards import guarded
 from tensorlens.lines.accounting import Account, Switch
 from tensorlens.lines.around import AroundCall
 from tensorlens.lines.engine import Engine, engine
@@ -69,7 +70,8 @@ class LineProfiler(WrappingMixin):
             devices = (target_gpu,)
         self.devices = checked_devices(devices)
         for function in functions:
-            self.add_function(function)
+            with guarded(f"{getattr(function, '__qualname__', 'an object')} is not profiled"):
+                self.add_function(function)
         # for good: code of ours that runs when a profiler is collected could swallow a Ctrl-C
         _keep_reserve()
 
@@ -112,13 +114,21 @@ class LineProfiler(WrappingMixin):
     def enable_by_count(self) -> None:
         """Switch on in the calling thread; calls nest."""
         self._switch.on()
-        self._engine.hold()
+        held = False
+        try:
+            with guarded("nothing is profiled"):
+                self._engine.hold()
+                held = True
+        finally:
+            if not held:
+                self._switch.off()
 
     def disable_by_count(self) -> None:
         """Undo one :meth:`enable_by_count`."""
         if self._switch.count:
             self._switch.off()
-            self._engine.let_go(self._accounts())
+            with guarded("the profiler did not end as it should"):
+                self._engine.let_go(self._accounts())
 
     enable = enable_by_count
     disable = disable_by_count
@@ -192,7 +202,9 @@ class LineProfiler(WrappingMixin):
         if entry is None:
             account = Account(code, self._switch)
             entry = describe(item, function, account)
-            self._engine.attach()
+            # where it fails, each call tries again and notes why it is not measured
+            with guarded("the counters are not in place"):
+                self._engine.attach()
             self._switch.add(account)
             self._entries[id(code)] = entry
             self._wrappers_see_all = None

@@ -46,7 +46,7 @@ def chosen(recording: Recording, device: str | None) -> str:
     """
     known = recording.devices
     if not known:
-        raise UsageError("the recording has no events")
+        raise UsageError("; ".join(("the recording has no events", *recording.origin.notes)))
     if device is None:
         return max(
             known,

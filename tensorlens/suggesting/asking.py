@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from tensorlens.comparing.launching import shared_launcher
 from tensorlens.errors import UsageError
 from tensorlens.estimating.programs import MakeStep, program
 from tensorlens.estimating.worker import ProgramFailed
+from tensorlens.folders import scratch_folder
 from tensorlens.frameworks.step_facts import StepFacts
 from tensorlens.frameworks.torch.fake.jobs import Failure
 from tensorlens.recording.devices import dropped_peak
@@ -182,7 +182,7 @@ def _recorded(
     step: MakeStep, framework: str, device: str | None, asked: Mapping[str, Any]
 ) -> tuple[Recording, StepFacts, Comparison]:
     """Return the recording of a program, what it told besides, and what its run came to."""
-    with tempfile.TemporaryDirectory(prefix="tensorlens-") as folder:
+    with scratch_folder() as folder:
         watcher = Watcher(folder, asked["warmup"] + asked["steps"], framework)
         done = compare(
             step, {"as it is": watcher}, device=device, repeats=1, framework=framework, **asked

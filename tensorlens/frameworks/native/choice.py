@@ -9,6 +9,8 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.process import forced_source, process_counter
+from tensorlens.guards import reason
+from tensorlens.signals import is_from_a_handler
 
 
 class HostCounterChoice:
@@ -66,4 +68,9 @@ class HostCounterChoice:
                 self._native = self._make_native()
             except NativeUnavailable as error:
                 self._reason = str(error)
+            except Exception as error:
+                # this runs within the program's own calls: they go on with coarser figures
+                if is_from_a_handler(error):
+                    raise
+                self._reason = f"the native CPU counter failed: {reason(error)}"
         return self._native

@@ -6,13 +6,12 @@ Run as a program it prints that as JSON: an import of TensorFlow takes seconds a
 from __future__ import annotations
 
 import json
+import sys
 
 import tensorflow
 
-from tensorlens.frameworks import building
-from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.census import reading
-from tensorlens.frameworks.tensorflow.graphs.calls import not_followed
+from tensorlens.errors import TensorlensError
+from tensorlens.folders import cache_folder
 
 
 def take() -> dict[str, object]:
@@ -21,12 +20,18 @@ def take() -> dict[str, object]:
     ``version``, ``source`` and ``precision`` of the host counter, ``figures`` that it has,
     ``native`` (whether the allocator is tapped) and ``fallback`` (why it is not), ``unread`` and
     ``not_followed`` (why tensors are read from Python, and why nodes have no lines; None where they
-    are), ``gpu`` (``CUDA``, ``ROCm`` or None) and ``cache``, where native parts are kept.
+    are), ``gpu`` (``CUDA``, ``ROCm`` or None) and ``cache``, where native
+    parts are kept (None: nowhere).
     """
+    from tensorlens.frameworks.tensorflow import cpu
+    from tensorlens.frameworks.tensorflow.census import reading
+    from tensorlens.frameworks.tensorflow.graphs.calls import not_followed
+
     counter = cpu.cpu_counter()
     reading.reader()
     built = tensorflow.sysconfig.get_build_info()
     gpu = "CUDA" if built.get("is_cuda_build") else "ROCm" if built.get("is_rocm_build") else None
+    cache = cache_folder()
     figures = ("allocated", "peak", "reserved")
     return {
         "version": str(tensorflow.__version__),
@@ -38,9 +43,19 @@ def take() -> dict[str, object]:
         "unread": reading.fallback_reason(),
         "not_followed": not_followed(),
         "gpu": gpu,
-        "cache": str(building.cache_folder()),
+        "cache": None if cache is None else str(cache),
     }
 
 
+def _answer() -> dict[str, object]:
+    """Return :func:`take`, or under ``failure`` the one line on what we could not do here."""
+    try:
+        return take()
+    except Exception as error:
+        text = error if isinstance(error, TensorlensError) else f"{type(error).__name__}: {error}"
+        return {"version": str(tensorflow.__version__), "failure": " ".join(str(text).split())}
+
+
 if __name__ == "__main__":
-    print(json.dumps(take()))
+    # apart from what TensorFlow itself prints
+    sys.stdout.write(f"\n{json.dumps(_answer())}\n")

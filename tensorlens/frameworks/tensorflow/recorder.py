@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Recorder, RecordOptions, Root
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.native.host_recorder import Amendment, HostRecorder, Means
@@ -22,32 +21,29 @@ def start(options: RecordOptions) -> Recorder:
     """Record what TensorFlow's CPU allocator hands out from now on.
 
     Raises:
-        UsageError: there is no native counter, or no stacks on this Python.
+        NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
     from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
     from tensorlens.frameworks.tensorflow.graph_lines import GraphLines
 
-    try:
-        native = _native()
-        gradients, lines = EagerGradients(native.thread_now), GraphLines()
+    native = _native()
+    gradients, lines = EagerGradients(native.thread_now), GraphLines()
 
-        def observe() -> Callable[[], None]:
-            ends = [watch(), gradients.start(), lines.start()]
+    def observe() -> Callable[[], None]:
+        ends = [watch(), gradients.start(), lines.start()]
 
-            def end() -> None:
-                for each in ends:
-                    each()
+        def end() -> None:
+            for each in ends:
+                each()
 
-            return end
+        return end
 
-        def amend(log: EventLog, amendment: Amendment) -> None:
-            lines.amend(log)
-            gradients.amend(log, amendment)
+    def amend(log: EventLog, amendment: Amendment) -> None:
+        lines.amend(log)
+        gradients.amend(log, amendment)
 
-        means = Means(cpu.CpuCounter.source, observe, Sight(_census, module_paths), amend)
-        return HostRecorder(options, native, means)
-    except NativeUnavailable as error:
-        raise UsageError(str(error)) from None
+    means = Means(cpu.CpuCounter.source, observe, Sight(_census, module_paths), amend)
+    return HostRecorder(options, native, means)
 
 
 def _native() -> TensorflowRecorder:

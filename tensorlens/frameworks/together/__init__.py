@@ -180,7 +180,7 @@ class Together:
         """Record every allocation and free from now on, in all that can.
 
         Raises:
-            UsageError: none of them can; the text says why.
+            TensorlensError: none of them can; the text says why.
         """
         with ExitStack() as stack:
 
@@ -199,7 +199,7 @@ class Together:
         """Follow a loop's steps from now on, in all that can.
 
         Raises:
-            UsageError: none of them can; the text says why.
+            TensorlensError: none of them can; the text says why.
         """
         with ExitStack() as stack:
 

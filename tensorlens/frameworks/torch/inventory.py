@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
 from tensorlens.errors import TensorlensError
+from tensorlens.folders import cache_folder
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.building import cache_folder
 from tensorlens.frameworks.heap import not_native
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS
@@ -49,8 +50,8 @@ class Inventory:
     """Whether the native CPU counter is in place."""
     fallback: str | None
     """Why the native counter could not be had, and what to do; None when it was not wanted."""
-    cache: str
-    """The folder that keeps the native CPU counter."""
+    cache: str | None
+    """The folder that keeps native parts; None where there is none, and each process builds."""
     slow: str | None
     """Why snapshots are taken from Python, many times slower; None where they are not."""
     no_births: str | None
@@ -69,10 +70,14 @@ def take() -> Inventory:
         sources=tuple(sources),
         native=native,
         fallback=_fallback(),
-        cache=str(cache_folder()),
+        cache=_text(cache_folder()),
         slow=_slow(),
         no_births=_no_births(),
     )
+
+
+def _text(folder: Path | None) -> str | None:
+    return None if folder is None else str(folder)
 
 
 def _slow() -> str | None:

@@ -8,15 +8,18 @@ import io
 import os
 import pickle
 import sys
-import tempfile
 from typing import Any, BinaryIO
 
+from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.torch.fake.device.setup import Readiness, prepare
 from tensorlens.frameworks.torch.fake.failing import failure
 from tensorlens.frameworks.torch.fake.jobs import Answer, Job, Progress
 from tensorlens.records.cards import H100
 
-_PASSING = (tempfile.gettempdir() + os.sep, os.devnull, "/dev/", "/proc/")
+_PASSING = (
+    *(f"{folder}{os.sep}" for folder in (temporary_folder(),) if folder),
+    *(os.devnull, "/dev/", "/proc/"),
+)
 
 
 def serve() -> None:

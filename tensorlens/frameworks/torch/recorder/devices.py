@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Recorder, RecordOptions
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.native.host_recorder import HostRecorder
@@ -19,16 +18,16 @@ def start(options: RecordOptions) -> Recorder:
     """Record every device that can be recorded.
 
     Raises:
-        UsageError: none can; the text says why.
+        NativeUnavailable: none can; the text says why.
     """
     host, note = None, None
     try:
         host = host_recorder(options)
     except NativeUnavailable as error:
+        if not cuda.is_possible():
+            raise
         note = str(error)
-    if not cuda.is_possible():
-        if host is None:
-            raise UsageError(note)
+    if host is not None and not cuda.is_possible():
         return host
     try:
         return _Recorders(host, cuda.CudaRecorder(options), note)

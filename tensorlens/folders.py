@@ -1,0 +1,90 @@
+"""Where tensorlens may write what is not the user's: its cache, and files for a moment."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from tensorlens.errors import TensorlensError
+
+
+def cache_folder() -> Path | None:
+    """Return the folder that keeps native parts, which need not exist yet; None where none can.
+
+    The first of these that nobody else can write to: ``$XDG_CACHE_HOME/tensorlens/native``, the
+    same below ``~/.cache``, and ``tensorlens-UID/native`` in the folder for temporary files.
+    A container may have neither a home nor an entry for its user.
+    """
+    return next(filter(_is_usable, _candidates()), None)
+
+
+def temporary_folder() -> Path | None:
+    """Return the folder for temporary files, ``$TMPDIR`` or the system's; None where none is."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:
+        return None
+
+
+def scratch_file() -> IO[bytes]:
+    """Return a file without a name that goes when it is closed.
+
+    Raises:
+        TensorlensError: there is no folder for one.
+    """
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise TensorlensError(_no_scratch(error)) from None
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that goes at the end of a ``with`` statement.
+
+    Raises:
+        TensorlensError: there is nowhere to make one.
+    """
+    try:
+        return tempfile.TemporaryDirectory(prefix="tensorlens-")
+    except OSError as error:
+        raise TensorlensError(_no_scratch(error)) from None
+
+
+def _no_scratch(error: OSError) -> str:
+    return f"no folder for temporary files ({error.strerror or error}): set TMPDIR to one"
+
+
+def is_private(path: Path) -> bool:
+    """Tell whether nobody but this user could have written ``path``."""
+    stat = path.lstat()
+    return stat.st_uid == os.geteuid() and stat.st_mode & 0o022 == 0
+
+
+def _candidates() -> Iterator[Path]:
+    # the XDG base directory specification: a relative path is to be ignored
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if base.is_absolute():
+        yield base / "tensorlens" / "native"
+    # unlike Path.home() it leaves the tilde where there is no home
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111
+    if home.is_absolute():
+        yield home / ".cache" / "tensorlens" / "native"
+    shared = temporary_folder()
+    if shared is not None and hasattr(os, "geteuid"):
+        own = shared / f"tensorlens-{os.geteuid()}"
+        if not os.path.lexists(own) or is_private(own):
+            yield own / "native"
+
+
+def _is_usable(folder: Path) -> bool:
+    """Tell whether a folder can be written to and is this user's alone, or can be made so."""
+    try:
+        if os.path.lexists(folder):
+            return is_private(folder.resolve()) and os.access(folder, os.W_OK | os.X_OK)
+        above = next(each for each in folder.parents if os.path.lexists(each))
+        return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+    except OSError:
+        return False

@@ -1,0 +1,61 @@
+"""Failures inside tensorlens, where the program's own code is running: told once, in one line.
+
+What measures goes on without what failed; the program goes on in any case.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tensorlens.errors import DeviceError, ProfileError, TensorlensError, UsageError
+from tensorlens.signals import is_from_a_handler
+
+REFUSALS = (UsageError, ProfileError, DeviceError)
+"""Errors about what the user gave us, which reach the user."""
+
+_told: set[str] = set()
+
+
+@contextmanager
+def guarded(consequence: str) -> Iterator[None]:
+    """Let no failure inside tensorlens out of a ``with`` block.
+
+    Args:
+        consequence: what is not measured then: ``"work() is not profiled"``.
+
+    Raises:
+        UsageError, ProfileError, DeviceError: what the user gave cannot be taken.
+        Exception: whatever a signal handler of the program raised meanwhile.
+    """
+    try:
+        yield
+    except REFUSALS:
+        raise
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        warn(consequence, error)
+
+
+def warn(consequence: str, error: BaseException) -> None:
+    """Say on standard error what is not measured and why; the same thing once a process."""
+    # not the warnings module: -W error would make an exception of it
+    with suppress(Exception):
+        line = f"tensorlens: {consequence}: {reason(error)}"
+        if line not in _told:
+            _told.add(line)
+            print(line, file=sys.stderr, flush=True)
+
+
+def reason(error: BaseException) -> str:
+    """Return an error in one line: its text where it is ours, else its type as well."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # somebody's __str__
+        text = ""
+    if isinstance(error, TensorlensError) and text:
+        return text
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
