@@ -72,7 +72,7 @@ def _sum_of_memory(earlier: LineMemory, later: LineMemory) -> LineMemory:
         net=_known(int.__add__, earlier.net, later.net),
         net_max=_known(max, earlier.net_max, later.net_max),
         net_first=earlier.net_first,
-        # of a recording as a whole, not of what was done since the report before
+        # of all recordings so far, not of what was done since the report before
         backward=earlier.backward if later.backward is None else later.backward,
         rise=max(earlier, later, key=lambda each: each.peak or 0).rise,
         growth=_known(int.__add__, earlier.growth, later.growth),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.lines.accounting import Account, Cell, LineStats
@@ -13,8 +14,8 @@ from tensorlens.lines.graphs import graph_table
 from tensorlens.lines.meters import Meters
 from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
-ByLine = Mapping[str, Mapping[tuple[str, int], int]]
-"""Device to ``(file name, line number)`` to bytes handed out in backward."""
+if TYPE_CHECKING:
+    from tensorlens.capture.backward import BackwardLines
 
 _RECORDINGS = "tensorlens.capture.record"
 NEVER_CALLED = "never called"
@@ -35,7 +36,7 @@ def build_report(
     """
     functions = tuple(functions)
     slots = _chosen(meters.counters, devices)
-    backward = _backward({function.filename for function in functions})
+    backward = _backward()
     sources = [_source(counter) for _, counter in slots]
     seen = {source.name for source in sources}
     sources += [_unused(name) for name in devices or () if name not in seen]
@@ -49,20 +50,13 @@ def build_report(
     )
 
 
-def _backward(files: set[str]) -> ByLine:
-    """Return what recordings know of backward, importing nothing where there was none.
-
-    One that has ended is of use only where it knows a line of these files.
-    """
+def _backward() -> BackwardLines | None:
+    """Return what recordings know of backward, importing nothing where there was none."""
     if _RECORDINGS not in sys.modules:
-        return {}
-    from tensorlens.capture.backward import by_line
-    from tensorlens.capture.record import running
+        return None
+    from tensorlens.capture.backward import known
 
-    found = by_line() or {}
-    if running() or any(file in files for lines in found.values() for file, _ in lines):
-        return found
-    return {}
+    return known()
 
 
 def _chosen(
@@ -91,7 +85,7 @@ def _unused(name: str) -> DeviceSource:
 def _tables(
     function: ProfiledFunction,
     slots: Sequence[tuple[int, Counter]],
-    backward: ByLine,
+    backward: BackwardLines | None,
     devices: Sequence[str] | None,
 ) -> Iterator[FunctionLines]:
     """Give what ran line by line, and what graphs did that its lines had built."""
@@ -109,9 +103,13 @@ def _tables(
 
 
 def _function(
-    function: ProfiledFunction, slots: Sequence[tuple[int, Counter]], backward: ByLine
+    function: ProfiledFunction,
+    slots: Sequence[tuple[int, Counter]],
+    backward: BackwardLines | None,
 ) -> FunctionLines:
     account = function.account
+    if backward is not None and not backward.covers(account.code.co_filename, account.lines):
+        backward = None
     source = dict(enumerate(function.source, function.first_line))
     numbers = sorted({*source, *account.lines})
     if not source:
@@ -174,14 +172,12 @@ def _line(
     return Line(number, source, stats.hits, stats.time_ns, memory, stats.raised)
 
 
-def _with_backward(line: Line, filename: str, backward: ByLine) -> Line:
+def _with_backward(line: Line, filename: str, backward: BackwardLines | None) -> Line:
     """Add what the line took in backward; on a device with a recording that is 0 or more."""
-    recorded = [device for device in line.memory if device in backward]
-    if not recorded:
-        return line
+    recorded = {} if backward is None else backward.nbytes
     memory = dict(line.memory)
-    for device in recorded:
-        nbytes = backward[device].get((filename, line.lineno), 0)
+    for device in memory.keys() & recorded:
+        nbytes = recorded[device].get((filename, line.lineno), 0)
         memory[device] = replace(memory[device], backward=nbytes)
     return replace(line, memory=memory)
 

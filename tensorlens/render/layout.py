@@ -150,7 +150,7 @@ def _layout(function: FunctionLines, report: LineReport) -> FunctionLayout:
     else:
         body, remarks = _body(function, devices_of(report))
         if function.execution == "lines":
-            remarks += _unknown(body, report)
+            remarks += _unknown(body, report) + _unrecorded(function, report)
         else:
             remarks += _graphs_as_a_whole(function)
         remarks += [f"note: {note}"] if note else []
@@ -292,6 +292,19 @@ def _span(counts: Iterable[int | None]) -> str:
         return size(None)
     low, high = size(min(known)), size(max(known))
     return low if low == high else f"{low} to {high}"
+
+
+def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
+    """Return why the column of backward is blank in this table and not in another one."""
+    others = (each for each in report.functions if each.execution == "lines")
+    if _has_backward(function) or not any(_has_backward(each) for each in others):
+        return []
+    return ["Backward: blank, as no recording has these lines as the program's own"]
+
+
+def _has_backward(function: FunctionLines) -> bool:
+    figures = (memory for line in function.lines for memory in line.memory.values())
+    return any(memory.backward is not None for memory in figures)
 
 
 def _unknown(body: tuple[Row | Fold, ...], report: LineReport) -> list[str]:

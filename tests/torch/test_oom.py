@@ -300,8 +300,8 @@ def raising(error):
     raise error
 
 
-def test_the_line_table_has_backward_where_a_recording_was(monkeypatch):
-    monkeypatch.setattr(backward, "_last", None)
+def test_the_line_table_has_backward_where_a_recording_was():
+    backward.forget()
     profiler = tensorlens.LineProfiler()
     layer = nn.Linear(16, 32)
 
