@@ -27,6 +27,7 @@ class _Line:
     peak: int = 0
     gradients: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
+    alloc_sites: dict[SourceLine, int] = field(default_factory=dict)
 
 
 def backward(recording: Recording, device: str | None = None) -> tuple[BackwardCost, ...]:
@@ -56,6 +57,9 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
         line.blocks += 1
         line.kept += 0 if of.within_phase(row) else size
         _count(line.nodes, node_of[place], size)
+        site = of.custom[place]
+        if site is not None:
+            _count(line.alloc_sites, site, size)
         name = _gradient(roles, row)
         if name is not None:
             _count(line.gradients, name, size)
@@ -69,6 +73,7 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
             peak=cost.peak,
             gradients=_sorted(cost.gradients),
             nodes=_sorted(cost.nodes),
+            alloc_sites=_sorted(cost.alloc_sites),
         )
         for line, cost in ordered
     )

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorlens.recording.phases import landmark
+from tensorlens.recording.phases import computes_again, is_custom_call, landmark
 from tensorlens.records.events import Context, Stacks
 from tensorlens.records.tensors import SourceLine
+
+_BACKWARD = ("backward", "vjp")
+"""What the method of a ``torch.autograd.Function`` is called that computes gradients."""
 
 
 class Lines:
     """Lines and modules of stacks and contexts; -1 stands for no stack and no context.
 
     In backward a block goes to the innermost frame of the user that the autograd engine called
-    (what checkpoints compute again, custom functions, hooks), else to the line that made the
-    node that ran, else to the line that ran backward. Its module is found the same way. Where a
-    stack has no frame of the user at all, its innermost frame stands for it.
+    (what checkpoints compute again, hooks), else to the line that made the node that ran, else to
+    the line that ran backward. The backward of a custom function is no forward line: what it
+    allocates goes to the line that made its node, which called ``apply``. Modules are found the
+    same way. Where a stack has no frame of the user at all, its innermost frame stands for it.
     """
 
     def __init__(self, stacks: Stacks, contexts: Sequence[Context]) -> None:
@@ -26,6 +30,10 @@ class Lines:
         self._module: list[int] = []
         self._module_inside: list[int] = []
         self._below_engine: list[bool] = []
+        self._applied: list[bool] = []
+        """Whether the engine called a custom function, and nothing of the user's ran in it yet."""
+        self._custom: list[bool] = []
+        """Whether it is in the backward of a custom function of the user."""
         self._walk()
 
     def born(self, stack: int) -> SourceLine | None:
@@ -38,10 +46,16 @@ class Lines:
             return self.born(stack)
         forward = self._forward(context)
         inside, outside = _at(self._user_inside, stack), _at(self._user, stack)
-        if self._is_of_graph(stack, context):
+        if self._is_of_graph(stack, context) or self._is_custom(stack, context):
             inside = -1
         node = _first(inside, _at(self._user, forward), outside, forward, stack)
         return None if node < 0 else self._line(node)
+
+    def custom(self, stack: int, context: int) -> SourceLine | None:
+        """Return the line in the backward of a custom function, where another one is charged."""
+        if not self._is_custom(stack, context):
+            return None
+        return self._line(self._user_inside[stack])
 
     def module(self, stack: int, context: int, phase: str) -> str | None:
         """Return the path of the module that a block belongs to, None outside of modules."""
@@ -59,6 +73,11 @@ class Lines:
             return False
         return stack < 0 or not self._below_engine[stack]
 
+    def _is_custom(self, stack: int, context: int) -> bool:
+        """Tell whether a custom function's backward ran whose node is of a line of the user."""
+        custom = stack >= 0 and self._custom[stack]
+        return custom and _at(self._user, self._forward(context)) >= 0
+
     def _forward(self, context: int) -> int:
         return -1 if context < 0 else self._contexts[context].forward
 
@@ -71,6 +90,10 @@ class Lines:
         stacks = self._stacks
         users = [frame.user for frame in stacks.frames]
         engines = [landmark(frame) == "backward" for frame in stacks.frames]
+        again = [computes_again(frame) for frame in stacks.frames]
+        applies = [is_custom_call(frame) for frame in stacks.frames]
+        names = [frame.function.rpartition(".")[2] for frame in stacks.frames]
+        named = [user and name in _BACKWARD for user, name in zip(users, names, strict=True)]
         columns = zip(stacks.parent, stacks.frame, stacks.module, strict=True)
         for node, (parent, frame, module) in enumerate(columns):
             user = node if users[frame] else -1
@@ -78,9 +101,15 @@ class Lines:
             self._module.append(_first(module, _at(self._module, parent)))
             below = parent >= 0 and self._below_engine[parent]
             self._below_engine.append(engines[frame] or below)
-            outer = -1 if engines[frame] else parent
+            # a custom function that asks for what it saved may have a checkpoint compute it again
+            begins = again[frame] and parent >= 0 and self._custom[parent]
+            outer = -1 if engines[frame] or begins else parent
             self._user_inside.append(_first(user, _at(self._user_inside, outer)))
             self._module_inside.append(_first(module, _at(self._module_inside, outer)))
+            applied = outer >= 0 and self._applied[outer]
+            self._applied.append(applies[frame] or (applied and not users[frame]))
+            custom = outer >= 0 and self._custom[outer]
+            self._custom.append(custom or (applied and named[frame]))
 
 
 def _at(values: Sequence[int], number: int) -> int:

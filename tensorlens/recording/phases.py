@@ -21,14 +21,32 @@ _LANDMARKS = {
 the gradients that it begins with; where Keras 3 calls layers and steps its own optimizers, and
 TensorFlow 2.16 to 2.21 goes back over a tape."""
 
+_CUSTOM_CALL = "torch/autograd/function.py", "apply"
+"""Where the engine calls the backward of a ``torch.autograd.Function``."""
+
+_CHECKPOINTS = "torch/utils/checkpoint.py"
+
+
+def computes_again(frame: Frame) -> bool:
+    """Tell whether a frame is of what computes forward again."""
+    return f"/{frame.filename}".replace("\\", "/").endswith(f"/{_CHECKPOINTS}")
+
+
+def is_custom_call(frame: Frame) -> bool:
+    """Tell whether a frame of the engine's calls a custom function."""
+    return _is_at(frame, *_CUSTOM_CALL)
+
 
 def landmark(frame: Frame) -> str | None:
     """Return the phase that a frame begins, None where it begins none."""
-    function = frame.function.rpartition(".")[2]
-    for (place, name), phase in _LANDMARKS.items():
-        if function == name and f"/{frame.filename}".replace("\\", "/").endswith(f"/{place}"):
-            return phase
-    return None
+    phases = (phase for place, phase in _LANDMARKS.items() if _is_at(frame, *place))
+    return next(phases, None)
+
+
+def _is_at(frame: Frame, place: str, name: str) -> bool:
+    if frame.function.rpartition(".")[2] != name:
+        return False
+    return f"/{frame.filename}".replace("\\", "/").endswith(f"/{place}")
 
 
 class Phases:

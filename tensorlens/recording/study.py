@@ -50,6 +50,7 @@ class Study:
         self.phase = phase
         self.born: Table[SourceLine | None] = Table(lambda place: lines.born(place[0]))
         self.charged = Table(lambda place: lines.charged(*place, phase[place]))
+        self.custom: Table[SourceLine | None] = Table(lambda place: lines.custom(*place))
         self.module = Table(lambda place: lines.module(*place, phase[place]))
         self._spans: Table[Key] = Table(self._span)
 

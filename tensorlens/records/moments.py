@@ -6,7 +6,7 @@ Sizes are exact bytes, times nanoseconds since the recording began.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensorlens.records.tensors import SourceLine
 
@@ -87,6 +87,8 @@ class BackwardCost:
     """Of it, gradients that were named: parameter to bytes."""
     nodes: Mapping[str, int]
     """Autograd node, or recomputed operator, to bytes."""
+    alloc_sites: Mapping[SourceLine, int] = field(default_factory=dict)
+    """Of it, what lines within the backward of a custom ``autograd.Function`` asked for."""
 
 
 @dataclass(frozen=True, slots=True)

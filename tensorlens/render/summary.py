@@ -57,6 +57,7 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
                 "peak": cost.peak,
                 "gradients": dict(cost.gradients),
                 "nodes": dict(cost.nodes),
+                "alloc_sites": by_line_data(cost.alloc_sites),
             }
             for cost in recording.backward(device)
         ],
@@ -112,7 +113,9 @@ def _block(block: Resident) -> dict[str, Any]:
     }
 
 
-def by_line_data(sizes: Mapping[SourceLine | None, int]) -> list[dict[str, Any]]:
+def by_line_data(
+    sizes: Mapping[SourceLine, int] | Mapping[SourceLine | None, int],
+) -> list[dict[str, Any]]:
     """Return the bytes of lines as plain data, in their order."""
     return [{"line": line_data(line), "nbytes": nbytes} for line, nbytes in sizes.items()]
 

@@ -265,9 +265,15 @@ def _backward_table(
     limit = lines_limit(page.view)
     shown = costs if limit is None else costs[:limit]
     cells = [["Allocated", "Kept", "Peak"]]
-    cells += [[size(cost.nbytes), size(cost.kept), size(cost.peak)] for cost in shown]
-    places = [line_place(cost.line) for cost in shown]
-    sources = [source_of(recording.log, cost.line) for cost in shown]
+    places, sources = [], []
+    for cost in shown:
+        cells.append([size(cost.nbytes), size(cost.kept), size(cost.peak)])
+        places.append(line_place(cost.line))
+        sources.append(source_of(recording.log, cost.line))
+        for line, nbytes in cost.alloc_sites.items():
+            cells.append([size(nbytes), "", ""])
+            places.append(f"of it {line_place(line)}")
+            sources.append(source_of(recording.log, line))
     found += with_source(cells, places, sources, page)
     rest = costs[len(shown) :]
     if rest:

@@ -1,7 +1,8 @@
-from made_logs import ENGINE, FUNCTIONAL, Made, user
+from made_logs import ENGINE, FUNCTIONAL, TORCH, Made, user
 
 from tensorlens.records.events import Context, Frame
 from tensorlens.records.moments import Resident
+from tensorlens.render.summary import summary
 
 STEP, BACKWARD = user(10), user(11)
 FORWARD = user(5, "forward", "/me/model.py")
@@ -93,3 +94,33 @@ def test_a_long_stack() -> None:
     made = Made()
     deep = made.stack(STEP, *[Frame("/lib/deep.py", each, "deep", False) for each in range(5000)])
     assert lines(block(made, deep)) == (10, 10)
+
+
+def test_backward_of_a_custom_function_goes_to_the_line_that_applied_it() -> None:
+    apply = Frame(f"{TORCH}/autograd/function.py", 300, "BackwardCFunction.apply", False)
+    decorator = Frame(f"{TORCH}/amp/autocast_mode.py", 500, "decorate_bwd", False)
+    made = Made()
+    node = Context(node="SquaredBackward", forward=made.stack(STEP, "net", FORWARD))
+    own, helper = user(30, "Squared.backward"), user(40, "helper")
+    for size, frames in ((1, (own,)), (2, (decorator, own)), (4, (own, helper))):
+        made.alloc(size, made.stack(BACKWARD, ENGINE, apply, *frames), node)
+    # a thread of the engine
+    made.alloc(8, made.stack(apply, own), node)
+    # torch's own function, as that of checkpoints, calls what the user wrote for forward
+    again = Frame(f"{TORCH}/utils/checkpoint.py", 320, "CheckpointFunction.backward", False)
+    made.alloc(16, made.stack(BACKWARD, ENGINE, apply, again, FUNCTIONAL, user(7)), node)
+    # of a node that was made before the recording the own line is all that is known
+    made.alloc(32, made.stack(BACKWARD, ENGINE, apply, own), Context(node="SquaredBackward"))
+    costs = {cost.line.lineno: cost for cost in made.recording.backward() if cost.line}
+    assert {line: cost.nbytes for line, cost in costs.items()} == {5: 15, 7: 16, 30: 32}
+    sites = {line.lineno: size for line, size in costs[5].alloc_sites.items()}
+    assert sites == {30: 1 + 2 + 8, 40: 4}
+    assert not costs[7].alloc_sites
+    assert not costs[30].alloc_sites
+    assert "of it /me/train.py:30" in str(made.recording)
+    (first,) = [
+        each["alloc_sites"]
+        for each in summary(made.recording)["devices"]["cpu"]["backward"]
+        if each["line"]["lineno"] == 5
+    ]
+    assert [(each["line"]["lineno"], each["nbytes"]) for each in first] == [(30, 11), (40, 4)]
