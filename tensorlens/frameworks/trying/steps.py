@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.fake.jobs import Program
 
+END = "end"
+"""The mark after the last step."""
+
 
 class Enough(BaseException):
     """Ends a program that has made all steps wanted."""
@@ -90,7 +93,7 @@ class Steps:
                 self._begin(number)
                 call(step)
                 self._end()
-        self._marks.mark("end")
+        self._marks.mark(END)
 
     def _begun(self, begin: Callable[[], Any]) -> Any:
         """Begin the program, and end it if it makes all steps wanted by itself."""

@@ -14,6 +14,8 @@ from tensorlens.frameworks.torch.fake.jobs import Failure
 _PACKAGE = str(Path(__file__).parents[3]) + os.sep
 _LAST = 2000
 """Characters of the program's own output that a failure shows."""
+_SEVERAL_DEVICES = ("two different devices", "at least two devices")
+"""How torch's fake tensors say that an operator has operands on several devices."""
 
 
 def failure(error: BaseException, output: str) -> Failure:
@@ -31,7 +33,14 @@ def failure(error: BaseException, output: str) -> Failure:
     last = output[-_LAST:].strip()
     if last:
         lines += ["it wrote last:", last]
-    return Failure(f"the program failed: {kind}: {text}", "\n".join(lines))
+    if any(each in text for each in _SEVERAL_DEVICES):
+        reason = (
+            "an operator has tensors on different devices: make_step must build everything that the"
+            " step uses, model and optimizer included, and put it on the device"
+        )
+    else:
+        reason = f"{kind}: {text}"
+    return Failure(f"the program failed: {reason}", "\n".join(lines))
 
 
 def _own_frames(error: BaseException) -> Iterator[str]:

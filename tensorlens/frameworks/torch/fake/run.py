@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tensorlens.errors import UsageError
 from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.torch.fake.cautions import Cautions, told_to
 from tensorlens.frameworks.torch.fake.device.setup import Readiness, measure_with
@@ -45,6 +46,9 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
     A program that never uses the device is run again with the device as torch's default one. Where
     the device cannot be put on stage, host memory stands for it.
 
+    Raises:
+        UsageError: the program keeps its tensors on the CPU.
+
     Args:
         job: what to run.
         readiness: of the CUDA device that is not there.
@@ -58,7 +62,7 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
         return trace
     trace = _run(job, tell, [])
     if not any(name.startswith(job.device) for name in trace.log.devices):
-        trace = _run(job, tell, [lambda: _default_device(job.device)])
+        trace = _run(job, tell, [lambda: _default_device(job.device)], job.device)
         trace.cautions.insert(
             0,
             Caution(
@@ -72,7 +76,10 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
 Setting = Callable[[], AbstractContextManager[Any]]
 
 
-def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> Trace:
+def _run(
+    job: Job, tell: Callable[[int], None], settings: Sequence[Setting], needed: str | None = None
+) -> Trace:
+    """Run a job under some settings; with ``needed``, refuse one that keeps off that device."""
     trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
     stacks = ProgramStacks(trace.log.stacks)
     cautions = Cautions()
@@ -109,6 +116,11 @@ def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> 
             stacks.call_program,
         )
         names.look()
+    if needed is not None and _keeps_off(needed, tracker.held_at_marks):
+        raise UsageError(
+            f"the program keeps its tensors on the CPU: nothing of a step is on {needed}; estimate"
+            f' it with device="cpu", or let it use the device (no .to("cpu"), no cpu=True)'
+        )
     if steps.was_ended:
         cautions.found.append(
             Caution(
@@ -121,6 +133,14 @@ def _run(job: Job, tell: Callable[[int], None], settings: Sequence[Setting]) -> 
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log, linecache.getlines)
     return trace
+
+
+def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
+    """Tell whether a program holds tensors at every step, and none of them on a device."""
+    return bool(held_at_marks) and all(
+        held.get("cpu", 0) and not any(held[each] for each in held if each.startswith(device))
+        for held in held_at_marks
+    )
 
 
 class Together:

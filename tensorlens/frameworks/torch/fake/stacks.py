@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -21,13 +23,12 @@ class ProgramStacks:
 
     def __init__(self, stacks: Stacks) -> None:
         self._stacks = stacks
-        self._nodes: dict[tuple[int, int, int, int], int] = {}
+        self._nodes: dict[tuple[int, int, int, str | None], int] = {}
         self._code: dict[int, CodeType] = {}
         """By address, kept so that no other takes it."""
         self._local = _Calls()
-        self._paths: dict[int, str] = {}
-        self._modules: list[Any] = []
-        """Kept so that no other takes their address."""
+        self._paths: dict[int, _ModulePath] = {}
+        """By address of the module, as long as it lives."""
         self._original = torch.nn.Module._call_impl
         self._call: CodeType | None = None
 
@@ -58,8 +59,7 @@ class ProgramStacks:
         outermost = ProgramStacks.call_program.__code__
         calls = self._local.modules
         depth = len(calls)
-        chain: list[tuple[FrameType, int, int]] = []
-        module = 0
+        chain: list[tuple[FrameType, int, str | None]] = []
         while frame is not None:
             code = frame.f_code
             if code is outermost:
@@ -68,45 +68,61 @@ class ProgramStacks:
                 depth -= 1
                 if chain and depth >= 0:
                     inner, lasti, _ = chain[-1]
-                    chain[-1] = inner, lasti, id(calls[depth])
+                    chain[-1] = inner, lasti, self.path(calls[depth])
             else:
-                chain.append((frame, frame.f_lasti, module))
+                chain.append((frame, frame.f_lasti, None))
             frame = frame.f_back
         nodes, node = self._nodes, -1
-        for frame, lasti, module in reversed(chain):
-            key = node, id(frame.f_code), lasti, module
+        for frame, lasti, path in reversed(chain):
+            key = node, id(frame.f_code), lasti, path
             known = nodes.get(key)
             if known is None:
-                known = nodes[key] = self._push(node, frame, module)
+                known = nodes[key] = self._push(node, frame, path)
             node = known
         return node
 
     def path(self, module: Any) -> str:
         """Return the path of a module below the outermost one whose call is on."""
-        if id(module) not in self._paths:
+        known = self._paths.get(id(module))
+        if known is None:
             calls = self._local.modules
             root = calls[0] if calls else module
-            for path, found in root.named_modules():
-                self._learn(found, path or type(found).__name__)
-            if id(module) not in self._paths:
-                self._learn(module, type(module).__name__)
-        return self._paths[id(module)]
+            for path, each in root.named_modules():
+                self._learn(each, path or type(each).__name__)
+            known = self._learn(module, type(module).__name__)
+        return known.path
 
-    def _learn(self, module: Any, path: str) -> None:
-        if self._paths.setdefault(id(module), path) is path:
-            self._modules.append(module)
+    def _learn(self, module: Any, path: str) -> _ModulePath:
+        known = self._paths.get(id(module))
+        if known is None:
+            known = self._paths[id(module)] = _ModulePath(module, self._forget, path)
+        return known
 
-    def _push(self, parent: int, frame: FrameType, module: int) -> int:
+    def _forget(self, known: _ModulePath) -> None:
+        if self._paths.get(known.address) is known:
+            del self._paths[known.address]
+
+    def _push(self, parent: int, frame: FrameType, path: str | None) -> int:
         code = frame.f_code
         self._code[id(code)] = code
         filename = code.co_filename
         line = Frame(filename, frame.f_lineno or 0, code.co_qualname, not is_foreign(filename))
-        path = None
-        if module:
-            path = self.path(next(each for each in self._local.modules if id(each) == module))
         return self._stacks.push(parent, line, path)
 
 
 class _Calls(threading.local):
     def __init__(self) -> None:
         self.modules: list[Any] = []
+
+
+class _ModulePath(weakref.ref[Any]):
+    """The path of a module, which lives as long as the program keeps it."""
+
+    __slots__ = ("address", "path")
+
+    def __new__(cls, module: Any, end: Callable[[_ModulePath], None], path: str) -> _ModulePath:
+        return super().__new__(cls, module, end)
+
+    def __init__(self, module: Any, end: Callable[[_ModulePath], None], path: str) -> None:
+        super().__init__(module, end)  # type: ignore[call-arg]
+        self.address, self.path = id(module), path

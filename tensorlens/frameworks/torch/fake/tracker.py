@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.frameworks.torch.fake.inputs import BRINGING, Brought, Expressions
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
+from tensorlens.frameworks.trying.steps import END
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.traces import Trace
 
@@ -72,6 +73,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self._hidden = hidden
         self._live: dict[int, _Storage] = {}
         """Address of a storage to what is known of it."""
+        self.held_at_marks: list[dict[str, int]] = []
+        """What each device held at the steps' marks that were taken when they were reached."""
         self._numbers = 0
         self._here = _Here()
         self._threads: dict[int, int] = {}
@@ -105,10 +108,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         """Give this moment a name, or the one after so many events."""
         with self._lock:
             self._log.marks.append(Mark(name, len(self._log) if row is None else row, 0))
+            if row is None and name != END:
+                self.held_at_marks.append(dict(self.allocated))
 
     def forget_marks(self) -> None:
         """Take all marks back."""
         self._log.marks.clear()
+        self.held_at_marks.clear()
 
     def empty_cache(self, device: str) -> None:
         """Note that the program gave cached memory back."""

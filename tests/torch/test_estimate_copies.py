@@ -1,0 +1,166 @@
+"""Estimates of programs that copy, pickle, build anew, or stay off the card; bytes by hand."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import tensorlens
+from tensorlens.errors import UsageError
+from tensorlens.estimating import worker
+from tensorlens.estimating.worker import ProgramFailed
+from tests import warm
+
+LINEAR = 64 * 64 * 4 + 64 * 4
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch):
+    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(device=True))
+
+
+def growth(make, device="cpu"):
+    """Bytes that the second of two steps holds at its end beyond what was set up."""
+    estimate = tensorlens.estimate(make, device=device, steps=2)
+    setup, *steps = estimate.steps
+    assert len({step.allocated for step in steps}) == 1
+    return steps[-1].allocated - setup.allocated
+
+
+def scalar():
+    kept = torch.tensor(2.5)
+    assert copy.deepcopy(kept).item() == pickle.loads(pickle.dumps(kept)).item() == 2.5
+    # one float each, the copies kept
+    return [copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))], 2 * 4
+
+
+def plain():
+    made = torch.empty(10, 20)
+    copied = copy.deepcopy(made)
+    assert copied.shape == made.shape
+    return [copied], 10 * 20 * 4
+
+
+def views():
+    made = torch.empty(10, 20)
+    copied = copy.deepcopy({"whole": made, "rows": made[2:4], "turned": made.t()})
+    storages = {each.untyped_storage()._cdata for each in copied.values()}
+    assert len(storages) == 1 and copied["turned"].stride() == (1, 20)
+    # one storage for the three, as deepcopy of real tensors makes it
+    return [copied], 10 * 20 * 4
+
+
+def view_first():
+    made = torch.empty(10, 20)
+    copied = copy.deepcopy([made[2:4], made])
+    # the whole storage behind the two rows too
+    return [copied], 10 * 20 * 4
+
+
+def gradient():
+    made = torch.empty(100, requires_grad=True)
+    made.sum().backward()
+    copied = copy.deepcopy(made)
+    assert copied.requires_grad and copied.grad.shape == (100,)
+    return [copied], 2 * 100 * 4
+
+
+def parameter():
+    made = torch.nn.Parameter(torch.empty(100), requires_grad=False)
+    copied = copy.deepcopy(made)
+    restored = pickle.loads(pickle.dumps(made))
+    assert all(isinstance(each, torch.nn.Parameter) for each in (copied, restored))
+    assert not copied.requires_grad and not restored.requires_grad
+    return [copied, restored], 2 * 100 * 4
+
+
+def module():
+    norm = torch.nn.BatchNorm1d(25)
+    # weight, bias, running mean and variance of 25 floats; the count is an int64
+    return [copy.deepcopy(norm)], 4 * 25 * 4 + 8
+
+
+def optimizer():
+    weight = torch.nn.Parameter(torch.empty(100))
+    adam = torch.optim.Adam([weight])
+    weight.sum().backward()
+    adam.step()
+    state = copy.deepcopy(adam.state_dict())
+    # two moments, and the step count, one float
+    return [state], 2 * 100 * 4 + 4
+
+
+@pytest.mark.parametrize(
+    "program", [scalar, plain, views, view_first, gradient, parameter, module, optimizer]
+)
+def test_copies_have_storages_of_their_own(program):
+    def make():
+        held = []
+
+        def step():
+            kept, nbytes = program()
+            if not held:
+                held.append(kept)
+                held.append(nbytes)
+
+        return step
+
+    # the program is asked for the bytes itself, where tensors are real
+    assert growth(make) == program()[1]
+
+
+def test_models_made_in_each_step_go_with_it():
+    model = torch.nn.Linear(64, 64)
+
+    def make():
+        def step():
+            for fresh in (torch.nn.Linear(64, 64), copy.deepcopy(model)):
+                fresh(torch.ones(8, 64)).sum().backward()
+
+        return step
+
+    assert growth(make) == 0
+
+
+def test_model_that_stays_on_the_cpu_is_refused_for_a_card():
+    def make():
+        model = torch.nn.Linear(64, 64).to("cpu")
+        adam = torch.optim.Adam(model.parameters())
+
+        def step():
+            model(torch.ones(8, 64).to("cpu")).sum().backward()
+            adam.step()
+
+        return step
+
+    with pytest.raises(UsageError, match="keeps its tensors on the CPU: nothing of a step is on"):
+        tensorlens.estimate(make, card="t4")
+    # weights, their gradients and two moments of them, and two step counts
+    assert tensorlens.estimate(make, device="cpu").steps[-1].allocated == 4 * LINEAR + 2 * 4
+
+
+def test_model_that_stays_on_the_cpu_in_a_whole_program_is_refused():
+    def program():
+        model = torch.nn.Linear(64, 64).to("cpu")
+        adam = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            model(torch.ones(8, 64).to("cpu")).sum().backward()
+            adam.step()
+
+    with pytest.raises(UsageError, match="nothing of a step is on cuda"):
+        tensorlens.estimate(program, card="t4")
+
+
+def test_step_with_a_model_from_outside_says_what_to_build():
+    model = torch.nn.Linear(64, 64)
+
+    def make():
+        return lambda: model(torch.ones(8, 64, device="cuda")).sum().backward()
+
+    with pytest.raises(ProgramFailed) as caught:
+        tensorlens.estimate(make, card="t4")
+    assert str(caught.value) == (
+        "the program failed: an operator has tensors on different devices: make_step must build "
+        "everything that the step uses, model and optimizer included, and put it on the device"
+    )
