@@ -17,7 +17,7 @@ from tensorlens.allocators import (
 )
 from tensorlens.records.estimates import StepFigures
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Mark
-from tensorlens.records.traces import Trace
+from tensorlens.records.traces import Handover, Trace
 
 _FINEST = 2 << 20
 _SHARE = 400
@@ -81,11 +81,15 @@ class Simulation:
             else:
                 self._counters[name] = CachingAllocator(settings, total=total, log=log, device=name)
         self._result = Simulated(log, {})
+        self._addresses: dict[int, int] = {}
+        """Address of a block in the trace to that which it was given."""
+        self._open: dict[int, int] = {}
+        """The same to its row in the log."""
 
     def run(self) -> Simulated:
         """Make all requests and return what came of them."""
         trace, log = self._trace, self._trace.log
-        addresses: dict[int, int] = {}
+        addresses = self._addresses
         stops = self._stops()
         stop, act = next(stops)
         for row in range(len(log.kind)):
@@ -103,7 +107,7 @@ class Simulation:
                 addresses[log.address[row]] = address
                 if address:
                     made = len(self._log.kind) - 1
-                    self._result.rows[row] = made
+                    self._result.rows[row] = self._open[log.address[row]] = made
                     self._log.label[made] = log.label[row]
             elif log.kind[row] == FREE:
                 address = addresses.pop(log.address[row])
@@ -123,6 +127,7 @@ class Simulation:
             found.append((mark.row, 1, partial(self._mark, name, mark.name)))
         for row, device in self._trace.emptied:
             found.append((row, 0, partial(self._empty, device)))
+        found += [(each.row, 0, partial(self._hand_over, each)) for each in self._trace.handovers]
         for row, _, act in sorted(found, key=lambda each: each[:2]):
             yield row, act
         yield -1, lambda: None
@@ -141,6 +146,21 @@ class Simulation:
             )
             counter.reset_peaks()
         self._log.marks.append(Mark(begins, len(self._log.kind), 0))
+
+    def _hand_over(self, handover: Handover) -> None:
+        """Let a block be another thing from here on; its allocator hears nothing of it."""
+        log, before = self._log, self._open[handover.address]
+        device, address, size = (
+            log.devices[log.device[before]],
+            log.address[before],
+            log.size[before],
+        )
+        for kind in (FREE, ALLOC):
+            log.append(kind, device, address, size, 0, handover.stack, handover.context)
+        made = self._open[handover.address] = len(log.kind) - 1
+        if before in log.held:
+            log.held[made] = log.held[before]
+        log.name(made, handover.label)
 
     def _empty(self, device: str) -> None:
         self._counters[device].empty_cache(time=0)

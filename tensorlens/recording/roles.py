@@ -29,9 +29,11 @@ class Roles:
     The role is that of the census's label where there is one. Else it follows from the phase: a
     block that forward keeps is an activation, one that backward keeps a gradient (an activation
     where the operator made an autograd node: it was computed again), one that an optimizer keeps
-    is the optimizer's, any other is ``other``. What was given back while the same operator or
-    node ran, or by the end of the same optimizer step, is :data:`TEMPORARY`, unless its allocation
-    was dropped. A block from before the recording of which nothing is known is ``other``.
+    is the optimizer's, any other is ``other``. A graph, which says its phases itself, keeps
+    variables alone, which a census labels: the rest of its optimizer is :data:`TEMPORARY`. What was
+    given back while the same operator or node ran, or by the end of the same optimizer step, is
+    :data:`TEMPORARY`, unless its allocation was dropped. A block from before the recording of which
+    nothing is known is ``other``.
 
     Names of the dead are those of the living: a block like those a census named (same stack,
     context and size, thus the same line, operator and module in another step) takes their role
@@ -95,6 +97,9 @@ class Roles:
     def _kept_as(self, place: Place) -> str:
         if self.study.computed_again(place):
             return "activation"
+        if self.study.context(place).phase == "optimizer":
+            # of a graph, whose optimizer keeps variables, which have a label
+            return TEMPORARY
         return _KEPT.get(self.study.phase[place], "other")
 
     def _made_by(self, place: Place) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorlens.records.events import EventLog
+from tensorlens.records.events import Context, EventLog, Label
 from tensorlens.records.tensors import SourceLine
 
 
@@ -30,6 +30,20 @@ class Formula:
     """One line: what it leaves out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A block that becomes a variable's value, or is no longer one, where it lies."""
+
+    row: int
+    """How many events there were before it."""
+    address: int
+    """Of the block."""
+    label: Label
+    """What it is from then on."""
+    stack: int = -1
+    context: Context | None = None
+
+
 @dataclass(slots=True)
 class Trace:
     """The requests of a run on tensors without data, in the order in which they were made.
@@ -47,6 +61,8 @@ class Trace:
     """Row of an allocation to what it is, where no tensor has it: ``cuBLAS workspace``."""
     streams: dict[int, int] = field(default_factory=dict)
     """Row of an allocation to its stream, where that is not the default one."""
+    handovers: list[Handover] = field(default_factory=list)
+    """Blocks that are another thing from some event on, in the order of these."""
     emptied: list[tuple[int, str]] = field(default_factory=list)
     """How many rows there were, and of which device, when ``empty_cache()`` was called."""
     cautions: list[Caution] = field(default_factory=list)

@@ -3,6 +3,7 @@
 import gc
 import os
 import weakref
+from collections import Counter
 from functools import partial
 from statistics import median
 
@@ -86,6 +87,60 @@ def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
     assert found.allocated.low <= min(peaks)
     # single steps lie above where other tests make short kernels take long
     assert median(peaks) <= found.allocated.high
+
+
+def _with_normalization():
+    inner = [layers.Dense(300), layers.BatchNormalization(), layers.Dense(10)]
+    return keras.Sequential([keras.Input((100,)), *inner])
+
+
+WEIGHTS = (100 * 300, 300, 300, 300, 300 * 10, 10)
+"""Numbers in each trainable weight of this network."""
+_SCALARS = (2, 1)
+"""The counter of steps has 64 bits, the learning rate 32."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "slots"),
+    [
+        ("sgd", _SCALARS),
+        ("adagrad", (*WEIGHTS, *_SCALARS)),
+        ("lion", (*WEIGHTS, *_SCALARS)),
+        ("rmsprop", (*WEIGHTS, *_SCALARS)),
+        ("adam", (*WEIGHTS * 2, *_SCALARS)),
+        ("adadelta", (*WEIGHTS * 2, *_SCALARS)),
+        ("nadam", (*WEIGHTS * 2, *_SCALARS, 1)),
+        (keras.optimizers.SGD(momentum=0.9), (*WEIGHTS, *_SCALARS)),
+        (keras.optimizers.RMSprop(momentum=0.9, centered=True), (*WEIGHTS * 3, *_SCALARS)),
+        (keras.optimizers.Adam(amsgrad=True), (*WEIGHTS * 3, *_SCALARS)),
+    ],
+    ids=str,
+)
+def test_optimizer_state_is_the_slots_that_exist(optimizer, slots):
+    model = _with_normalization()
+    found = {}
+    for way in ("graph", "eager", "card"):
+        found[way] = tensorlens.estimate(
+            model,
+            batch_size=8,
+            optimizer=optimizer,
+            loss=loss(),
+            run_eagerly=way == "eager",
+            device="cuda" if way == "card" else "cpu",
+        )
+    # the BFC allocator hands out multiples of 256 bytes
+    exact, rounded = sum(4 * each for each in slots), sum(-(-each // 64) * 256 for each in slots)
+    for way, nbytes in {"graph": exact, "eager": exact, "card": rounded}.items():
+        assert found[way].by_role["optimizer"] == nbytes, way
+        assert sum(found[way].by_role.values()) == found[way].peak_allocated, way
+    assert found["graph"].by_role["parameter"] == 4 * sum(WEIGHTS)
+    # moving mean and variance are replaced in forward, the state in the optimizer's step
+    for each in found.values():
+        log, held = each.recording.log, Counter()
+        end = each.recording.at(len(log) - 1, each.device)
+        for block in end.tensors:
+            held[block.role] += 1
+        assert (held["parameter"], held["buffer"], held["optimizer"]) == (6, 2, len(slots))
 
 
 def test_loops_begin_before_all_that_they_read_is_there():

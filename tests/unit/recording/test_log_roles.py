@@ -131,6 +131,20 @@ def test_an_optimizer_keeps_its_state() -> None:
     ]
 
 
+def test_optimizer_of_a_graph_keeps_labelled_variables_alone() -> None:
+    made = Made()
+    update = Context(op="Mul", phase="optimizer")
+    slot, scratch = (
+        made.alloc(8, -1, Context(op="AddV2", phase="optimizer")),
+        made.alloc(8, -1, update),
+    )
+    # the threads of a graph go to and fro between its phases
+    made.alloc(8, -1, Context(op="MatMul", phase="backward"))
+    made.free(scratch, -1, update)
+    made.log.name(slot, Label("adam/kernel_velocity", "optimizer"))
+    assert [role for role, _ in blocks(made, slot, scratch)] == ["optimizer", "temporary"]
+
+
 def test_the_rest_is_called_by_its_line() -> None:
     made = Made()
     row = made.alloc(8, made.stack(user(12, "load")))

@@ -20,6 +20,9 @@ class Memory(Protocol):
     def give(self, row: int, place: Any) -> None:
         """Note that it went."""
 
+    def assign(self, variable: str, row: int, old: int, place: Any) -> None:
+        """Note that a row is a variable's value now, and another one, or -1, no longer is."""
+
 
 class Held:
     """Something that goes when nobody refers to it any more."""

@@ -113,6 +113,16 @@ class Machine:
             known = self._likely[node.number] = self._costs(node, values)
         return known
 
+    def assign(self, name: str, new: Value, old: Value | None) -> None:
+        """Let a variable have another value; the old one goes unless somebody still reads it."""
+        self.variables[name] = new
+        if old is not None:
+            drop(old, self.free)
+        if isinstance(new.held, Buffer) and new.held.row >= 0:
+            before = None if old is None else old.held
+            is_read = isinstance(before, Buffer) and before.refs > 0
+            self.memory.assign(name, new.held.row, before.row if is_read else -1, self._place)
+
     def allocate(self, nbytes: int, name: str | None = None) -> Buffer:
         """Return a new buffer, referred to by nobody."""
         row = self.memory.take(nbytes, self._place, name) if nbytes else -1
@@ -227,9 +237,7 @@ def _assign(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[V
     new = value.shaped(None) if is_alone else Value(machine.allocate(value.nbytes), value.shape)
     keep(new)
     old = machine.variables.get(name)
-    machine.variables[name] = new
-    if old is not None:
-        drop(old, machine.free)
+    machine.assign(name, new, old)
     return []
 
 
@@ -238,8 +246,7 @@ def _update(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[V
     old = machine.variables.get(name)
     if old is not None and old.held is not None and old.held.refs > 1:
         # whoever has read it keeps what it was
-        machine.variables[name] = keep(Value(machine.allocate(old.nbytes), old.shape))
-        drop(old, machine.free)
+        machine.assign(name, keep(Value(machine.allocate(old.nbytes), old.shape)), old)
     return []
 
 

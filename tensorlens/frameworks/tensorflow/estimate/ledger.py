@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
-from tensorlens.records.traces import Trace
+from tensorlens.records.traces import Handover, Trace
 
 PlaceOf = Callable[[Node, str | None], tuple[int, Context]]
 """Gives the stack and the context of an operation, and of what it takes under a name."""
@@ -20,9 +21,13 @@ class Ledger:
         trace: to write into.
         device: whose memory it is.
         place: says where an operation comes from.
+        variables: the name that the graph has for a variable to what its value is.
     """
 
-    def __init__(self, trace: Trace, device: str, place: PlaceOf) -> None:
+    def __init__(
+        self, trace: Trace, device: str, place: PlaceOf, variables: Mapping[str, Label]
+    ) -> None:
+        self._variables = variables
         self._trace, self._log, self._device = trace, trace.log, device
         self._place = place
         self._numbers = 0
@@ -61,6 +66,21 @@ class Ledger:
         log = self._log
         stack, context = (-1, None) if place is None else self._place(place, None)
         log.append(FREE, self._device, log.address[row], log.size[row], len(log), stack, context)
+
+    def assign(self, variable: str, row: int, old: int, place: Any) -> None:
+        """Note that a row is a variable's value now, and another one, or -1, no longer is."""
+        label = self._variables.get(variable)
+        if label is None:
+            return
+        if old >= 0:
+            replaced = replace(label, name=f"{label.name} before its update", role="temporary")
+            self._hand_over(old, replaced, place)
+        self._hand_over(row, label, place)
+
+    def _hand_over(self, row: int, label: Label, place: Any) -> None:
+        log = self._log
+        stack, context = (-1, None) if place is None else self._place(place, None)
+        self._trace.handovers.append(Handover(len(log), log.address[row], label, stack, context))
 
     def _append(self, nbytes: int, stack: int, context: Context | None) -> int:
         self._numbers += 1

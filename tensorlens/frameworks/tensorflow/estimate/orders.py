@@ -51,6 +51,9 @@ class Meter:
         """Count it out."""
         self._now -= self._sizes[row]
 
+    def assign(self, variable: str, row: int, old: int, place: Any) -> None:
+        """Which of them is a variable does not matter here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Orders:

@@ -33,6 +33,10 @@ class Requests(Meter):
         self._calls.append(("give", row, place))
         super().give(row, place)
 
+    def assign(self, variable: str, row: int, old: int, place: Any) -> None:
+        """Keep which row is a variable's value."""
+        self._calls.append(("assign", variable, row, old, place))
+
     def hold(self, each: Held, nbytes: int) -> int:
         """Keep what is there before the step."""
         self._calls.append(("hold", each, nbytes))
@@ -61,6 +65,9 @@ class Requests(Meter):
             elif what == "give":
                 row, place = given
                 memory.give(rows[row], place)
+            elif what == "assign":
+                variable, row, old, place = given
+                memory.assign(variable, rows[row], -1 if old < 0 else rows[old], place)
             elif what == "hold":
                 rows.append(hold(*given))
             elif what == "bound":

@@ -80,7 +80,10 @@ def run(model: Any, asked: Asked) -> Trace:
         requests = _requests(play, 0)
     if on_host and asked.eager:
         found.spread = requests.peak, requests.peak + BATCHES_AHEAD * batch
-    ledger = Ledger(found, "cpu" if on_host else "cuda:0", Places(found.log, traced.graph).of)
+    values = {each.placeholder: _label(each) for each in traced.variables if each.placeholder}
+    ledger = Ledger(
+        found, "cpu" if on_host else "cuda:0", Places(found.log, traced.graph).of, values
+    )
     _label_gradients(traced, nodes, ledger)
     requests.tell(
         ledger,
