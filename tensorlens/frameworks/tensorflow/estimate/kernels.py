@@ -120,8 +120,8 @@ class Machine:
             drop(old, self.free)
         if isinstance(new.held, Buffer) and new.held.row >= 0:
             before = None if old is None else old.held
-            is_read = isinstance(before, Buffer) and before.refs > 0
-            self.memory.assign(name, new.held.row, before.row if is_read else -1, self._place)
+            row = before.row if isinstance(before, Buffer) and before.refs > 0 else -1
+            self.memory.assign(name, new.held.row, row, self._place)
 
     def allocate(self, nbytes: int, name: str | None = None) -> Buffer:
         """Return a new buffer, referred to by nobody."""
