@@ -21,10 +21,22 @@ HANDLE = "what operations know the variable by"
 KEPT = "what the graph of a function keeps from call to call"
 """The note of constants, of which a graph has many that are small."""
 
+AHEAD = "made for a dataset, which holds it ahead or in its cache"
+"""The note of elements of input pipelines, which may be numbers."""
+
 HANDLES = "handles of variables"
 """What they are called together."""
+
+HANDLE_OF_DATA = "what tf.data knows a dataset or an iterator by"
+"""The note of the small tensors that each dataset of an input pipeline comes with."""
+
+HANDLES_OF_DATA = "handles of datasets and iterators"
+"""What they are called together."""
+
+TOGETHER = {HANDLE: HANDLES, HANDLE_OF_DATA: HANDLES_OF_DATA}
+"""Note to what all that has it is called together."""
 _SMALL = 1024
-"""Bytes of the largest constant that is not told by itself."""
+"""Bytes of the largest constant or element that is not told by itself."""
 _MOST_RANGES = 3
 _FEW = 8
 """So many keys of a dict are rather fields with a meaning each than items of one kind."""
@@ -48,7 +60,8 @@ def families(
     A family's names are equal, or differ in their last index, or, where it has more than eight
     members, in any indices and keys. Families like these are one where their names, and those of
     their modules and holders, differ only in numbers that are parts of a path, as those of layers
-    are. Handles of variables are one family, and so are the small constants of one graph.
+    are. Handles of variables are one family, those of datasets another, and so are the small
+    constants of one graph and the small elements of datasets.
 
     Args:
         table: what the rows are of.
@@ -162,14 +175,15 @@ class _Together:
     def __init__(self, table: TensorTable) -> None:
         self._table = table
         notes = {note: number for number, note in enumerate(table.notes)}
-        self._handle, self._kept = notes.get(HANDLE), notes.get(KEPT)
+        self._handles = {notes[note]: title for note, title in TOGETHER.items() if note in notes}
+        self._small = {notes[note] for note in (AHEAD, KEPT) if note in notes}
 
     def title(self, row: int) -> str | None:
         """Return what the family of a row is called; None where it has no family by its note."""
         note = self._table.note[row]
-        if note == self._handle:
-            return HANDLES
-        if note == self._kept and self._table.storage_nbytes[row] <= _SMALL:
+        if note in self._handles:
+            return self._handles[note]
+        if note in self._small and self._table.storage_nbytes[row] <= _SMALL:
             names = self._table.names
             return names[names.root(self._table.name[row])]
         return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensorlens.records.differences import LedgerChange
-from tensorlens.records.ledger import FIGURES, Ledger, Term
+from tensorlens.records.ledger import FIGURES, Block, Ledger, Term
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import size
 from tensorlens.render.source import printable, short_path
@@ -123,28 +123,35 @@ def unknown_changes(change: LedgerChange) -> tuple[str, ...]:
 
 
 def unnamed_blocks(ledger: Ledger, *, all_: bool) -> tuple[tuple[str, ...], str]:
-    """Return the largest unnamed blocks, a text each, and a text for the others.
+    """Return the largest unnamed blocks, a text for those alike, and a text for the others.
 
     Args:
         ledger: whose blocks.
         all_: every block the ledger knows, with address and stack; else the largest few.
     """
-    shown = sorted(ledger.blocks, key=lambda block: -block.nbytes)
+    groups: dict[object, list[Block]] = {}
+    for place_of, block in enumerate(sorted(ledger.blocks, key=lambda block: -block.nbytes)):
+        groups.setdefault(place_of if all_ else (block.what, block.born), []).append(block)
+    shown = sorted(groups.values(), key=lambda group: -sum(block.nbytes for block in group))
     shown = shown if all_ else shown[:_BLOCKS]
     texts = []
-    for block in shown:
+    for group in shown:
+        block = group[0]
         what = printable(block.what) if block.what else ""
         born = f"born at {place(block.born, function=True)}" if block.born else ""
         address = f"at {block.address:#x}" if all_ and block.address else ""
         stack = " < ".join(place(line, function=True) for line in block.stack) if all_ else ""
         above = f"called from {stack}" if stack else ""
         known = "  ".join(filter(None, (what, born, above, address)))
-        texts.append(f"{size(block.nbytes)}  {known or 'nothing is known of it'}")
-    count = ledger.block_count - len(shown)
+        many = f" in {len(group):,} blocks" if len(group) > 1 else ""
+        nothing = f"nothing is known of {'them' if many else 'it'}"
+        texts.append(f"{size(sum(each.nbytes for each in group))}{many}  {known or nothing}")
+    count = ledger.block_count - sum(map(len, shown))
     if count <= 0:
         return tuple(texts), ""
-    rest = "" if ledger.unnamed is None else ledger.unnamed - sum(block.nbytes for block in shown)
-    return tuple(texts), f"{count:,} more" + (f", {size(rest)}" if isinstance(rest, int) else "")
+    told = sum(block.nbytes for group in shown for block in group)
+    rest = "" if ledger.unnamed is None else f", {size(ledger.unnamed - told)}"
+    return tuple(texts), f"{count:,} more{rest}"
 
 
 def place(line: SourceLine, *, function: bool = False) -> str:

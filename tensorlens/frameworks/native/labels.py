@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tensorlens.frameworks.heap.frames import TEMPORARY
 from tensorlens.records.events import ALLOC, EventLog, Label
-from tensorlens.records.families import HANDLE, HANDLES
+from tensorlens.records.families import TOGETHER
 from tensorlens.records.tensors import ROLES, TensorTable
 
 _OTHER = ROLES.index("other")
@@ -45,9 +45,9 @@ class Names:
         if row is None or -(-table.storage_nbytes[row] // self._rounding) * self._rounding != size:
             return None
         note = table.note[row]
-        is_handle = note >= 0 and table.notes[note] == HANDLE
+        together = TOGETHER.get(table.notes[note]) if note >= 0 else None
         return Label(
-            name=HANDLES if is_handle else table.names[table.name[row]],
+            name=together or table.names[table.name[row]],
             role=ROLES[table.role[row]],
             dtype=table.dtypes[table.dtype[row]],
             shape=table.shapes[table.shape[row]],

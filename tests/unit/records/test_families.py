@@ -1,7 +1,14 @@
 import pytest
 from snapshot_builder import T, table_of
 
-from tensorlens.records.families import HANDLE, KEPT, families, holder
+from tensorlens.records.families import (
+    AHEAD,
+    HANDLE,
+    HANDLE_OF_DATA,
+    KEPT,
+    families,
+    holder,
+)
 
 
 def folded(*tensors: T) -> list[tuple[str, int]]:
@@ -156,6 +163,24 @@ def test_handles_are_one_family_whatever_their_names_and_births() -> None:
         T("c.handle", storage_nbytes=200, note=HANDLE, role="optimizer"),
     ]
     assert folded(*handles) == [("handles of variables", 2), ("c.handle", 1)]
+
+
+def test_handles_of_datasets_are_one_family() -> None:
+    handles = [
+        T("rows._variant_tensor_attr", storage_nbytes=64, note=HANDLE_OF_DATA),
+        T("it._iterator_resource", storage_nbytes=200, note=HANDLE_OF_DATA, born=("a.py", 1)),
+        T("weight.handle", storage_nbytes=200, note=HANDLE),
+    ]
+    assert folded(*handles) == [("handles of datasets and iterators", 2), ("weight.handle", 1)]
+
+
+def test_small_elements_of_datasets_are_one_family() -> None:
+    elements = [
+        T("batch of tf.data", storage_nbytes=8, note=AHEAD),
+        T("batch of tf.data", storage_nbytes=256, note=AHEAD, born=("a.py", 1)),
+        T("batch of tf.data", storage_nbytes=4096, note=AHEAD),
+    ]
+    assert folded(*elements) == [("batch of tf.data", 2), ("batch of tf.data", 1)]
 
 
 def test_small_constants_of_one_graph_are_one_family() -> None:

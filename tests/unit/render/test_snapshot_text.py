@@ -1,11 +1,12 @@
 import re
+from dataclasses import replace
 
 import pytest
 import rendered_snapshots as snapshots
 from rendered_snapshots import MIB
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.records.ledger import Term
+from tensorlens.records.ledger import Block, Term
 from tensorlens.records.snapshots import FULL, View
 from tensorlens.render.source import shortened, width
 from tensorlens.render.text import TextRenderer
@@ -354,3 +355,21 @@ def test_a_device_not_looked_at_is_unknown_and_says_so() -> None:
 def test_the_record_prints_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     for record in (snapshots.two_devices(), snapshots.grown()):
         assert str(record) == text_of(record, 120)
+
+
+def test_blocks_of_which_as_little_is_known_are_one_row() -> None:
+    named = [T("weight", storage_nbytes=1000)]
+    blocks = (*(Block(address, 20) for address in range(1, 100)), Block(500, 68))
+    made = (Block(1000, 4096, what="made by Fill"), Block(2000, 4096, what="made by Fill"))
+    ledger = replace(
+        ledger_of("cpu", allocated=11_240, named=1000, unnamed=10_240),
+        blocks=(*made, *blocks),
+        block_count=102,
+    )
+    text = text_of(snapshot_of(named, {"cpu": ledger}), 100)
+    # 99 times 20 B and one of 68 B
+    assert "            2.00 KiB in 100 blocks  nothing is known of them\n" in text
+    assert "            8.00 KiB in 2 blocks  made by Fill\n" in text
+    assert text.count("nothing is known") == 1
+    verbose = TextRenderer(view=View(verbose=True)).render(snapshot_of(named, {"cpu": ledger}))
+    assert verbose.count("nothing is known") + verbose.count(" B  at 0x") >= 100

@@ -13,6 +13,8 @@ from typing import Any
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.given_names import Given
 from tensorlens.frameworks.heap import anchors, hold
+from tensorlens.frameworks.heap.frames import TEMPORARY
+from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients, kinds
@@ -21,8 +23,9 @@ from tensorlens.frameworks.tensorflow.census.optimizers import LegacyOptimizerNa
 from tensorlens.frameworks.tensorflow.census.reading import VARIANT
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
+from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.frameworks.tensorflow.tape_gradients import Known
-from tensorlens.records.families import HANDLE
+from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 
 _INTERNAL = ("tensorflow", "keras")
@@ -37,6 +40,8 @@ class NamedRows:
         self.names = Names()
         self._heap, self._rows, self._tapes = heap, rows, tapes
         self._loose: set[int] = set()
+        self._data: dict[str, int] = {}
+        """Who holds a dataset to the node that the names of its data begin with."""
         self._given = Given(rows)
         self._handles = rows.handles()
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
@@ -66,6 +71,7 @@ class NamedRows:
         self._layers.add_layers(heap.layers)
         self._layers.add_metrics(heap.metrics)
         self._layers.add_seed_generators(heap.seed_generators)
+        optimizers.call(heap.optimizers, heap.layers)
         optimizers.add_all(heap.optimizers, roots)
         legacy.add_all(heap.legacy_optimizers, roots)
         self._layers.add_variables(
@@ -113,7 +119,8 @@ class NamedRows:
         if not targets:
             return
         layers = {each: self.names.text(path) for each, path in self._layers.paths.items()}
-        named = {**layers, **self._optimizers, **self._places(roots)}
+        running = {each: self.names.text(text) for each, text in feeds(self._heap.layers).items()}
+        named = {**layers, **self._optimizers, **running, **self._places(roots)}
         first = len(self.names)
         held = hold(
             self._heap.objects,
@@ -167,12 +174,34 @@ class NamedRows:
             found.role = "parameter" if found.owner in self._trainable else "buffer"
 
     def _note_inputs(self) -> None:
-        """Give what datasets are made from its role."""
-        for dataset in self._heap.datasets:
-            for tensor in kinds.items_of(kinds.content_of(dataset).get("_tensors")):
-                place = self._rows.of.get(id(tensor))
-                if place is not None and self._rows.all[place].role == "other":
-                    self._rows.all[place].role = "input"
+        """Name what datasets are made from by who holds the dataset; note what they come with."""
+        for dataset in (*self._heap.datasets, *self._heap.iterators):
+            content = kinds.content_of(dataset)
+            given = kinds.items_of(content.get("_tensors"))
+            for tensor in given:
+                self._note_input(self._rows.of.get(id(tensor)))
+            own = {id(tensor) for tensor in given}
+            for value in content.values():
+                place = self._rows.of.get(id(value))
+                row = None if place is None else self._rows.all[place]
+                is_own = id(value) in own or row is None or row.role != "other"
+                if not is_own and row is not None and row.fact.buffer_nbytes <= HANDLE_NBYTES:
+                    row.note = HANDLE_OF_DATA
+
+    def _note_input(self, place: int | None) -> None:
+        if place is None or self._rows.all[place].role != "other":
+            return
+        row, names = self._rows.all[place], self.names
+        row.role = "input"
+        base = _outside(names, row.name)
+        if base is None:
+            return
+        node, index = base
+        text = feed_of(names[node].removesuffix(f": {TEMPORARY}"))
+        known = self._data.setdefault(text, -1)
+        if known < 0:
+            known = self._data[text] = names.text(f"{text}: data")
+        row.name = names.index(known, index)
 
     def _note_captures(self) -> None:
         """Say which functions' graphs captured a tensor; name by it what no variable leads to."""
@@ -232,6 +261,32 @@ class NamedRows:
                 rows[part].note = (
                     "in a list of tensors" if rows[whole].fact.kind == VARIANT else None
                 )
+
+
+def _outside(names: Names, node: int) -> tuple[int, int] | None:
+    """Return who holds the dataset that a tensor is of, and which of its tensors it is.
+
+    Of ``train_ds._input_dataset._input_dataset._tensors[0]`` these are ``train_ds`` and 0; None
+    where the tensor is named otherwise.
+    """
+    found = names.family(node)
+    if (
+        found is None
+        or not _is_private(names, found[0])
+        or names.texts[names.values[found[0]]] != "_tensors"
+    ):
+        return None
+    parent, index = found
+    while names.parents[parent] >= 0:
+        if names.kinds[parent] != INDEX and not _is_private(names, parent):
+            break
+        parent = names.parents[parent]
+    return parent, index
+
+
+def _is_private(names: Names, node: int) -> bool:
+    text = names.texts[names.values[node]] if names.kinds[node] == ATTRIBUTE else ""
+    return text.startswith(("_", "<"))
 
 
 def _is_trainable(variable: Any) -> bool:

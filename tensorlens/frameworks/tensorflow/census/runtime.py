@@ -6,39 +6,18 @@ tables, and what a graph that runs on another thread has made so far.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.census_table import Births
 from tensorlens.frameworks.native.allocator import NativeAllocator, Tagged
 from tensorlens.frameworks.tensorflow.graphs import Nodes
-from tensorlens.frameworks.tensorflow.graphs.functions import is_of_dataset, plain_name
-from tensorlens.frameworks.tensorflow.graphs.names import plain_names
+from tensorlens.frameworks.tensorflow.graphs.titles import Title, title, title_of_built
 from tensorlens.frameworks.tensorflow.native import BUILDING
-from tensorlens.records.families import KEPT
 from tensorlens.records.ledger import Block
 from tensorlens.records.tensors import ROLES, TensorTable
 
 _UNTYPED = "bytes"
 """Stands for the type of an element where only the size of the memory is known."""
-_ELEMENT = "made for a dataset, which holds it ahead or in its cache"
-_TABLE = "what a table has for its keys and values"
-_RUNNING = "made by a graph and not released so far"
-_ITSELF = ("Dataset", "Iterator")
-_TABLES = "HashTable"
-_CALL = "StatefulPartitionedCall/"
-_ACTIVATIONS = ("forward", "backward")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a block is. Names below a ``base`` are told together."""
-
-    base: str
-    key: str | None
-    role: str
-    note: str
-    module: str | None = None
 
 
 class RuntimeBlocks:
@@ -46,8 +25,8 @@ class RuntimeBlocks:
 
     def __init__(self, tagged: Tagged, allocator: NativeAllocator, births: Births) -> None:
         self._tagged, self._allocator, self._births = tagged, allocator, births
-        self._nodes: Nodes | None = None
-        self._known: dict[tuple[int, int, bool], Found | None] = {}
+        self._nodes = Nodes()
+        self._known: dict[tuple[int, int, int, bool], Title | None] = {}
         self.named = 0
         """Bytes of the blocks that were put into the table."""
         self.others: list[Block] = []
@@ -61,7 +40,7 @@ class RuntimeBlocks:
         for address, size, birth, node, function in zip(
             *columns, self._tagged.node, self._tagged.function, strict=True
         ):
-            key = node, function, birth >= 0
+            key = node, function, size, birth >= 0
             if key not in self._known:
                 self._known[key] = self._find(*key)
             found = self._known[key]
@@ -80,57 +59,16 @@ class RuntimeBlocks:
             _append(table, address, size, name, found, lines[birth])
             self.named += size
 
-    def _find(self, number: int, calling: int, on_python: bool) -> Found | None:
+    def _find(self, number: int, calling: int, nbytes: int, by_python: bool) -> Title | None:
         node = self._allocator.node_name(number)
         function = self._allocator.node_name(calling) if calling >= 0 else None
         if node.startswith(BUILDING):
-            graph = plain_name(node.removeprefix(BUILDING))
-            return Found(f"shapes of {graph}", None, "other", KEPT)
-        if _TABLES in node:
-            return Found(f"table: {node}", None, "other", _TABLE)
-        if any(word in node for word in _ITSELF):
-            return Found(f"dataset: {node}", None, "input", _ELEMENT)
-        is_folded = sum(1 for _ in plain_names(node)) > 1
-        if function is None and on_python and "/" not in node:
-            # an operation that Python has run itself, known by its type
-            return None
-        if self._nodes is None:
-            self._nodes = Nodes()
-        homes = self._nodes.homes(node, function)
-        if homes and all(is_of_dataset(home) for home, _ in homes):
-            return _of_dataset(node, homes, is_folded)
-        if not homes and not is_folded:
-            return None
-        if is_folded or all(op == "Const" for _, op in homes):
-            base = function or (homes[0][0] if len(homes) == 1 else None)
-            text = "constants of a graph" if base is None else f"constants of {plain_name(base)}"
-            return Found(text, _short(node), "other", KEPT)
-        origin = self._nodes.find(node, function)
-        if origin is None or function is None:
-            return None
-        if origin.layer and origin.phase in _ACTIVATIONS:
-            role = "activation" if origin.phase == "forward" else "other"
-            text = f"{origin.layer}: {origin.op or node}"
-            return Found(text, None, role, _RUNNING, module=origin.layer)
-        return Found(f"kept by {plain_name(function)}", _short(node), "other", KEPT)
-
-
-def _short(node: str) -> str:
-    """Return a node's name without the calls that were inlined around it."""
-    while node.startswith(_CALL):
-        node = node.removeprefix(_CALL)
-    return node
-
-
-def _of_dataset(node: str, homes: list[tuple[str, str]], is_folded: bool) -> Found:
-    function = f" of {plain_name(homes[0][0])}" if len(homes) == 1 else ""
-    if is_folded or all(op == "Const" for _, op in homes):
-        return Found(f"dataset: constants{function}", node, "input", KEPT)
-    return Found(f"dataset: {node}{function}", None, "input", _ELEMENT)
+            return title_of_built(node.removeprefix(BUILDING))
+        return title(self._nodes, node, function, nbytes, by_python=by_python)
 
 
 def _append(
-    table: TensorTable, address: int, size: int, name: int, found: Found, line: int
+    table: TensorTable, address: int, size: int, name: int, found: Title, line: int
 ) -> None:
     table.nbytes.append(size)
     table.storage.append(address)

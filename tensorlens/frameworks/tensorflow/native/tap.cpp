@@ -3,7 +3,7 @@
 // TensorFlow lets nobody set another allocator once the first was asked for, so the one in place
 // keeps doing its work and its object is given a table of virtual functions of ours: a copy of its
 // own, in which those that hand out and take back count first. Which they are is read from the
-// headers of the installed TensorFlow, of which only two are used, so that it compiles in about two
+// headers of the installed TensorFlow, of which only three are used, so that it compiles in a few
 // seconds.
 
 #if __has_include("xla/tsl/framework/allocator.h")
@@ -12,12 +12,19 @@
 #include "tsl/framework/allocator.h"
 #endif
 #include "tsl/profiler/lib/scoped_memory_debug_annotation.h"
+#if __has_include("xla/tsl/platform/env.h")
+#include "xla/tsl/platform/env.h"
+#else
+#include "tsl/platform/env.h"
+#endif
 
 #include "counting.hpp"
 #include "node_log.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 namespace tensorflow {
 
@@ -160,10 +167,25 @@ void deallocate_sized(Allocator* self, void* block, size_t alignment, size_t byt
   original<DeallocateSized>(self, kDeallocateSized)(self, block, alignment, bytes);
 }
 
+// Number of the name of this thread where it is one of tf.data's, which makes elements ahead of any
+// node: tf_data_prefetch, tf_data_iterator_get_next. Else -1.
+int32_t thread_of_data() {
+  constexpr int32_t kNotAsked = -2;
+  thread_local int32_t number = kNotAsked;
+  if (number == kNotAsked) {
+    std::string name;
+    const bool named = tsl::Env::Default()->GetCurrentThreadName(&name);
+    const bool ours = named && name.rfind("tf_data_", 0) == 0;
+    // behind it is a number of the thread
+    number = ours ? g_op_names.number(name.data(), std::min(name.size(), name.find('/'))) : -1;
+  }
+  return number;
+}
+
 int32_t node_here() {
   const auto& now = tsl::profiler::ScopedMemoryDebugAnnotation::CurrentAnnotation();
   const auto name = std::string_view(now.pending_op_name);
-  return name.empty() ? -1 : g_op_names.number(name.data(), name.size());
+  return name.empty() ? thread_of_data() : g_op_names.number(name.data(), name.size());
 }
 
 // Gives false where the table cannot be read or the object cannot be written.

@@ -70,6 +70,7 @@ class KerasOwners:
         self._layers.add_layers(layers)
         self._layers.add_metrics(metrics)
         self._layers.add_seed_generators(generators)
+        self._optimizers.call(optimizers, layers)
         self._optimizers.add_all(optimizers, self._roots)
         slots = self._optimizers.given
         self._layers.add_variables(each for each in variables if id(each) not in slots)

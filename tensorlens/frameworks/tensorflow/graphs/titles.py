@@ -1,0 +1,203 @@
+"""What memory of the runtime is called, by the node or the thread that allocated it.
+
+A name says what a person who writes Keras knows: the function, the layer, the batch; not what
+Keras's functions, the nodes that Grappler rewrote and the threads of tf.data are called inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorlens.frameworks.keras.feeds import METHODS
+from tensorlens.frameworks.tensorflow.graphs.functions import (
+    Functions,
+    is_of_dataset,
+    plain_name,
+)
+from tensorlens.frameworks.tensorflow.graphs.gradients import is_gradient
+from tensorlens.frameworks.tensorflow.graphs.names import plain_names
+from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
+from tensorlens.records.events import Frame
+from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, KEPT
+
+BATCH = "batch of tf.data"
+DATA = "data of tf.data"
+"""What an iterator copies of the tensors that its dataset is made from."""
+RUNNING = "made by a graph and not released so far"
+_TABLE = "what a table has for its keys and values"
+_CONSTANTS_OF_DATA = "constants of tf.data"
+_THREADS = "tf_data_"
+_NEXT = "GetNext"
+_ITSELF = re.compile(r"(?:^|/)[A-Za-z_]*(?:Dataset|Iterator)[A-Za-z0-9]*(?:_\d+)?(?:/_\d+)?$")
+_FOLDED = re.compile(r"__cf__\d+|^ConstantFolding/|-folded(?:-\d+)?$")
+HANDLE_NBYTES = 256
+"""Bytes of the largest thing that tf.data knows a dataset or an iterator by."""
+_TABLES = "HashTable"
+_CALL = "StatefulPartitionedCall/"
+_ACTIVATIONS = ("forward", "backward")
+_OF_KERAS = frozenset(
+    (
+        *("one_step_on_data", "one_step_on_data_distributed", "multi_step_on_data"),
+        *("one_step_on_iterator", "multi_step_on_iterator"),
+    )
+)
+"""Functions that Keras makes of a step (keras/src/backend/tensorflow/trainer.py, 3.15)."""
+_TRAINERS, _ADAPTERS = "/keras/src/", "/keras/src/trainers/data_adapters/"
+_OF_GENERATORS = ("flat_map_fn", "generator_next_fn", "get_iterator_id_fn", "finalize_fn")
+"""Functions of ``from_generator`` (tensorflow/python/data/ops/from_generator_op.py, 2.21)."""
+_APPLIED = re.compile(r"Dataset_([a-z]+(?:_map)?)_(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """What a block is. Names below a ``base`` are told together."""
+
+    base: str
+    key: str | None
+    role: str
+    note: str
+    module: str | None = None
+
+
+def title(
+    nodes: Nodes, node: str, function: str | None, nbytes: int, *, by_python: bool
+) -> Title | None:
+    """Return what a block is; None where no more is known than the operation that made it.
+
+    Args:
+        nodes: where nodes come from.
+        node: what allocated the block: the node's name, or the thread's.
+        function: the function that was called then.
+        nbytes: how large it is.
+        by_python: whether a line of Python is known for it.
+    """
+    if _TABLES in node:
+        return Title(f"table: {node}", None, "other", _TABLE)
+    of_data = title_of_data(node, nbytes)
+    if of_data is not None:
+        return of_data
+    if function is None and by_python and "/" not in node:
+        # an operation that Python has run itself, known by its type
+        return None
+    # what lasts and was rewritten is nearly always a constant that was folded
+    kept = title_of_kept(nodes, node, function, is_folded=sum(1 for _ in plain_names(node)) > 1)
+    if kept is not None:
+        return kept
+    origin = nodes.find(node, function)
+    if origin is None or function is None:
+        return None
+    if origin.layer and origin.phase in _ACTIVATIONS:
+        role = "activation" if origin.phase == "forward" else "other"
+        text = f"{origin.layer}: {origin.op or node}"
+        return Title(text, None, role, RUNNING, module=origin.layer)
+    return Title(f"kept by {function_title(nodes.functions, function)}", short(node), "other", KEPT)
+
+
+def title_of_kept(
+    nodes: Nodes, node: str, function: str | None, *, is_folded: bool
+) -> Title | None:
+    """Return what a block is that a constant or a dataset's function made; else None.
+
+    Args:
+        nodes: where nodes come from.
+        node: the name of the node that made it.
+        function: the function that was called then.
+        is_folded: whether the node is taken for a constant whatever it was.
+    """
+    homes = nodes.homes(node, function)
+    if function is None:
+        # what runs while no function is called is tf.data's
+        homes = [home for home in homes if is_of_dataset(home[0])] or homes
+    is_constant = is_folded or (bool(homes) and all(op == "Const" for _, op in homes))
+    if homes and all(is_of_dataset(home) for home, _ in homes):
+        if is_constant:
+            return Title(_CONSTANTS_OF_DATA, short(node), "input", KEPT)
+        return Title(element(nodes, [home for home, _ in homes]), None, "input", AHEAD)
+    if not is_constant:
+        return None
+    base = function or (homes[0][0] if len(homes) == 1 else None)
+    text = "a graph" if base is None else function_title(nodes.functions, base)
+    return Title(f"constants of {text}", short(node), "other", KEPT)
+
+
+def title_of_built(graph: str) -> Title:
+    """Return what a block is from which shapes were inferred while a function was traced."""
+    plain = plain_name(graph)
+    if _APPLIED.fullmatch(plain):
+        return Title(_CONSTANTS_OF_DATA, None, "input", KEPT)
+    return Title(
+        f"shapes of {'a Keras step' if plain in _OF_KERAS else plain}", None, "other", KEPT
+    )
+
+
+def is_folded(node: str) -> bool:
+    """Tell whether a node's name says that the runtime has computed it once and for all."""
+    return _FOLDED.search(node) is not None
+
+
+def title_of_data(node: str, nbytes: int) -> Title | None:
+    """Return what a block is that tf.data's own threads and operations made; else None."""
+    if node.startswith(_THREADS):
+        return Title(BATCH, None, "input", AHEAD)
+    found = _ITSELF.search(node)
+    if found is None:
+        return None
+    if _NEXT in found[0]:
+        return Title(BATCH, None, "input", AHEAD)
+    if nbytes <= HANDLE_NBYTES:
+        return Title(HANDLES_OF_DATA, None, "other", HANDLE_OF_DATA)
+    return Title(DATA, None, "input", AHEAD)
+
+
+def element(nodes: Nodes, functions: list[str]) -> str:
+    """Return what the functions of a dataset make: of a user's own one, its name too.
+
+    What Keras maps over a user's arrays makes their batches.
+    """
+    found = {_APPLIED.fullmatch(plain_name(each)) for each in functions}
+    applied = found.pop() if len(found) == 1 else None
+    if applied is None or not _is_users(nodes.functions, functions[0], applied[2]):
+        return BATCH
+    return f"{BATCH}: {applied[1]}({applied[2]})"
+
+
+def _is_users(functions: Functions, name: str, function: str) -> bool:
+    """Tell whether a dataset applies a function of the user's own, and not Keras's or tf.data's."""
+    body = functions.body(name)
+    if body is None or function in _OF_GENERATORS:
+        return False
+    files = {frame.filename for node in body.nodes for frame in body.frames(node)}
+    return not any(_ADAPTERS in file.replace("\\", "/") for file in files)
+
+
+def function_title(functions: Functions, name: str) -> str:
+    """Return what a function is called: the user's own as in Python, Keras's by what it does."""
+    plain = plain_name(name)
+    if plain not in _OF_KERAS:
+        return plain
+    bodies = functions.called_by(name)
+    if any(is_gradient(node) for body in bodies for node in body.nodes):
+        return "Keras train step"
+    return "Keras test step" if plain.endswith("_on_iterator") else "Keras predict step"
+
+
+def data_given(frames: Sequence[Frame]) -> str | None:
+    """Return what is made of the data given to Keras, by a stack, its innermost frame first."""
+    files = [frame.filename.replace("\\", "/") for frame in frames]
+    if not any(_ADAPTERS in file for file in files):
+        return None
+    for frame, file in zip(frames, files, strict=True):
+        method = frame.function.rpartition(".")[2]
+        if method in METHODS and _TRAINERS in file:
+            return f"{method}: data"
+    return None
+
+
+def short(node: str) -> str:
+    """Return a node's name without the calls inlined around it and what rewriting it added."""
+    while node.startswith(_CALL):
+        node = node.removeprefix(_CALL)
+    *_, plain = plain_names(node)
+    return plain

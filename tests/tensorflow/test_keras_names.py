@@ -1,0 +1,191 @@
+"""What a person who writes Keras is told: no name of what Keras and TensorFlow are made of."""
+
+import re
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_census_checks import Since
+
+import tensorlens
+from tensorlens.records.snapshots import FULL
+from tensorlens.render.text import TextRenderer
+
+INTERNAL = re.compile(
+    r"__inference|_on_iterator|_on_data\b|__cf__|_input_dataset|_distributed_dataset|EpochIterator"
+    r"|_variant_tensor_attr|_iterator_resource|tf_data_|no stack recorded|/_\d+|Dataset_[a-z]+_"
+)
+"""What these call things inside."""
+ROWS, COLUMNS, BATCH = 64, 50, 16
+
+
+@pytest.fixture(autouse=True)
+def reporter():
+    tf.zeros(1)
+    return tensorlens.MemReporter()
+
+
+def arrays():
+    return np.ones((ROWS, COLUMNS), np.float32), np.ones((ROWS, 1), np.float32)
+
+
+def dense():
+    model = keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(1, name="out")])
+    model.compile("adam", "mse")
+    return model
+
+
+class Looking(keras.callbacks.Callback):
+    """Takes a snapshot in each part of Keras's loops."""
+
+    def __init__(self, reporter):
+        super().__init__()
+        self.reporter = reporter
+        self.seen = {}
+
+    def look(self, name):
+        self.seen.setdefault(name, self.reporter.snapshot())
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.look("fit")
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.look("evaluate")
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.look("predict")
+
+
+def data(snapshot):
+    return {each.name: each.nbytes for each in snapshot.tensors if ": data[" in each.name}
+
+
+def test_data_is_called_by_the_call_that_reads_it(reporter):
+    model, (x, y) = dense(), arrays()
+    looking = Looking(reporter)
+    held_out = x[:BATCH], y[:BATCH]
+    model.fit(x, y, BATCH, verbose=0, callbacks=[looking], validation_data=held_out)
+    model.predict(x, BATCH, verbose=0, callbacks=[looking])
+    of_fit = {"fit: data[0]": ROWS * COLUMNS * 4, "fit: data[1]": ROWS * 4}
+    of_evaluate = {"evaluate: data[0]": BATCH * COLUMNS * 4, "evaluate: data[1]": BATCH * 4}
+    assert data(looking.seen["fit"]) == of_fit
+    assert data(looking.seen["evaluate"]) == of_fit | of_evaluate
+    assert data(looking.seen["predict"])["predict: data[0]"] == ROWS * COLUMNS * 4
+    for snapshot in looking.seen.values():
+        text = TextRenderer(view=FULL).render(snapshot)
+        assert not INTERNAL.search(text), INTERNAL.search(text)
+        assert text.count("handles of datasets and iterators") == 1
+        assert snapshot.ledger["cpu"].unnamed == 0
+
+
+def test_data_of_a_dataset_is_called_as_its_variable(reporter):
+    rows = tf.data.Dataset.from_tensor_slices(arrays()).shuffle(8).batch(BATCH).prefetch(2)
+    iterator = iter(rows)
+    next(iterator)
+    snapshot = reporter.snapshot()
+    name = "test_data_of_a_dataset_is_called_as_its_variable(): rows: data"
+    found = [(each.name, each.role, each.nbytes) for each in snapshot.tensors]
+    assert (f"{name}[0]", "input", ROWS * COLUMNS * 4) in found
+    assert (f"{name}[1]", "input", ROWS * 4) in found
+
+
+def test_what_threads_of_data_make_is_a_batch(reporter):
+    rows = tf.data.Dataset.range(40).shuffle(8).map(lambda n: tf.fill((5_000,), n), 2).batch(4)
+    iterator = iter(rows.prefetch(2))
+    next(iterator)
+    # whatever its threads have made so far
+    snapshot = reporter.snapshot()
+    made = [each for each in snapshot.tensors if each.nbytes >= 5_000 * 8 and "()" not in each.name]
+    names = {"batch of tf.data", "batch of tf.data: map(lambda)"}
+    assert {(each.name in names, each.role) for each in made} <= {(True, "input")}
+    assert not [block for block in snapshot.ledger["cpu"].blocks if block.nbytes >= 5_000 * 8]
+
+
+def test_constants_are_those_of_the_step_of_keras():
+    table = np.arange(COLUMNS * 300, dtype=np.float32).reshape(COLUMNS, 300)
+
+    class Table(keras.layers.Layer):
+        def call(self, x):
+            return tf.matmul(x, tf.constant(table, name="table"))
+
+    model = keras.Sequential([keras.Input((COLUMNS,)), Table(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    since = Since()
+    model.fit(*arrays(), BATCH, verbose=0)
+    model.predict(arrays()[0], BATCH, verbose=0)
+    found = [each.name for each in since.records() if each.nbytes == table.nbytes]
+    steps = [name.partition("[")[0] for name in found if name.startswith("constants of")]
+    assert sorted(steps) == ["constants of Keras predict step", "constants of Keras train step"]
+    assert not [name for name in found if INTERNAL.search(name)]
+
+
+class Pair(keras.Model):
+    """Trains as the official guide's GAN does, with an optimizer for each of its networks."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = keras.layers.Dense(3, name="one"), keras.layers.Dense(1, name="two")
+
+    def compile(self, d_optimizer, g_optimizer):
+        super().compile(jit_compile=False)
+        self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+
+    def call(self, x):
+        return self.two(self.one(x))
+
+    def train_step(self, data):
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean(self(data[0]))
+        for layer, optimizer in ((self.one, self.d_optimizer), (self.two, self.g_optimizer)):
+            weights = layer.trainable_weights
+            optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_optimizers_of_a_class_are_called_by_their_attributes():
+    since = Since()
+    model = Pair()
+    model.compile(keras.optimizers.Adam(), keras.optimizers.Adam())
+    model.fit(*arrays(), BATCH, verbose=0)
+    found = [each for each in since.records(model) if each.role == "optimizer"]
+    assert {each.name: each.nbytes for each in found if "kernel" in each.name} == {
+        "d_optimizer.pair/one/kernel.momentum": COLUMNS * 3 * 4,
+        "d_optimizer.pair/one/kernel.velocity": COLUMNS * 3 * 4,
+        "g_optimizer.pair/two/kernel.momentum": 3 * 4,
+        "g_optimizer.pair/two/kernel.velocity": 3 * 4,
+    }
+
+
+def test_optimizers_of_a_class_are_called_by_the_variables_of_a_script(monkeypatch):
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "first", keras.optimizers.SGD(momentum=0.9), raising=False)
+    monkeypatch.setattr(main, "second", keras.optimizers.SGD(momentum=0.9), raising=False)
+    layer = keras.layers.Dense(2, name="dense")
+    layer.build((None, 4))
+    since = Since()
+    for optimizer in (main.first, main.second):
+        optimizer.build(layer.trainable_variables)
+    names = {each.name for each in since.records() if each.name.endswith("kernel.momentum")}
+    assert names == {"first.dense/kernel.momentum", "second.dense/kernel.momentum"}
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "one optimizer each"])
+def test_a_recording_of_fit_has_no_name_of_the_inside(kind):
+    x, y = arrays()
+    model = Pair() if kind == "one optimizer each" else dense()
+    if kind == "one optimizer each":
+        model.compile(keras.optimizers.Adam(), keras.optimizers.Adam())
+    given = (x, y, BATCH)
+    if kind == "dataset":
+        given = (tf.data.Dataset.from_tensor_slices((x, y)).shuffle(9).batch(BATCH).prefetch(3),)
+    model.fit(*given, verbose=0)
+    with tensorlens.record() as recording:
+        model.fit(*given, verbose=0)
+    text = TextRenderer(view=FULL).render(recording)
+    assert not INTERNAL.search(text), INTERNAL.search(text)
+    peak = recording.peak("cpu")
+    # how many wait then is up to tf.data
+    batches = [each for each in peak.tensors if each.name == "batch of tf.data"]
+    assert {each.role for each in batches} <= {"input"}
