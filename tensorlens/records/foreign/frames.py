@@ -88,8 +88,11 @@ class StackReader:
             if not isinstance(raw, dict):
                 raise TypeError(f"{type(raw).__name__} in place of a frame")
             lineno = raw["line"]
-            if type(lineno) is not int or not 0 <= lineno < 2**31:
-                raise ValueError("a line number out of range")
+            if type(lineno) is not int:
+                raise TypeError(f"{type(lineno).__name__} in place of a line number")
+            if not 0 <= lineno < 2**31:
+                # torch writes such lines for some generated code: the frame has none
+                lineno = 0
             filename = text(raw["filename"])
             # what tensorlens wrote knows more than a path tells
             user = raw.get("user", _is_python(filename) and is_users(filename))

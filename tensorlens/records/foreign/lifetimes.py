@@ -45,7 +45,8 @@ class Lifetimes:
     starts: list[Row] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
-    """Number of an allocation, ``starts`` counted before ``rows``, to the bytes it was given."""
+    """Number of an allocation, ``starts`` counted before ``rows``, to the bytes it was given; empty
+    where the rows' sizes are those bytes."""
     resident: int = 0
     """Blocks that are there at the end."""
     unsure: int = 0
@@ -89,8 +90,9 @@ def lifetimes(
         segments: what the allocator held at the end.
         made_up: more blocks that were there at the end, in segments that no allocator knows.
         rules: how the allocator of the segments splits its blocks.
-        exact: the trace has sizes as they are to be counted. Else a block that is still there at
-            the end counts with the size that the segments tell.
+        exact: the trace has sizes as they are to be counted. Else a block counts with the bytes
+            that it was given, the remainder that was not split off included, as
+            ``torch.cuda.memory_allocated()`` does.
     """
     before = _open_ends(trace, segments, made_up)
     extents = None
@@ -163,6 +165,8 @@ class _Replay:
         self._made = Lifetimes()
         self._live: dict[int, int] = {}
         """Address to the number of its allocation."""
+        self._freed: list[tuple[int, int]] = []
+        """Place of a free in the rows, and the number of its allocation."""
 
     def run(self, trace: Sequence[Step]) -> Lifetimes:
         made = self._made
@@ -185,6 +189,8 @@ class _Replay:
             self._hand_out(row, block.size)
         made.resident = len(self._live)
         self._settle_sizes()
+        if not self._exact:
+            self._count_given()
         if self._extents is not None:
             made.contradictions += self._extents.contradictions
         return made
@@ -212,14 +218,27 @@ class _Replay:
     def _settle_sizes(self) -> None:
         """Give the blocks that are still there what the segments tell of them."""
         made = self._made
-        starts = len(made.starts)
         for block in self._before.listed:
             number = self._live[block.address]
-            rows, place = (made.starts, number) if number < starts else (made.rows, number - starts)
             made.contradictions += made.held.get(number, block.size) != block.size
             made.held[number] = block.size
-            if not self._exact:
-                rows[place] = rows[place]._replace(size=block.size)
+
+    def _count_given(self) -> None:
+        """Let each row have the bytes that the block was given, where those are known."""
+        made = self._made
+        for number, given in made.held.items():
+            rows, place = self._row(number)
+            rows[place] = rows[place]._replace(size=given)
+        for place, number in self._freed:
+            rows, allocated = self._row(number)
+            made.rows[place] = made.rows[place]._replace(size=rows[allocated].size)
+        made.held.clear()
+
+    def _row(self, number: int) -> tuple[list[Row], int]:
+        """Return where the row of an allocation is."""
+        made = self._made
+        starts = len(made.starts)
+        return (made.starts, number) if number < starts else (made.rows, number - starts)
 
     def _allocate(self, step: Step) -> None:
         made = self._made
@@ -250,8 +269,9 @@ class _Replay:
     def _end(self, step: Step) -> None:
         number = self._live.pop(step.address)
         made = self._made
-        starts = len(made.starts)
-        size = made.starts[number].size if number < starts else made.rows[number - starts].size
+        rows, place = self._row(number)
+        size = rows[place].size
+        self._freed.append((len(made.rows), number))
         made.rows.append(Row(FREE, step.address, size, step.time, step.stack, step.context))
 
     def _other(self, step: Step) -> None:

@@ -37,8 +37,8 @@ def read(content: bytes) -> Recording:
     """Return the recording in a pickled memory snapshot; no code in it is run.
 
     A block counts from its allocation to when it is given back (``free_requested``), with the bytes
-    asked for rounded up as the allocator rounds them; ``log.held`` has what it was given where
-    that was more.
+    it was given: what was asked for, rounded up, and a remainder that was not split off. A trace
+    has the first alone; the rest comes from replaying it in the segments.
 
     Raises:
         FileFormatError: it is no such pickle, is damaged, or tries to run code.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import lzma
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tensorlens.records.events import START, Segment, SegmentBlock
+from tensorlens.records.foreign import from_snapshot
 from tensorlens.records.foreign.pickles import unpickle
-from tensorlens.records.loading import load
 
-FOLDER = Path(__file__).parents[3].parent / "shared" / "data" / "snapshots"
+FOLDER = Path(__file__).parents[3].parent / "shared" / "data"
 
 
 @dataclass
@@ -23,13 +24,21 @@ class Trace:
     recording: object
 
 
-def read(name: str) -> Trace:
-    path = FOLDER / name
+def raw(name: str):
+    """Return a measured snapshot, or a published one, which is compressed."""
+    is_published = name.endswith(".xz")
+    path = FOLDER / ("snapshots_published" if is_published else "snapshots") / name
     if not path.is_file():
         pytest.skip(f"the measured snapshots are not beside the checkout: no {name}")
-    recording = load(path)
+    content = path.read_bytes()
+    return unpickle(lzma.decompress(content) if is_published else content)
+
+
+def read(name: str) -> Trace:
+    snapshot = raw(name)
+    recording = from_snapshot(snapshot)
     log = recording.log
-    events = unpickle(path.read_bytes())["device_traces"][0]
+    events = snapshot["device_traces"][0]
     taken = {each["addr"] for each in events if each["action"] == "segment_alloc"}
     assert not any(each["action"] == "segment_free" for each in events)
     there = {

@@ -13,31 +13,26 @@ SMALL = [1, 500, 512, 513, 4 * KIB, 100 * KIB, 700 * KIB, MIB]
 LARGE = [MIB + 1, 3 * MIB // 2, 2 * MIB, 5 * MIB + 77, 9 * MIB, 10 * MIB, 31 * MIB - 512]
 
 
-def given(log, row):
-    return log.held.get(row, log.size[row])
-
-
 def test_a_small_remainder_stays_with_its_block():
     allocator = CachingAllocator()
     allocator.malloc(19 * MIB)  # a segment of 20 MiB: the last MiB is not split off
     allocator.malloc(18 * MIB)  # 2 MiB are
     log = from_snapshot(allocator.snapshot()).log
     rows = [row for row, kind in enumerate(log.kind) if kind == ALLOC]
-    # still there at the end, so the size is the block's
     assert [log.size[row] for row in rows] == [20 * MIB, 18 * MIB]
     assert log.held == {}
 
 
-def test_a_block_freed_counts_as_its_request_rounded_and_is_held_whole():
+def test_freed_block_counts_with_the_remainder_that_was_not_split_off():
     allocator = CachingAllocator()
     allocator.free(allocator.malloc(19 * MIB - 1))
     recording = from_snapshot(allocator.snapshot())
     log = recording.log
     assert list(log.kind) == [SEGMENT_ALLOC, ALLOC, FREE]
-    assert log.size[1] == log.size[2] == 19 * MIB
-    assert log.held == {1: 20 * MIB}
+    assert log.size[1] == log.size[2] == 20 * MIB
+    assert log.held == {}
     peak = recording.peak("cuda:0")
-    assert (peak.bytes, peak.held, peak.reserved) == (19 * MIB, 20 * MIB, 20 * MIB)
+    assert (peak.bytes, peak.held, peak.reserved) == (20 * MIB, 20 * MIB, 20 * MIB)
 
 
 def eight_in_nine(allocator):
@@ -55,10 +50,7 @@ def test_a_gap_too_short_for_a_block_belongs_to_the_one_before_it():
     allocator.free(first)
     log = from_snapshot(allocator.snapshot(since)).log
     assert list(log.kind) == [START, START, FREE]
-    assert {log.size[row]: given(log, row) for row in range(2)} == {
-        8 * MIB: 9 * MIB,
-        11 * MIB: 11 * MIB,
-    }
+    assert {log.size[row] for row in range(2)} == {9 * MIB, 11 * MIB}
 
 
 def test_what_a_block_from_before_the_trace_held_shows_when_its_neighbour_is_handed_out():
@@ -69,7 +61,7 @@ def test_what_a_block_from_before_the_trace_held_shows_when_its_neighbour_is_han
     allocator.malloc(3 * MIB)
     allocator.free(first)
     recording = from_snapshot(allocator.snapshot(since))
-    assert (recording.log.size[0], given(recording.log, 0)) == (8 * MIB, 9 * MIB)
+    assert recording.log.size[0] == 9 * MIB
     assert recording.origin.notes == ()
 
 
@@ -80,7 +72,7 @@ def test_a_gap_that_may_be_free_or_held_is_told_as_not_known():
     allocator.free(first)
     # 11 MiB follow it: nothing tells whether up to 1 MiB of them were its own
     recording = from_snapshot(allocator.snapshot(since))
-    assert given(recording.log, 0) == 9 * MIB
+    assert recording.log.size[0] == 9 * MIB
     assert recording.origin.notes == (
         "cuda:0: what the allocator gave 1 blocks from before the trace is not known; they count"
         " as rounded",
@@ -121,13 +113,13 @@ def test_random_traces_agree_with_the_allocator(seed):
     assert starts.keys() == before.keys()
     unsure = 0
     for address, row in starts.items():
-        assert given(log, row) <= before[address]
-        unsure += given(log, row) != before[address]
+        assert log.size[row] <= before[address]
+        unsure += log.size[row] != before[address]
     told = [note for note in recording.origin.notes if "not known" in note]
     assert unsure <= (int(told[0].split("gave ")[1].split()[0]) if told else 0)
     allocations = [row for row in range(len(log)) if log.kind[row] == ALLOC]
     truth = [size for number, size in allocator.given.items() if number >= since]
-    assert [given(log, row) for row in allocations] == truth
+    assert [log.size[row] for row in allocations] == truth
     _check_levels(recording, reserved[len(allocator.events)])
     if not unsure:
         assert _highest(allocator, since, before) == max(_held_levels(log))
@@ -143,9 +135,9 @@ def _held_levels(log):
     level = 0
     for row, kind in enumerate(log.kind):
         if kind in (START, ALLOC):
-            level += given(log, row)
+            level += log.size[row]
         elif kind == FREE:
-            level -= given(log, log.pair[row])
+            level -= log.size[log.pair[row]]
         yield level
 
 

@@ -27,14 +27,14 @@ def loaded(name):
 @pytest.mark.parametrize("name", TABLE)
 def test_the_peak_and_what_was_reserved_at_the_end(name):
     recording = loaded(name)
-    peak, reserved = TABLE[name]
+    requested, reserved = TABLE[name]
     assert recording.devices == ("cuda:0",)
     found = recording.peak("cuda:0")
-    assert found.bytes == peak
-    assert sum(each.nbytes for each in found.tensors) == peak
+    # requests alone make the published peak; the blocks that were not split are beside them
+    assert requested <= found.bytes == found.held <= found.reserved
+    assert sum(each.nbytes for each in found.tensors) == found.bytes
     assert recording.at(len(recording.log) - 1).reserved == reserved
     assert sum(segment.size for segment in recording.log.segments) == reserved
-    assert found.held is not None and peak <= found.held <= found.reserved
 
 
 @pytest.mark.parametrize("name", [*TABLE, *SEGMENTS])
