@@ -16,6 +16,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_configure() -> None:
+    # whoever runs the tests in parallel sets it for workers, which reports would follow
+    os.environ.pop("COLUMNS", None)
     # a shell starts what it puts in the background with Ctrl-C ignored, and children inherit that
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

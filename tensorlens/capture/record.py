@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from tensorlens import ranks
 from tensorlens.capture import regions, reserve
 from tensorlens.census.reporter import MemReporter
 from tensorlens.errors import UsageError
@@ -176,7 +177,8 @@ class LiveRecording(Recording):
             for name in arrived(self._framework, whole())
         )
         notes = (*origin.notes, *self._lost, *unseen)
-        self._log, self._origin = log, replace(origin, notes=notes)
+        self._log = log
+        self._origin = replace(origin, notes=notes, process=ranks.label(origin.process))
         self._answers = {}
 
     def __enter__(self) -> LiveRecording:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
+from tensorlens import ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Framework, Root, unserved, whole
 from tensorlens.frameworks.queued_input import with_queued_input
@@ -214,10 +215,10 @@ def _snapshot(roots: list[Root]) -> Snapshot:
     framework = whole()
     if framework is None:
         notes = ("no framework has been imported", *unserved())
-        return Snapshot(TensorTable(), {}, notes=notes)
+        return Snapshot(TensorTable(), {}, process=ranks.label(), notes=notes)
     findings = framework.census(roots)
     ledger = with_queued_input(findings.ledger)
-    return Snapshot(findings.tensors, ledger, notes=findings.notes)
+    return Snapshot(findings.tensors, ledger, process=ranks.label(), notes=findings.notes)
 
 
 def _check(item: Any, taker: str) -> None:

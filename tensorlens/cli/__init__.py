@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -35,16 +36,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.func(args))
     try:
         code = int(args.func(args))
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except TensorlensError as error:
         return complain(error)
     except BrokenPipeError:
         # the reader (``| head``) has seen enough; keep the flush at exit from complaining
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        # a disk that is full: what is left in the buffer is not tried again at exit
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return complain(TensorlensError(f"{error.strerror or error}{_place(error)}"))
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _place(error: OSError) -> str:
+    return "" if error.filename is None else f": {os.fsdecode(error.filename)}"
 
 
 class _OneLineParser(argparse.ArgumentParser):

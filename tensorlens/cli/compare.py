@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorlens.cli.messages import say
+from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.steps import add_step_options, arguments_of
 from tensorlens.comparing.guessing import framework_of
 from tensorlens.comparing.options import parsed
-from tensorlens.errors import UsageError
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.estimating.programs import program
 from tensorlens.frameworks.trials import OPTIONS, catalogue
 from tensorlens.records.comparisons import Comparison
@@ -182,11 +182,17 @@ def _give(found: Comparison, outputs: Sequence[Output]) -> int:
             sys.stderr.write(each.details.rstrip("\n") + "\n")
             break
     if not outputs:
-        sys.stdout.write(str(found))
+        show(str(found))
+    problems = []
     for output in outputs:
-        output.write(found)
+        problem = output.write_or_print(found)
+        if problem is not None:
+            problems.append(problem)
+            continue
         least = found.winners[0]
         say(f"wrote {output.typed}: least memory: {', '.join(least.names) or 'not known'}")
+    if problems:
+        raise TensorlensError("; ".join(problems))
     return 0 if ran else 1
 
 

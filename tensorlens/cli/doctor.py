@@ -16,6 +16,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from tensorlens.cli.messages import show
 from tensorlens.errors import TensorlensError
 
 _EXTRAS = (
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         text = _table(findings)
-    print(text)
+    show(f"{text}\n")
     return 0 if measurable else 1
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.cli.messages import say
+from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.steps import add_set_option, arguments_of
-from tensorlens.errors import UsageError
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.records.estimates import TIGHT, Estimate
 from tensorlens.records.snapshots import View
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
@@ -211,7 +211,7 @@ def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
         found = max_batch(asked.program, **options, card=card)
     answer = _largest_in_words(found)
     if args.explain or not outputs:
-        print(f"{answer}\n")
+        show(f"{answer}\n\n")
     else:
         say(answer)
     _give(found.estimate, args, outputs)
@@ -251,7 +251,7 @@ def _several_cards(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
     renderer = TextRenderer()
     texts = [renderer.render_cards(found)]
     texts += [renderer.render_explanation(each) for each in found if args.explain]
-    sys.stdout.write("\n".join(texts))
+    show("\n".join(texts))
     return 0 if any(_fits(each) for each in found) else _DOES_NOT_FIT
 
 
@@ -261,12 +261,18 @@ def _give(found: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) 
 
     renderer = TextRenderer(view=View())
     if args.explain:
-        sys.stdout.write(renderer.render_explanation(found))
+        show(renderer.render_explanation(found))
     elif not outputs:
-        sys.stdout.write(renderer.render(found))
+        show(renderer.render(found))
+    problems = []
     for output in outputs:
-        output.write(found)
-        say(f"wrote {output.typed}: {verdict(found)}")
+        problem = output.write_or_print(found)
+        if problem is None:
+            say(f"wrote {output.typed}: {verdict(found)}")
+        else:
+            problems.append(problem)
+    if problems:
+        raise TensorlensError("; ".join(problems))
 
 
 def _judged(found: Estimate, args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.arrival import when_one_arrives
 from tensorlens.frameworks.base import compiler, supported, whole
 from tensorlens.lines.exits import ExitReport
+from tensorlens.ranks import current_rank
 from tensorlens.records.leaks import LeakReport
 from tensorlens.render import renderer_for
+from tensorlens.streams import write
 
 _FORMATS = ("json", "html", "csv", "txt")
 _LEAK_FOUND = 3
@@ -116,7 +119,7 @@ def _output(args: argparse.Namespace) -> Output:
         TensorlensError: it could not be written there.
         UsageError: files with that ending keep no leak reports.
     """
-    output = Output.checked(args.output, args.force)
+    output = Output.of_program(args.output, args.force)
     if renderer_for(args.output).extension not in _FORMATS:
         raise UsageError(
             f"-o {args.output}: a leak report is written as .json, .html, .csv or .txt"
@@ -233,7 +236,7 @@ class Session:
     def _at_exit(self, process: str | None) -> None:
         if process is not None:
             return
-        report = self._judge.finish()
+        report = _headed(self._judge.finish())
         if self._judge.refused is not None:
             say(f"the loop is not watched any more: {self._judge.refused}")
         if report is None:
@@ -247,11 +250,9 @@ class Session:
             self._write(report, self._output)
 
     def _write(self, report: LeakReport, output: Output) -> None:
-        try:
-            output.write(report)
-        except TensorlensError as error:
-            say(f"error: {error}; the report is printed instead")
-            _print(report)
+        problem = output.write_or_print(report)
+        if problem is not None:
+            say(f"error: {problem}")
             return
         say(f"wrote {output.typed}: {report.verdict}")
 
@@ -277,10 +278,17 @@ class Session:
         return self._target.typed.removeprefix("__main__.")
 
 
+def _headed(report: LeakReport | None) -> LeakReport | None:
+    """Return the report with the rank that it is of first among its notes."""
+    rank = current_rank()
+    if report is None or rank is None:
+        return report
+    return replace(report, notes=(f"of {rank}", *report.notes))
+
+
 def _print(report: LeakReport) -> None:
     with suppress(OSError, ValueError, RuntimeError, AttributeError):
-        sys.stdout.write(str(report))
-        sys.stdout.flush()
+        write(str(report), sys.stdout)
 
 
 class _Depth(threading.local):

@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 
 from tensorlens.errors import TensorlensError
+from tensorlens.streams import write
 
 
 def say(text: str) -> None:
@@ -13,6 +14,22 @@ def say(text: str) -> None:
     line = " ".join(text.split("\n"))
     with suppress(OSError, ValueError, AttributeError):
         print(f"tensorlens: {line}", file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Print an answer on standard output; where there is none, nothing.
+
+    Raises:
+        TensorlensError: it could not be written.
+        BrokenPipeError: its reader has seen enough.
+    """
+    try:
+        write(text, sys.stdout)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise TensorlensError(f"cannot write to standard output: {reason}") from None
 
 
 def complain(error: TensorlensError) -> int:

@@ -71,10 +71,9 @@ class RecordedRun:
         if self._refused is not None:
             say(f"--record: {self._refused}, so {output.typed} was not written")
             return
-        try:
-            output.write(self._recording)
-        except Exception as failure:
-            say(f"error: {reason(failure)}")
+        problem = output.write_or_print(self._recording)
+        if problem is not None:
+            say(f"error: {problem}")
             return
         events = len(self._recording.log)
         say(f"wrote {output.typed} ({_counted(events)}); {self._next_step()}")

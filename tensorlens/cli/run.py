@@ -6,8 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +120,7 @@ def _line_output(args: argparse.Namespace) -> Output:
         TensorlensError: it could not be written there.
         UsageError: files with that ending keep recordings.
     """
-    output = Output.checked(args.output, args.force)
+    output = Output.of_program(args.output, args.force)
     if renderer_for(args.output).extension not in OF_ALL:
         raise UsageError(f"-o {args.output} would keep a recording: --record {args.output}")
     return output
@@ -136,7 +135,7 @@ def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
     """
     from tensorlens.cli.recording import RecordedRun
 
-    target = Output.checked(args.record, args.force)
+    target = Output.of_program(args.record, args.force)
     if output is not None and output.path == target.path:
         raise UsageError(f"-o and --record both name {args.record}: give each a file of its own")
     limit = 1_000_000 if args.events is None else args.events
@@ -213,12 +212,12 @@ class Session:
             if process is None:
                 self._say_what_is_next()
             return
-        report = profiler.result(profiler.pending(process))
+        report = profiler.result(profiler.pending(process), process)
         if process is None:
             self._gathered.add(report)
-            report = self._gathered.report()
+            report = self._gathered.report(report.process)
         if report.functions:
-            self._write(replace(report, process=process), self.output)
+            self._write(report, self.output, process)
         if process is None:
             self._tell_of_targets()
             if report.functions:
@@ -226,18 +225,14 @@ class Session:
             else:
                 self._tell_of_nothing(f", so {self.output.typed} was not written")
 
-    def _write(self, report: LineReport, output: Output) -> None:
-        if report.process is not None:
+    def _write(self, report: LineReport, output: Output, process: str | None) -> None:
+        if process is not None:
             output = output.of_process(os.getpid())
-        try:
-            output.write(report)
-        except TensorlensError as error:
-            say(f"error: {error}; the figures are printed instead")
-            with suppress(OSError, ValueError, RuntimeError, AttributeError):
-                sys.stdout.write(str(report))
-                sys.stdout.flush()
+        problem = output.write_or_print(report)
+        if problem is not None:
+            say(f"error: {problem}")
             return
-        next_step = "" if report.process else f"; {self._next_step(output)}"
+        next_step = "" if process else f"; {self._next_step(output)}"
         say(f"wrote {output.typed}{next_step}")
 
     def _next_step(self, output: Output) -> str:

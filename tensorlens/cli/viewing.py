@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from tensorlens.cli.messages import say
+from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
-from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.records.loading import Record, load
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.records.tensors import BLOCK_ROLES
@@ -108,12 +107,17 @@ def give(record: Record, output: Output | None, view: View | None) -> None:
     """Print a record, or write it where it was wanted.
 
     Raises:
-        TensorlensError: it could not be written.
+        TensorlensError: it could not be written; then it is printed.
     """
     from tensorlens.render.text import TextRenderer
 
     if output is None:
-        sys.stdout.write(TextRenderer(view=view).render(record))
-    else:
+        show(TextRenderer(view=view).render(record))
+        return
+    try:
         output.write(record, view)
-        say(f"wrote {output.typed}")
+    except UsageError:
+        raise
+    except TensorlensError as error:
+        raise TensorlensError(output.instead(record, view, error)) from None
+    say(f"wrote {output.typed}")

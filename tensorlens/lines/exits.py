@@ -1,4 +1,4 @@
-"""The report when the process ends: normally, by Ctrl-C, by SIGTERM, in a worker process."""
+"""The report when the process ends: normally, by Ctrl-C, by a signal, in a worker process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
+
+_FATAL = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
+"""Signals that others send and whose default action ends the process."""
+_ASKED_FOR = ("SIGUSR1", "SIGUSR2")
+"""Those that a program takes under SLURM only where nobody has: Lightning, to queue a job again."""
 
 
 class ExitReport:
@@ -25,8 +31,8 @@ class ExitReport:
         self._installed_in: int | None = None
         self._done = False
         self._reporting = False
-        self._terminated = False
-        """SIGTERM arrived while the report was being made."""
+        self._fatal: int | None = None
+        """The signal that arrived while the report was being made."""
 
     def install(self) -> None:
         """Arrange for the report; later calls do nothing."""
@@ -39,11 +45,11 @@ class ExitReport:
         multiprocessing.util.register_after_fork(self, ExitReport._report_from_worker)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        ):
-            signal.signal(signal.SIGTERM, self._on_sigterm)
+        if threading.current_thread() is threading.main_thread():
+            for number in _fatal_signals():
+                # one that the program handles, or that nohup ignores, stays as it is
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self._on_fatal)
 
     def _forget(self) -> None:
         self._done = False
@@ -61,8 +67,8 @@ class ExitReport:
                     self._report(self._process())
             finally:
                 self._reporting = False
-            if self._terminated:
-                _die_by_sigterm()
+            if self._fatal is not None:
+                _die_by(self._fatal)
             if interrupts or _ended_by_interrupt():
                 _die_by_sigint()
 
@@ -73,14 +79,32 @@ class ExitReport:
         name = f" ({multiprocessing.current_process().name})" if worker else ""
         return f"process {os.getpid()}{name}"
 
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+    def _on_fatal(self, number: int, frame: FrameType | None) -> None:
         if self._reporting:  # a pool ends its workers so, which may be at their exit already
-            self._terminated = True
+            self._fatal = number
             return
         try:
             self._run()
         finally:
-            _die_by_sigterm()
+            _die_by(number)
+
+
+def _fatal_signals() -> list[int]:
+    names = [each for each in _FATAL if hasattr(signal, each)]
+    if "SLURM_JOB_ID" in os.environ:
+        names = [each for each in names if each not in _ASKED_FOR]
+    caught = _caught_signals()
+    numbers = [int(getattr(signal, each)) for each in names]
+    return [number for number in numbers if not caught >> (number - 1) & 1]
+
+
+def _caught_signals() -> int:
+    """Return a bit for each signal that has a handler, also one of C: faulthandler's."""
+    try:
+        status = Path("/proc/self/status").read_text("ascii", "replace")
+        return int(next(line for line in status.splitlines() if "SigCgt" in line).split()[1], 16)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0
 
 
 @contextmanager
@@ -109,10 +133,10 @@ def _ended_by_interrupt() -> bool:
     return getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
 
 
-def _die_by_sigterm() -> None:
+def _die_by(number: int) -> None:
     # as without us: by the signal, not by an exit code
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _die_by_sigint() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,7 @@ from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
 from tensorlens.lines.results import build_report
 from tensorlens.records.lines import LineReport
+from tensorlens.streams import write
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class DecoratorProfiler(LineProfiler):
             self._report(list(entries), options, process)
         except Exception as failure:  # in a call of the program, or at its exit
             with suppress(Exception):
-                _write(f"tensorlens: no report: {one_line(failure)}\n", sys.stderr)
+                write(f"tensorlens: no report: {one_line(failure)}\n", sys.stderr)
 
     def _report(
         self, entries: list[ProfiledFunction], options: Options, process: str | None
@@ -111,7 +111,7 @@ class DecoratorProfiler(LineProfiler):
         text = f"{report}\n"
         # a closed pipe, a full disk: the program goes on as if we were not here
         with suppress(OSError, ValueError):
-            _write(text, _stream(options.stream))
+            write(text, _stream(options.stream))
 
 
 class Profile:
@@ -254,28 +254,6 @@ def _stream(given: TextIO | None) -> TextIO | None:
         return given
     stream: TextIO | None = getattr(sys, config.current().stream)
     return stream
-
-
-def _write(text: str, stream: TextIO | None) -> None:
-    """Write ``text``, leaving nothing of it behind in a buffer when that fails.
-
-    The interpreter would try again at exit, complain, and change the exit code to 120.
-    """
-    if stream is None:  # as under pythonw
-        return
-    # a signal that came in the middle of the program's own flush finds the buffer in use
-    with suppress(RuntimeError):
-        stream.flush()  # what the program wrote comes first; if that fails, it is its own affair
-    raw = getattr(getattr(stream, "buffer", None), "raw", None)
-    standard = any(stream is one for one in (sys.__stdout__, sys.__stderr__))
-    if raw is None or not standard:
-        stream.write(text)
-        stream.flush()
-        return
-    errors = stream.errors or "strict"
-    rest = text.replace("\n", os.linesep).encode(stream.encoding, errors)
-    while rest and (written := raw.write(rest)):
-        rest = rest[written:]
 
 
 profile = Profile()

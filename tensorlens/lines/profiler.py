@@ -142,11 +142,13 @@ class LineProfiler(WrappingMixin):
         self.disable_by_count()
         explain(error, self._engine)
 
-    def result(self, functions: Iterable[ProfiledFunction] | None = None) -> LineReport:
-        """Return what was seen so far; the profiler may go on."""
+    def result(
+        self, functions: Iterable[ProfiledFunction] | None = None, process: str | None = None
+    ) -> LineReport:
+        """Return what was seen so far; the profiler may go on. ``process`` names a child."""
         chosen = list(self._entries.values() if functions is None else functions)
         self._engine.attach(entry.account for entry in chosen)
-        return build_report(chosen, self._engine.meters, self.devices)
+        return build_report(chosen, self._engine.meters, self.devices, process)
 
     def print_stats(self, function: Any = None, columns: Any = None, stream: Any = None) -> None:
         """Print the tables (pytorch_memlab's name for it), of one function or of all.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tensorlens import ranks
 from tensorlens.frameworks.base import Counter
 from tensorlens.lines.accounting import Account, Cell, LineStats
 from tensorlens.lines.functions import ProfiledFunction, signature
@@ -32,7 +33,7 @@ def build_report(
     """Return the record of what the accounts hold now.
 
     ``devices`` limits it to those names, in that order; one that was never used is listed with
-    the reason instead of figures.
+    the reason instead of figures. ``process`` names a child process.
     """
     functions = tuple(functions)
     slots = _chosen(meters.counters, devices)
@@ -45,7 +46,7 @@ def build_report(
             table for function in functions for table in _tables(function, slots, backward, devices)
         ),
         devices=tuple(sources),
-        process=process,
+        process=ranks.label(process),
         notes=tuple(meters.notes()),
     )
 

@@ -120,7 +120,7 @@ class LineReport:
     devices: tuple[DeviceSource, ...]
     provenance: str = "measured"
     process: str | None = None
-    """Set when the report is not of the main process: ``process 4711 (SpawnProcess-1)``."""
+    """Set when it is not of the only process: ``rank 1 of 2, process 4711 (SpawnProcess-1)``."""
     notes: tuple[str, ...] = ()
     """What a reader must know about the whole report: a fallback in use, a tracer that cut in."""
 

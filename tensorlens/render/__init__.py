@@ -66,7 +66,7 @@ def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = 
         UsageError: no renderer writes files with that ending.
     """
     name = Path(path_or_extension).name
-    extension = _ending(name)
+    extension = ending_of(name)
     if extension is None:
         known = ", ".join(f".{each}" for each in sorted(_RENDERERS))
         raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
@@ -77,8 +77,11 @@ def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = 
     return made
 
 
-def _ending(name: str) -> str | None:
-    """Return the longest ending of a name that is known: of ``run.tlens.gz``, ``tlens.gz``."""
+def ending_of(name: str) -> str | None:
+    """Return the longest ending of a name that is known: of ``run.tlens.gz``, ``tlens.gz``.
+
+    None where none is.
+    """
     parts = name.lower().split(".")
     endings = (".".join(parts[first:]) for first in range(len(parts)))
     return next((ending for ending in endings if ending in _RENDERERS), None)
@@ -135,6 +138,10 @@ def _replace(target: Path, content: bytes) -> None:
     target = target.resolve()
     if target.is_dir():
         raise IsADirectoryError(None, "it is a folder")
+    if target.exists() and not target.is_file():
+        # a device or a pipe is written to, not replaced
+        target.write_bytes(content)
+        return
     temporary = target.with_name(f".tensorlens-{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         # opened by hand so that the file gets the umask's permissions, not mkstemp's 0600

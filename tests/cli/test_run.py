@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from commands import environment, own_lines, program_lines, tensorlens
@@ -13,6 +14,7 @@ from commands import environment, own_lines, program_lines, tensorlens
 from tensorlens.cli import main
 from tensorlens.cli.gathering import Gathering
 from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.records.loading import load
 
 DECORATED = """\
 import tensorlens
@@ -260,13 +262,18 @@ def test_the_report_is_there_when_a_signal_ends_it(folder, number, options):
 
 def test_a_file_that_cannot_be_written_at_the_end_is_printed_instead(folder):
     (folder / "away").mkdir()
+    (folder / "tmp").mkdir()
     (folder / "removes.py").write_text(f"import os\n{DECORATED}\nos.rmdir('away')\n")
-    done = tensorlens(folder, "run", "-o", "away/out.json", "removes.py")
+    scratch = str(folder / "tmp")
+    done = tensorlens(folder, "run", "-o", "away/out.json", "removes.py", TMPDIR=scratch)
     assert done.returncode == 0
     assert "3 calls" in done.stdout
     [line] = done.stderr.splitlines()
     assert line.startswith("tensorlens: error: cannot write ")
-    assert line.endswith("No such file or directory; the figures are printed instead")
+    start, copy = line.split(", and are in ")
+    assert start.endswith("No such file or directory; the figures are printed instead")
+    assert Path(copy).name.startswith("out.") and load(copy).functions
+    Path(copy).unlink()
 
 
 def test_a_file_that_appeared_meanwhile_is_not_overwritten(folder):

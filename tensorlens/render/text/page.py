@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
@@ -98,7 +99,10 @@ def ruled(lines: Sequence[str], page: Page, indent: int = 0) -> list[str]:
 
 
 def output_width() -> int:
-    """Return the terminal's width where standard output is a terminal, else 120."""
+    """Return ``$COLUMNS``, else the terminal's width where standard output is one, else 120."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and int(given) > 0:
+        return int(given)
     try:
         is_terminal = sys.stdout.isatty()
     except (AttributeError, ValueError):

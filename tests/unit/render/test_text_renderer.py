@@ -1,4 +1,6 @@
 import io
+import os
+import shutil
 import sys
 from collections.abc import Callable
 
@@ -231,7 +233,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
     def use(answer: bool) -> None:
         monkeypatch.setattr(sys, "stdout", Terminal(answer))
-        monkeypatch.setenv("COLUMNS", "90")
+        size = os.terminal_size((90, 24))
+        monkeypatch.setattr(shutil, "get_terminal_size", lambda: size)
+        monkeypatch.delenv("COLUMNS", raising=False)
 
     return use
 
@@ -241,6 +245,17 @@ def test_width_is_the_terminals_where_there_is_one(terminal: Callable[[bool], No
     assert TextRenderer().width == 90
     terminal(False)
     assert TextRenderer().width == 120
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_columns_of_the_environment_hold_also_where_it_is_piped(
+    terminal: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    terminal(answer)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert TextRenderer().width == 80
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert TextRenderer().width == (90 if answer else 120)
 
 
 @pytest.mark.parametrize("closed", [False, True])

@@ -1,0 +1,51 @@
+"""Which of the processes of a distributed job this is, as its launcher says in the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_LAUNCHERS = (
+    # torchrun, accelerate, deepspeed, Kubernetes operators
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    # MPICH, Intel MPI
+    ("PMI_RANK", "PMI_SIZE"),
+    # srun; SLURM_NTASKS is there without any step as well
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of several."""
+
+    number: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"rank {self.number} of {self.size}"
+
+
+def current_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
+    """Return the rank of this process; None where it is alone."""
+    env = os.environ if environment is None else environment
+    for rank, size in _LAUNCHERS:
+        try:
+            found = Rank(int(env[rank]), int(env[size]))
+        except (KeyError, ValueError):
+            continue
+        return found if found.size > 1 else None
+    return None
+
+
+def label(process: str | None = None) -> str | None:
+    """Return what heads a report of this process; None of a job's only one.
+
+    Args:
+        process: what is known besides: ``process 4711 (SpawnProcess-1)``.
+    """
+    rank = current_rank()
+    parts = [each for each in (None if rank is None else str(rank), process) if each]
+    return ", ".join(parts) or None
