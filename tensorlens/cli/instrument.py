@@ -20,12 +20,17 @@ from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransfor
 
 from tensorlens.cli.program import plain
 from tensorlens.cli.targets import Target
+from tensorlens.cli.top_level import with_call_after_imports, works
+
+Adopt = Callable[[types.FrameType], None]
+"""``adopt(frame)``: measure the lines of a module that runs, from now on."""
 
 Decorate = Callable[[Any, bool], Any]
 """``decorate(function, named)``; ``named`` tells that the user asked for just this function."""
 
 _NAMED = "__tensorlens_named__"
 _AMONG = "__tensorlens_among__"
+_TOP_LEVEL = "__tensorlens_top_level__"
 _READ_AS_SOURCE = {
     *("jit", "njit", "script", "script_method", "kernel"),
     *("cfunc", "vectorize", "guvectorize", "stencil"),
@@ -37,8 +42,11 @@ _STUBS = {"overload"}
 class Instrument(MetaPathFinder):
     """Compiles the files of its targets with every chosen function decorated."""
 
-    def __init__(self, targets: Sequence[Target], decorate: Decorate) -> None:
+    def __init__(
+        self, targets: Sequence[Target], decorate: Decorate, adopt: Adopt | None = None
+    ) -> None:
         self.targets = targets
+        self._adopt = adopt
         self.seen: set[str] = set()
         """The files compiled so far."""
         self._decorate = decorate
@@ -48,17 +56,26 @@ class Instrument(MetaPathFinder):
         # in builtins, so that no module gains a name
         vars(builtins)[_NAMED] = lambda function: self._decorate(function, True)
         vars(builtins)[_AMONG] = lambda function: self._decorate(function, False)
+        vars(builtins)[_TOP_LEVEL] = lambda: self._adopt and self._adopt(sys._getframe(1))
         sys.meta_path.insert(0, self)
 
-    def compile(self, source: bytes, filename: str) -> types.CodeType:
+    def compile_program(self, source: bytes, filename: str) -> types.CodeType:
+        """Compile the file that the program begins with; its top-level lines are measured too."""
+        return self.compile(source, filename, begins=True)
+
+    def compile(self, source: bytes, filename: str, *, begins: bool = False) -> types.CodeType:
         """Compile a file, decorated where a target says so."""
         chosen = [target for target in self.targets if target.covers(filename)]
         if not chosen:
             return plain(source, filename)
         self.seen.add(filename)
         tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        assert isinstance(tree, ast.Module)
         names = [target.qualname for target in chosen]
+        is_measured = begins and None in names and works(tree)
         tree = ast.fix_missing_locations(_Decorating(names).visit(tree))
+        if is_measured:
+            tree = with_call_after_imports(tree, _TOP_LEVEL)
         return compile(tree, filename, "exec", dont_inherit=True)
 
     def find_spec(

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   tensorlens run train.py --lr 0.1         what @tensorlens.profile decorates
-  tensorlens run -p train.py train.py      every function of the script
+  tensorlens run -p train.py train.py      all functions of the script, and its
+                                           own loop outside of functions
   tensorlens run -p nets -o run.json -m train.main
   tensorlens run -p nets.resnet.Net.forward train.py
   tensorlens run --record run.tlens train.py
@@ -73,7 +74,8 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         default=[],
         help="profile all functions of a .py file, folder, module or package, or one"
-        " module.function or module.Class; may be repeated",
+        " module.function or module.Class; of the program itself its top-level lines too, where"
+        " they do its work; may be repeated",
     )
     add_options(parser, "the figures")
     parser.add_argument(
@@ -109,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     except TensorlensError as error:
         return complain(error)
     with recorded.around_program() if recorded else nullcontext():
-        program.execute(session.instrument.compile if targets else plain)
+        session.execute()
     return 0
 
 
@@ -167,7 +169,7 @@ class Session:
         self.program = program
         self.output = output
         self.recorded = recorded
-        self.instrument = Instrument(targets, self._decorate)
+        self.instrument = Instrument(targets, self._decorate, profile.profiler.adopt)
         self._command = shlex.split(command)
         self._words = words
         self._gathered = Gathering()
@@ -183,6 +185,16 @@ class Session:
             self.instrument.install()
         if self.recorded is not None:
             self.recorded.start()
+
+    def execute(self) -> None:
+        """Run the program; whatever it raises passes through."""
+        compiled = self.instrument.compile_program if self.instrument.targets else plain
+        try:
+            self.program.execute(compiled)
+        except BaseException as error:
+            profile.profiler.release(error)
+            raise
+        profile.profiler.release()
 
     def _decorate(self, function: Any, named: bool) -> Any:
         return profile.profiler.decorate(function, Options(if_called=not named))

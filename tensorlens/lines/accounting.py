@@ -33,8 +33,8 @@ class Cell:
     """The running figures of one line on one device, in bytes."""
 
     __slots__ = (
-        "allocated", "first", "last", "net", "net_first", "net_max", "peak", "reserved", "rise",
-        "unread",
+        "allocated", "first_start", "last_net", "last_start", "net", "net_first", "net_max",
+        "peak", "reserved", "rise", "survived", "unread",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -46,10 +46,12 @@ class Cell:
         self.net_first: int | None = None
         self.rise = 0
         """How far the highest peak is above the start of its hit."""
-        self.first = 0
+        self.first_start = 0
         """What was handed out when the first hit began."""
-        self.last = 0
-        """What was handed out when the last hit ended."""
+        self.last_start = 0
+        self.last_net = 0
+        self.survived = 0
+        """Of each hit's net, what can have been there still when the next one began."""
         self.unread = False
         """A read failed at a start or an end: the sum of nets is not known."""
 
@@ -217,12 +219,20 @@ class Activation:
                         cell.net += net
                         if allocated < 0 or start[at] < 0:
                             cell.unread = True
-                    cell.last = allocated
                     if cell.net_max is None:
                         cell.net_max = cell.net_first = net
-                        cell.first = start[at]
+                        cell.first_start = start[at]
                     elif net > cell.net_max:
                         cell.net_max = net
+                    if cell.last_net > 0 or cell.survived:
+                        grown = start[at] - cell.last_start
+                        if cell.last_net > 0 and grown > 0:
+                            cell.survived += grown if grown < cell.last_net else cell.last_net
+                        grown = start[at] - cell.first_start
+                        if cell.survived > grown:
+                            cell.survived = grown if grown > 0 else 0
+                    cell.last_start = start[at]
+                    cell.last_net = net
                     at += WIDTH
             self.resumed = False
         self.lineno = lineno

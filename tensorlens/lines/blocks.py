@@ -1,9 +1,13 @@
-"""``with profile:``: the lines of the block itself, in a function that is running already."""
+"""``with profile:``: the lines of the block itself, in a function that is running already.
+
+And the top-level lines of a program that is running already.
+"""
 
 from __future__ import annotations
 
 import ast
 import linecache
+from pathlib import Path
 from types import FrameType
 
 from tensorlens.lines.accounting import Account, Activation, Switch
@@ -12,17 +16,19 @@ from tensorlens.lines.functions import ProfiledFunction
 
 
 class Block:
-    """One ``with`` block that is being profiled."""
+    """One ``with`` block that is being profiled, or ``whole``: all of a module's own lines."""
 
-    def __init__(self, engine: Engine, frame: FrameType) -> None:
+    def __init__(self, engine: Engine, frame: FrameType, *, whole: bool = False) -> None:
         code = frame.f_code
-        first, last = _extent(code.co_filename, frame.f_lineno)
-        lines = linecache.getlines(code.co_filename)[first - 1 : last]
+        lines = linecache.getlines(code.co_filename)
+        first, last = (1, len(lines)) if whole else _extent(code.co_filename, frame.f_lineno)
+        lines = lines[first - 1 : last]
         where = "module" if code.co_name == "<module>" else f"{code.co_qualname}()"
+        name = f"top level of {Path(code.co_filename).name}" if whole else f"with block in {where}"
         self.function = ProfiledFunction(
             account=Account(code, Switch()),
-            name=f"with block in {where}",
-            qualname=f"with block in {where}",
+            name=name,
+            qualname=name,
             module=str(frame.f_globals.get("__name__", "")),
             filename=code.co_filename,
             first_line=first,

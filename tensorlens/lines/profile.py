@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TextIO
 
 from tensorlens import config
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import compiler
+from tensorlens.frameworks.base import compiler, whole
 from tensorlens.guards import guarded
 from tensorlens.lines.accounting import one_line
 from tensorlens.lines.blocks import Block
@@ -46,6 +46,7 @@ class DecoratorProfiler(LineProfiler):
         self.exit_report = ExitReport(self.report_at_exit)
         self.receiver: Callable[[LineReport], bool] | None = None
         """Sees every report before it is printed; True says that it keeps the figures itself."""
+        self._adopted: tuple[Block, FrameType] | None = None
 
     def decorate(self, function: Any, options: Options) -> Any:
         """Return ``function`` wrapped, reported as ``options`` say; itself where we fail."""
@@ -59,6 +60,28 @@ class DecoratorProfiler(LineProfiler):
             self._options[id(self._entries[id(python.__code__)])] = options
         self.exit_report.install()
         return wrapped
+
+    def adopt(self, frame: FrameType) -> None:
+        """Measure the lines of a module that runs, once a framework is there to count for.
+
+        It stays so until :meth:`release`. Nothing that fails here reaches the program.
+        """
+        if self._adopted is not None or whole() is None:
+            return
+        with suppress(Exception):
+            block = Block(engine, frame, whole=True)
+            self._adopted = block, frame
+            self._entries[id(frame.f_code)] = block.function
+            self._options[id(block.function)] = Options(if_called=True)
+
+    def release(self, error: BaseException | None = None) -> None:
+        """End what :meth:`adopt` began; the module has ended, by ``error`` if given."""
+        if self._adopted is None:
+            return
+        (block, frame), self._adopted = self._adopted, None
+        with suppress(Exception):
+            block.close(frame, error)
+            explain(error, engine)
 
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
         """Print the figures of a function with ``every=N`` after N calls, or when it raises."""

@@ -193,7 +193,7 @@ def _memory(cell: Cell) -> LineMemory:
         net_max=None if unread else cell.net_max,
         net_first=None if unread else cell.net_first,
         rise=None if unread or cell.peak < 0 else cell.rise,
-        growth=None if unread else max(0, min(cell.net, cell.last - cell.first)),
+        growth=None if unread else max(0, min(cell.net, cell.survived + max(0, cell.last_net))),
     )
 
 

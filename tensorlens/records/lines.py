@@ -50,8 +50,8 @@ class LineMemory:
     """How far ``peak`` is above what was handed out when that hit began; 0 where the line only ran
     while others' blocks were there."""
     growth: int | None = field(default=None, compare=False)
-    """What of ``net`` can have stayed: from the first hit's start to the last one's end the device
-    grew by no less. The rest was given back elsewhere."""
+    """What of ``net`` can have stayed: by the next hit's start the device had grown by no less than
+    what is counted of a hit. The rest was given back elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,3 +349,35 @@ def test_growth_within_one_call_is_marked(bench: Bench, memory: FakeMemory) -> N
     assert bench.nets("A", "B", "C") == [7, 30, -30]
     assert [bench.at(mark).growth for mark in "ABC"] == [7, 10, 0]
     assert marks(bench)[1] == ["A"]
+
+
+def test_growth_that_a_call_gives_back_at_its_end_has_no_mark(
+    bench: Bench, memory: FakeMemory
+) -> None:
+    @bench.profile
+    def evaluate() -> None:
+        for batch in range(4):
+            memory.allocate(0 if batch else 1000)  # A
+
+    for _ in range(3):
+        evaluate()
+        memory.free(1000)
+    assert bench.at("A").net == 3000
+    # when last seen, that of the third call was there
+    assert bench.at("A").growth == 1000
+    assert marks(bench)[1] == []
+
+
+def test_state_is_growth_and_gradients_are_not(bench: Bench, memory: FakeMemory) -> None:
+    @bench.profile
+    def train() -> None:
+        for step in range(3):
+            memory.allocate(100)  # A
+            memory.allocate(0 if step else 220)  # B
+            memory.free(100)  # C
+
+    train()
+    assert bench.nets("A", "B", "C") == [300, 220, -300]
+    # the first gradients may be what the state is; those of the second step are surely gone
+    assert [bench.at(mark).growth for mark in "ABC"] == [200, 220, 0]
+    assert marks(bench)[1] == ["B"]
