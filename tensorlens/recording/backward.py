@@ -28,6 +28,7 @@ class _Line:
     gradients: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     alloc_sites: dict[SourceLine, int] = field(default_factory=dict)
+    model_lines: dict[SourceLine, int] = field(default_factory=dict)
 
 
 def backward(recording: Recording, device: str | None = None) -> tuple[BackwardCost, ...]:
@@ -60,6 +61,9 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
         site = of.custom[place]
         if site is not None:
             _count(line.alloc_sites, site, size)
+        model = of.model[place]
+        if model is not None:
+            _count(line.model_lines, model, size)
         name = _gradient(roles, row)
         if name is not None:
             _count(line.gradients, name, size)
@@ -74,6 +78,7 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
             gradients=_sorted(cost.gradients),
             nodes=_sorted(cost.nodes),
             alloc_sites=_sorted(cost.alloc_sites),
+            model_lines=_sorted(cost.model_lines),
         )
         for line, cost in ordered
     )

@@ -14,6 +14,7 @@ from tensorlens.recording.walk import residents
 from tensorlens.records.events import FREE
 from tensorlens.records.moments import Moment, Peak, Resident
 from tensorlens.records.recordings import Recording
+from tensorlens.records.tensors import SourceLine
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -80,6 +81,7 @@ class Residents(Sequence[Resident]):
             stack=place[0],
             dtype=None if label is None else label.dtype,
             shape=None if label is None else label.shape,
+            model_line=of.model[place],
         )
 
     def _until(self, row: int) -> int:
@@ -168,7 +170,20 @@ def _moment(
         reserved=None if dropped else reserved_at(log, device, row),
         counted=recording.origin.counted.get(device),
         dropped=dropped,
+        by_model_line=_model_lines(of, places),
     )
+
+
+def _model_lines(
+    of: Study, places: dict[Place, int]
+) -> dict[tuple[SourceLine | None, SourceLine], int]:
+    sums: dict[tuple[SourceLine | None, SourceLine], int] = {}
+    for place, nbytes in places.items():
+        line = of.model[place]
+        if line is not None:
+            key = of.charged[place], line
+            sums[key] = sums.get(key, 0) + nbytes
+    return _sorted(sums)
 
 
 def _sums(places: dict[Place, int], key: Callable[[Place], _K]) -> dict[_K, int]:

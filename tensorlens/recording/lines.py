@@ -20,6 +20,9 @@ class Lines:
     the line that ran backward. The backward of a custom function is no forward line: what it
     allocates goes to the line that made its node, which called ``apply``. Modules are found the
     same way. Where a stack has no frame of the user at all, its innermost frame stands for it.
+
+    Where the user's frame calls a model that a library defines, there is a second line: the
+    innermost of the model's own code.
     """
 
     def __init__(self, stacks: Stacks, contexts: Sequence[Context]) -> None:
@@ -34,6 +37,8 @@ class Lines:
         """Whether the engine called a custom function, and nothing of the user's ran in it yet."""
         self._custom: list[bool] = []
         """Whether it is in the backward of a custom function of the user."""
+        self._model: list[int] = []
+        self._model_inside: list[int] = []
         self._walk()
 
     def born(self, stack: int) -> SourceLine | None:
@@ -56,6 +61,17 @@ class Lines:
         if not self._is_custom(stack, context):
             return None
         return self._line(self._user_inside[stack])
+
+    def model(self, stack: int, context: int, phase: str) -> SourceLine | None:
+        """Return the line of a library's model that the line of :meth:`charged` calls, or None."""
+        node = _at(self._model, stack)
+        if phase == "backward":
+            user, node = _at(self._user_inside, stack), _at(self._model_inside, stack)
+            if self._is_of_graph(stack, context) or self._is_custom(stack, context):
+                user = node = -1
+            if user < 0 and node < 0:
+                node = _at(self._model, self._forward(context))
+        return None if node < 0 else self._line(node)
 
     def module(self, stack: int, context: int, phase: str) -> str | None:
         """Return the path of the module that a block belongs to, None outside of modules."""
@@ -89,6 +105,7 @@ class Lines:
     def _walk(self) -> None:
         stacks = self._stacks
         users = [frame.user for frame in stacks.frames]
+        models = [frame.model for frame in stacks.frames]
         engines = [landmark(frame) == "backward" for frame in stacks.frames]
         again = [computes_again(frame) for frame in stacks.frames]
         applies = [is_custom_call(frame) for frame in stacks.frames]
@@ -110,6 +127,12 @@ class Lines:
             self._applied.append(applies[frame] or (applied and not users[frame]))
             custom = outer >= 0 and self._custom[outer]
             self._custom.append(custom or (applied and named[frame]))
+            model = node if models[frame] else -1
+            # what the user's own code computes inside of a library's model is the user's
+            self._model.append(-1 if users[frame] else _first(model, _at(self._model, parent)))
+            self._model_inside.append(
+                -1 if users[frame] else _first(model, _at(self._model_inside, outer))
+            )
 
 
 def _at(values: Sequence[int], number: int) -> int:

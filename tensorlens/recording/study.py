@@ -51,6 +51,7 @@ class Study:
         self.born: Table[SourceLine | None] = Table(lambda place: lines.born(place[0]))
         self.charged = Table(lambda place: lines.charged(*place, phase[place]))
         self.custom: Table[SourceLine | None] = Table(lambda place: lines.custom(*place))
+        self.model = Table(lambda place: lines.model(*place, phase[place]))
         self.module = Table(lambda place: lines.module(*place, phase[place]))
         self._spans: Table[Key] = Table(self._span)
 

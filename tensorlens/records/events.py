@@ -20,6 +20,11 @@ address is, as in torch's traces, how many bytes the driver had free."""
 
 ACTIONS = ("start", "alloc", "free", "segment_alloc", "segment_free", "oom")
 
+_LAYERS = ("forward", "call")
+"""What the functions are called that compute a layer of torch and of Keras."""
+_FRAMEWORKS = ("torch", "functorch", "keras", "tf_keras", "tensorflow", "tensorlens")
+_INSTALLED = "/site-packages/"
+
 PHASES = ("forward", "backward", "optimizer", "other")
 
 
@@ -32,6 +37,15 @@ class Frame:
     function: str
     user: bool = True
     """Whether it is the user's own code: not torch's, an installed package's, Python's."""
+
+    @property
+    def model(self) -> bool:
+        """Whether it computes a layer of a model that an installed package defines."""
+        if self.user or self.function.rpartition(".")[2] not in _LAYERS:
+            return False
+        path = self.filename.replace("\\", "/")
+        *_, inside = path.replace("/dist-packages/", _INSTALLED).rpartition(_INSTALLED)
+        return inside != path and inside.partition("/")[0] not in _FRAMEWORKS
 
     @property
     def line(self) -> SourceLine:

@@ -38,6 +38,9 @@ class Resident:
     stack: int
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
+    model_line: SourceLine | None = None
+    """The line of the model that made it, where the model's code is a library's: the innermost that
+    ``charged`` calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class Moment:
     """The peak that the allocator counted by itself over the same time, where it did."""
     dropped: bool = False
     """Whether its event was dropped: its blocks are in a log of their own."""
+    by_model_line: Mapping[tuple[SourceLine | None, SourceLine], int] = field(default_factory=dict)
+    """Of ``by_line``, what lines of models of a library made, by the user's line and that one."""
 
 
 Peak = Moment
@@ -89,6 +94,8 @@ class BackwardCost:
     """Autograd node, or recomputed operator, to bytes."""
     alloc_sites: Mapping[SourceLine, int] = field(default_factory=dict)
     """Of it, what lines within the backward of a custom ``autograd.Function`` asked for."""
+    model_lines: Mapping[SourceLine, int] = field(default_factory=dict)
+    """Of it, what goes back to lines of models of a library that the line calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ Rows are equal blocks together, largest first; what the view leaves out is summe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tensorlens.errors import UsageError
 from tensorlens.records.events import ALLOC, START, EventLog, Mark
-from tensorlens.records.moments import Moment, Resident
+from tensorlens.records.moments import BackwardCost, Moment, Resident
 from tensorlens.records.numbered import blanked, merged
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
@@ -27,6 +29,10 @@ LINES_SHOWN = 10
 """How many lines a report names before it sums the others."""
 
 
+_SEPARATOR = r"[/\\]"
+_NONE: Mapping[tuple[SourceLine | None, SourceLine], int] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class BlockRow:
     """A block, or several that are alike in role, line, size and, but for numbers, in name."""
@@ -38,6 +44,12 @@ class BlockRow:
     nbytes: int
     """Bytes of all of them."""
 
+    @property
+    def place(self) -> str:
+        """The line of the model that made them, else the line that they are counted for."""
+        model = self.first.model_line
+        return line_place(self.first.charged) if model is None else model_place(model)
+
 
 @dataclass(frozen=True, slots=True)
 class LineRow:
@@ -47,6 +59,15 @@ class LineRow:
     nbytes: int
     source: str
     """Its text; empty where that is not known."""
+    is_model: bool = False
+    """Whether it is a line of a library's model that the last line above it calls."""
+
+    @property
+    def place(self) -> str:
+        """The line as it is shown."""
+        if self.line is None or not self.is_model:
+            return line_place(self.line)
+        return f"  {model_place(self.line)} in {self.line.function}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +214,57 @@ def source_of(log: EventLog, line: SourceLine | None) -> str:
     return printable(lines[line.lineno - 1]).strip() if 0 < line.lineno <= len(lines) else ""
 
 
+def model_place(line: SourceLine) -> str:
+    """Return ``modeling_bert.py:245``: where a library lies matters less than what of it ran."""
+    return f"{re.split(_SEPARATOR, line.filename)[-1]}:{line.lineno}"
+
+
 def line_rows(
-    log: EventLog, sizes: Mapping[SourceLine | None, int], limit: int | None
+    log: EventLog,
+    sizes: Mapping[SourceLine | None, int],
+    limit: int | None,
+    models: Mapping[tuple[SourceLine | None, SourceLine], int] = _NONE,
 ) -> tuple[tuple[LineRow, ...], Hidden | None]:
-    """Return the lines with the most bytes, and the sum of the others."""
+    """Return the lines with the most bytes, and the sum of the others.
+
+    Args:
+        log: whose sources tell their text.
+        sizes: bytes of each line.
+        limit: so many lines, and of each so many of its model's; None gives all.
+        models: user's line and line of a model to bytes: they follow the user's.
+    """
     # of equal ones the first in the file, whatever order they were met in
     ordered = sorted(sizes.items(), key=lambda each: (-each[1], str(each[0])))
-    limit = len(ordered) if limit is None else limit
+    most, limit = limit, len(ordered) if limit is None else limit
     rest = ordered[limit:]
+    below: dict[SourceLine | None, list[LineRow]] = {}
+    for (line, model), nbytes in sorted(models.items(), key=lambda each: -each[1]):
+        rows = below.setdefault(line, [])
+        if nbytes and (most is None or len(rows) < most):
+            rows.append(LineRow(model, nbytes, source_of(log, model), is_model=True))
     return (
-        tuple(LineRow(line, nbytes, source_of(log, line)) for line, nbytes in ordered[:limit]),
+        tuple(
+            row
+            for line, nbytes in ordered[:limit]
+            for row in (LineRow(line, nbytes, source_of(log, line)), *below.get(line, ()))
+        ),
         Hidden(len(rest), sum(nbytes for _, nbytes in rest), "") if rest else None,
     )
+
+
+def backward_rows(
+    log: EventLog, costs: Sequence[BackwardCost], limit: int | None
+) -> list[tuple[LineRow, ...]]:
+    """Return for each line that backward goes back to itself, then those of a model it calls."""
+    return [
+        line_rows(
+            log,
+            {cost.line: cost.nbytes},
+            limit,
+            {(cost.line, model): nbytes for model, nbytes in cost.model_lines.items()},
+        )[0]
+        for cost in costs
+    ]
 
 
 def lines_limit(view: View) -> int | None:
@@ -214,7 +274,9 @@ def lines_limit(view: View) -> int | None:
 
 def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) -> Instant:
     rows, hidden = _rows(moment, view)
-    lines, hidden_lines = line_rows(recording.log, moment.by_line, lines_limit(view))
+    lines, hidden_lines = line_rows(
+        recording.log, moment.by_line, lines_limit(view), moment.by_model_line
+    )
     known = {role: number for number, role in enumerate(BLOCK_ROLES)}
     roles = sorted(moment.by_role.items(), key=lambda each: known.get(each[0], len(known)))
     return Instant(
@@ -245,7 +307,7 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[Hidde
             other_roles[0] += 1
             other_roles[1] += block.nbytes
             continue
-        key = (block.nbytes, blanked(block.name), block.role, block.charged)
+        key = (block.nbytes, blanked(block.name), block.role, block.charged, block.model_line)
         groups.setdefault(key, []).append(block)
     rows = [
         BlockRow(

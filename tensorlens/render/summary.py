@@ -20,9 +20,9 @@ def summary(recording: Recording) -> dict[str, Any]:
     """Return dicts, lists, texts and integers; sizes in bytes, times in nanoseconds.
 
     ``devices`` has for each device ``peak`` (``bytes``, ``row``, ``time_ns``, ``held``,
-    ``reserved``, ``counted``, sums ``by_role``, ``by_phase``, ``by_line``, ``by_module``, and
-    ``tensors``, the largest first), ``backward``, ``backward_by_module``, ``churn``,
-    ``fragmentation`` and ``timeline``.
+    ``reserved``, ``counted``, sums ``by_role``, ``by_phase``, ``by_line``, ``by_model_line``,
+    ``by_module``, and ``tensors``, the largest first), ``backward``, ``backward_by_module``,
+    ``churn``, ``fragmentation`` and ``timeline``.
     A line is a dict of ``filename``, ``lineno`` and ``function``, or None where none is known.
     What is not known is None.
     """
@@ -58,6 +58,7 @@ def _device(recording: Recording, device: str) -> dict[str, Any]:
                 "gradients": dict(cost.gradients),
                 "nodes": dict(cost.nodes),
                 "alloc_sites": by_line_data(cost.alloc_sites),
+                "model_lines": by_line_data(cost.model_lines),
             }
             for cost in recording.backward(device)
         ],
@@ -92,6 +93,10 @@ def moment_data(moment: Moment) -> dict[str, Any]:
         "by_role": dict(moment.by_role),
         "by_phase": dict(moment.by_phase),
         "by_line": by_line_data(moment.by_line),
+        "by_model_line": [
+            {"line": line_data(line), "model_line": line_data(model), "nbytes": nbytes}
+            for (line, model), nbytes in moment.by_model_line.items()
+        ],
         "by_module": by_module_data(moment.by_module),
         "tensors": listed,
         "rest": {
@@ -109,6 +114,7 @@ def _block(block: Resident) -> dict[str, Any]:
         **found,
         "born": line_data(block.born),
         "charged": line_data(block.charged),
+        "model_line": line_data(block.model_line),
         "shape": shape,
     }
 

@@ -109,7 +109,12 @@ std::u32string code_text(uintptr_t code, int field) {
 
 bool is_foreign(const std::u32string& filename) {
   for (const std::u32string& folder : *g_foreign_folders) {
-    if (filename.compare(0, folder.size(), folder) == 0) {
+    // a star stands for any part of the name
+    const size_t star = folder.find(U'*');
+    const size_t begin = std::min(star, folder.size());
+    if (filename.compare(0, begin, folder, 0, begin) == 0 &&
+        (star == std::u32string::npos ||
+         filename.find(folder.substr(star + 1), begin) != std::u32string::npos)) {
       return true;
     }
   }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tensorlens.frameworks.base import RecordOptions
 from tensorlens.frameworks.native.labels import Names, label
 from tensorlens.frameworks.native.lifetimes import Lifetimes, Span, of_dropped, of_events
-from tensorlens.frameworks.native.logs import LogMaker, sources_of
+from tensorlens.frameworks.native.logs import LogMaker, Origins, no_origins, sources_of
 from tensorlens.frameworks.native.naming import Naming, Sight
 from tensorlens.frameworks.native.recorder import Columns, NativeRecorder, Taken
 from tensorlens.records.events import EventLog, Mark
@@ -40,6 +40,8 @@ class Means:
     sight: Sight
     amend: Callable[[EventLog, Amendment], None] = lambda log, amendment: None
     """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
+    origins: Origins = no_origins
+    """The lines that the framework's compiler made code from."""
 
 
 class HostRecorder:
@@ -88,7 +90,7 @@ class HostRecorder:
             if end:
                 self._unwatch()
         found = self._naming.found(self._started)
-        maker = LogMaker(self._native, self._naming.paths(), taken.thread)
+        maker = LogMaker(self._native, self._naming.paths(), taken.thread, self._means.origins)
         log = self._log(maker, taken.rows, of_events(taken.rows), found)
         self._add_marks(log, taken)
         log.sources = sources_of(log, linecache.getlines)

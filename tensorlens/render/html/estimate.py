@@ -86,7 +86,9 @@ def _rendered(estimate: Estimate, view: View, *, page: bool) -> str:
     parts = peak_parts(estimate)
     limit = None if view.top is None else _FEW
     by_line = {line: nbytes for line, nbytes in estimate.by_line.items() if nbytes > 0}
-    lines, hidden_lines = line_rows(estimate.recording.log, by_line, limit)
+    lines, hidden_lines = line_rows(
+        estimate.recording.log, by_line, limit, estimate.peak.by_model_line
+    )
     fit = judged(estimate)
     return (
         environment()

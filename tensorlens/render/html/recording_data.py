@@ -27,7 +27,7 @@ LONGEST = 200
 """So many columns of a name or a path are shown."""
 
 _LINES: dict[str, Callable[[Resident], SourceLine | None]] = {
-    "line": lambda block: block.charged,
+    "line": lambda block: block.model_line or block.charged,
     "born": lambda block: block.born,
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tensorlens.records.estimates import Estimate, Term
 from tensorlens.render.balance import place
 from tensorlens.render.figures import exact_size, size
-from tensorlens.render.instants import line_place, line_rows
+from tensorlens.render.instants import line_rows
 from tensorlens.render.inventory import counted
 from tensorlens.render.modules import module_table
 from tensorlens.render.needs import (
@@ -118,12 +118,12 @@ def _peak(estimate: Estimate, page: Page) -> list[str]:
 def _lines(estimate: Estimate, page: Page) -> list[str]:
     log, whole = estimate.recording.log, estimate.peak_allocated
     by_line = {line: nbytes for line, nbytes in estimate.by_line.items() if nbytes > 0}
-    rows, hidden = line_rows(log, by_line, _few(page))
+    rows, hidden = line_rows(log, by_line, _few(page), estimate.peak.by_model_line)
     if not rows or all(row.line is None for row in rows):
         return []
     cells = [["Size", "Share"]]
     cells += [[size(row.nbytes), share(row.nbytes, whole)] for row in rows]
-    places = [line_place(row.line) for row in rows]
+    places = [row.place for row in rows]
     found = with_source(cells, places, [row.source for row in rows], page)
     return found + (more_rows(hidden, "line", page) if hidden else [])
 

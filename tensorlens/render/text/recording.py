@@ -14,6 +14,7 @@ from tensorlens.render.figures import duration, size
 from tensorlens.render.instants import (
     BlockRow,
     Instant,
+    backward_rows,
     growth_span,
     instants,
     left_out,
@@ -34,6 +35,8 @@ _NAME_ROOM = 60
 _NAME_LEAST = 16
 _PLACE_ROOM = 34
 _PLACE_LEAST = 18
+_MODEL_ROOM = 50
+"""Columns of the lines of a model, which are told with the function."""
 _SOURCE_LEAST = 12
 _IN_IT = "():"
 """Stands for the function that many names begin with, where they are long."""
@@ -120,7 +123,7 @@ def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
     counts = [_times(row.count) for row in rows]
     cells = [["Role", "Size", "Age"]]
     cells += [[page.shown(row.first.role), size(row.nbytes), _age(row.first)] for row in rows]
-    places = [page.shown(line_place(row.first.charged)) for row in rows]
+    places = [page.shown(row.place) for row in rows]
     fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
     free = page.width - _INDENT - fixed
     longest = max(map(width, map(add, names, counts)))
@@ -181,6 +184,8 @@ def _everything(block: Resident, texts: list[str], page: Page) -> list[str]:
         texts.append(f"born at {place(block.born, function=True)}")
     if block.charged and block.charged != block.born:
         texts.append(f"counted for {place(block.charged, function=True)}")
+    if block.model_line:
+        texts.append(f"line of the model {place(block.model_line, function=True)}")
     indent = " " * _UNDER
     return [line for text in texts for line in page.wrapped(indent, page.shown(text), _UNDER + 2)]
 
@@ -190,7 +195,7 @@ def _lines(instant: Instant, page: Page) -> list[str]:
         return ["  By line: n/a: no block has a Python stack"] if instant.rows else []
     cells = [["Size", "Share"]]
     cells += [[size(row.nbytes), share(row.nbytes, instant.moment.bytes)] for row in instant.lines]
-    places = [line_place(row.line) for row in instant.lines]
+    places = [row.place for row in instant.lines]
     found = with_source(cells, places, [row.source for row in instant.lines], page)
     if instant.hidden_lines:
         found += more_rows(instant.hidden_lines, "line", page)
@@ -225,13 +230,15 @@ def with_source(
     cells: Sequence[list[str]], places: Sequence[str], sources: Sequence[str], page: Page
 ) -> list[str]:
     """Return a table of figures, the line that they belong to, and its text where there is room."""
-    places = [page.shown(each) for each in places]
+    # a line of a model stands below the user's, a little to the right
+    places = [" " * (len(each) - len(each.lstrip())) + page.shown(each.lstrip()) for each in places]
     sources = [page.shown(each) for each in sources]
     fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
     free = page.width - _INDENT - fixed
     longest = max(map(width, places))
     want = max(map(width, sources))
-    room = min(longest, max(_PLACE_ROOM, free - GAP - want))
+    least = _MODEL_ROOM if any(each.startswith(" ") for each in places) else _PLACE_ROOM
+    room = min(longest, max(least, free - GAP - want))
     if not want or free - room - GAP < _SOURCE_LEAST:
         room, source_room = min(longest, max(free, _PLACE_LEAST)), 0
     else:
@@ -266,10 +273,11 @@ def _backward_table(
     shown = costs if limit is None else costs[:limit]
     cells = [["Allocated", "Kept", "Peak"]]
     places, sources = [], []
-    for cost in shown:
+    for cost, rows in zip(shown, backward_rows(recording.log, shown, limit), strict=True):
         cells.append([size(cost.nbytes), size(cost.kept), size(cost.peak)])
-        places.append(line_place(cost.line))
-        sources.append(source_of(recording.log, cost.line))
+        cells += [[size(row.nbytes), "", ""] for row in rows[1:]]
+        places += [row.place for row in rows]
+        sources += [row.source for row in rows]
         for line, nbytes in cost.alloc_sites.items():
             cells.append([size(nbytes), "", ""])
             places.append(f"of it {line_place(line)}")

@@ -115,6 +115,7 @@ def test_the_summary_of_a_training_step() -> None:
             "gradients": {"fc1.weight.grad": 100 * KIB},
             "nodes": {"AddmmBackward0": 100 * KIB},
             "alloc_sites": [],
+            "model_lines": [],
         }
     ]
     assert (found["churn"]["handed_out"], found["churn"]["allocations"]) == (178 * KIB, 4)

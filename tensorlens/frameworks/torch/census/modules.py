@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from tensorlens.frameworks.heap import fallback, walk
 from tensorlens.frameworks.torch.census.naming import Naming
+from tensorlens.records.names import ATTRIBUTE
+
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What torch.compile, FSDP and checkpoint wrappers call the module that they stand for."""
 
 
 class ModulePaths:
@@ -40,8 +44,17 @@ class ModulePaths:
             else:
                 # of a module met twice the first path stays
                 self.paths = dict(zip(reversed(part.modules), reversed(part.paths), strict=True))
+            self._drop_wrappers(part.paths)
             part.tensors, part.keys = [], []
             self._walks.append(part)
+
+    def _drop_wrappers(self, paths: Iterable[int]) -> None:
+        names = self._naming.names
+        wrappers = {number for number, text in enumerate(names.texts) if text in _WRAPPED}
+        # of a wrapper in a wrapper the outer one comes first
+        for node in sorted(paths) if wrappers else ():
+            if names.kinds[node] == ATTRIBUTE and names.values[node] in wrappers:
+                names.become(node, names.parents[node])
 
     def owners(self) -> dict[int, int]:
         """Return address of a parameter to the node of the first module that has it."""

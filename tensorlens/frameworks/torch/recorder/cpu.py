@@ -11,6 +11,7 @@ from tensorlens.frameworks.native.naming import Sight
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.census.watching import watch
+from tensorlens.frameworks.torch.generated_code import compiled_from
 from tensorlens.frameworks.torch.native.recorder import TorchRecorder
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.records.tensors import TensorTable
@@ -38,7 +39,8 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    means = Means(cpu.CpuCounter.source, watch, Sight(_census, module_paths))
+    sight = Sight(_census, module_paths)
+    means = Means(cpu.CpuCounter.source, watch, sight, origins=compiled_from)
     return HostRecorder(options, _native(), means)
 
 

@@ -1,0 +1,184 @@
+"""Lines of programs whose model is a library's, and of code that a framework generated."""
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch._inductor.codecache import PyCodeCache
+
+import tensorlens
+from tensorlens.frameworks.torch.generated_code import compiled_from
+
+MODELING = """\
+import torch
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.query = torch.nn.Linear(size, size, bias=False)
+
+    def forward(self, x):
+        q = self.query(x)
+        return scores(q)
+
+
+def scores(q):
+    return q.exp()
+
+
+class Bert(torch.nn.Module):
+    def __init__(self, size, layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Attention(size) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def train(model, x):
+    loss = model(x).sum()
+    loss.backward()
+"""
+ROWS, SIZE, LAYERS = 50, 8, 3
+ACTIVATION = ROWS * SIZE * 4
+
+
+@pytest.fixture
+def library(tmp_path):
+    file = tmp_path / "site-packages" / "berts" / "modeling.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(MODELING)
+    spec = importlib.util.spec_from_file_location("berts_modeling", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def train(library, model, x) -> int:
+    library.train(model, x)
+    return sys._getframe().f_lineno - 1
+
+
+def test_a_library_that_trains_its_own_model_has_two_levels_of_lines(library) -> None:
+    model = library.Bert(SIZE, LAYERS)
+    x = torch.randn(ROWS, SIZE)
+    with tensorlens.record(model) as recording:
+        call = train(library, model, x)
+    peak = recording.peak("cpu")
+    lines = {
+        (line.lineno, model.lineno): size for (line, model), size in peak.by_model_line.items()
+    }
+    assert {line for line, _ in lines} == {call} and {model for _, model in lines} <= {10, 11}
+    # kept of each layer: the result of exp, which is the next layer's input
+    made = [
+        block for block in peak.tensors if block.role == "activation" and block.nbytes == ACTIVATION
+    ]
+    # backward of the last layer's exp has run at the peak, which gave its result back
+    assert [block.charged.lineno for block in made] == [call] * (LAYERS - 1)
+    assert {str(block.model_line) for block in made} == {
+        f"{library.__spec__.origin}:11 in Attention.forward"
+    }
+    (cost,) = [cost for cost in recording.backward("cpu") if cost.line.lineno == call]
+    models = {line.lineno: size for line, size in cost.model_lines.items()}
+    # exp: a gradient of each layer; query: of the weights, and of its input but for the first
+    weights = LAYERS * SIZE * SIZE * 4
+    assert models == {11: LAYERS * ACTIVATION, 10: weights + (LAYERS - 1) * ACTIVATION}
+    text = str(recording)
+    assert "modeling.py:11 in Attention.forward" in text and "return scores(q)" in text
+
+
+def test_a_model_of_the_users_own_has_one_level(library) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x.exp()
+
+    with tensorlens.record() as recording:
+        y = Net()(torch.ones(10, requires_grad=True))
+    assert recording.peak("cpu").by_model_line == {}
+    del y
+
+
+@pytest.mark.parametrize(
+    "name", ["berts.Conv_propagate_ab12_xyz", "__main___C_edge_updater_0123abcd"]
+)
+def test_code_that_was_generated_for_a_layer_is_nobodys(name) -> None:
+    file = Path(tempfile.gettempdir()) / f"{name}.py"
+    file.write_text("def propagate(x):\n    return x * 2\n")
+    try:
+        spec = importlib.util.spec_from_file_location(name, file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        reporter = tensorlens.MemReporter()
+        with tensorlens.record() as recording:
+            y = module.propagate(torch.ones(100))
+            line = sys._getframe().f_lineno - 1
+        made = recording.blocks([each.row for each in recording.events if each.action == "alloc"])
+        assert {each.charged.lineno for each in made} == {line}
+        (found,) = [each for each in reporter.snapshot().tensors if each.name.endswith("): y")]
+        assert (found.born.filename, found.born.lineno) == (__file__, line)
+        del y
+    finally:
+        file.unlink()
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(8, 32)
+        self.down = torch.nn.Linear(32, 8)
+
+    def forward(self, x):
+        h = torch.nn.functional.gelu(self.up(x))
+        h = torch.sin(h) * 2
+        return x + self.down(h)
+
+
+def test_compiled_code_goes_back_to_the_lines_it_was_made_from() -> None:
+    torch._dynamo.reset()
+    net = torch.nn.Sequential(Block(), Block())
+    compiled = torch.compile(net)
+    optimizer = torch.optim.Adam(compiled.parameters())
+
+    def step() -> None:
+        compiled(torch.randn(64, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    with tensorlens.record(compiled, optimizer) as recording:
+        step()
+    first = Block.forward.__code__.co_firstlineno
+    files = {line.filename for line in recording.peak("cpu").by_line if line is not None}
+    assert files == {__file__}
+    made = recording.blocks([each.row for each in recording.events if each.action == "alloc"])
+    saved = [block for block in made if "CompiledFunctionBackward.saved_tensors" in block.name]
+    # the input is saved as well: it was made at the call
+    lines = {block.charged.lineno - first for block in saved if block.nbytes > 64 * 8 * 4}
+    assert lines == {1, 2}
+    assert all(line.filename == __file__ for line in recording.backward_by_line)
+    reporter = tensorlens.MemReporter(compiled, optimizer)
+    names = [each.name for each in reporter.snapshot().tensors]
+    assert "0.up.weight" in names and "Adam.0.up.weight.exp_avg" in names
+    assert not any("_orig_mod" in name for name in names)
+    assert "_orig_mod" not in str(recording)
+
+
+def test_compiled_code_of_a_file_that_has_changed_since(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("# new\n# new\ndef forward(x):\n    y = x.sin()\n    return y\n")
+    stack = f'  File "{file}", line 2, in forward\n    y = x.sin()\n'
+    gone = f'  File "{file}", line 2, in forward\n    y = x.cos()\n'
+    maps = {"/tmp/made.py": [(10, 20, 30), (stack, gone, None)]}
+    monkeypatch.setattr(PyCodeCache, "linemaps", maps)
+    assert compiled_from("/tmp/made.py", 9) == []
+    assert compiled_from("/tmp/made.py", 10) == [(str(file), 4, "forward")]
+    assert compiled_from("/tmp/made.py", 20) == compiled_from("/tmp/made.py", 31) == []
+    assert compiled_from("/tmp/other.py", 10) == []
+    monkeypatch.setattr(PyCodeCache, "linemaps", {"/tmp/made.py": 3})
+    assert compiled_from("/tmp/made.py", 10) == []
