@@ -6,12 +6,14 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.caller import caller
 from tensorlens.frameworks.torch.fake.jobs import Program
-from tensorlens.frameworks.torch.fake.parcels import pack
+from tensorlens.frameworks.torch.fake.parcels import carried, pack
 
 MakeStep = Callable[..., Any] | str
 
@@ -23,6 +25,10 @@ def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
         UsageError: it is none of these, there is no such file or module, or the function cannot
             go to another process.
     """
+    return replace(_program(make_step, arguments), caller=caller())
+
+
+def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
     if not isinstance(make_step, str):
         if not callable(make_step):
             raise UsageError(
@@ -35,7 +41,12 @@ def program(make_step: MakeStep, arguments: Sequence[str] = ()) -> Program:
                 f"make_step is {what}: give a function that builds model, optimizer and data and "
                 "returns step()"
             )
-        return Program(_name_of(make_step), parcel=pack(make_step), arguments=tuple(arguments))
+        return Program(
+            _name_of(make_step),
+            parcel=pack(make_step),
+            arguments=tuple(arguments),
+            carried=carried(make_step),
+        )
     place, separator, function = make_step.rpartition(":")
     if not separator or place in ("", ".") or "/" in function or "\\" in function:
         place, function = make_step, ""
@@ -59,7 +70,7 @@ def packed(make_step: Callable[..., Any], name: str) -> Program:
     Raises:
         UsageError: something that it refers to cannot go to another process.
     """
-    return Program(name, parcel=pack(make_step))
+    return Program(name, parcel=pack(make_step), caller=caller())
 
 
 def search_path() -> tuple[str, ...]:

@@ -12,14 +12,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tensorlens.records.events import OWN_MARK
+
 WATCHES = {
     "torch": "tensorlens.frameworks.torch.step_facts",
     "tensorflow": "tensorlens.frameworks.tensorflow.step_facts",
 }
 """Framework to the module that watches its steps."""
 
-ZERO_GRAD, BACKWARD = "tensorlens: zero_grad", "tensorlens: backward"
+ZERO_GRAD, BACKWARD = f"{OWN_MARK}zero_grad", f"{OWN_MARK}backward"
 """Names of the marks at the calls of ``zero_grad()``, and where a backward pass begins."""
+GRAPH_CALL = f"{OWN_MARK}graph call"
+"""Name of the marks where Python calls a function that runs as a graph."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,10 @@ class Label:
     shape: tuple[int, ...] | None = None
 
 
+OWN_MARK = "tensorlens: "
+"""What names of marks begin with that no program made: they are not shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A moment that the program gave a name."""

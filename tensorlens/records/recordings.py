@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensorlens.records.events import EventLog, Mark
+from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.moments import (
     BackwardCost,
     Churn,
@@ -92,7 +92,7 @@ class Recording:
     @property
     def marks(self) -> Sequence[Mark]:
         """The moments that the program gave names."""
-        return tuple(self.log.marks)
+        return tuple(each for each in self.log.marks if not each.name.startswith(OWN_MARK))
 
     def peak(self, device: str | None = None) -> Peak:
         """Return what was resident at the highest instant.

@@ -40,7 +40,7 @@ def extent(recording: Recording) -> str:
     What was there before the first one is no event. The time is that from the recording's
     beginning to its last event, unless events were dropped: then that of those kept comes first.
     """
-    log, dropped = recording.log, recording.origin.dropped
+    log, marks, dropped = recording.log, recording.marks, recording.origin.dropped
     happened = len(log) - log.starts
     text = counted(happened, "event") if happened else "no events"
     if happened and has_times(log):
@@ -50,8 +50,8 @@ def extent(recording: Recording) -> str:
         text += f" {duration(end)}"
     if dropped:
         text += f"; {counted(dropped, 'earlier one')} dropped"
-    if log.marks:
-        text += f"; {counted(len(log.marks), 'mark')}"
+    if marks:
+        text += f"; {counted(len(marks), 'mark')}"
     return text
 
 

@@ -14,6 +14,7 @@ from tensorlens.errors import UsageError
 from tensorlens.estimating.worker import ProgramFailed
 from tensorlens.frameworks.tensorflow.step_facts import StepWatch
 from tensorlens.suggesting import asking
+from tensorlens.suggesting.scene import Scene
 from tests import warm
 
 A = programs.OUTPUT_BYTES
@@ -178,3 +179,23 @@ def test_what_can_be_read_once_is_left_to_the_optimizer():
     with StepWatch(str).on():
         optimizer.apply([tf.constant([0.25])], iter([weight]))
     assert weight.numpy().tolist() == [0.75]
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("by_fit", [True, False])
+def test_steps_of_a_recorded_graph_are_its_calls(steps, by_fit):
+    model = keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(64)]
+    )
+    model.compile("adam", "mse")
+    x, y = tf.ones((steps * 16, 8)), tf.ones((steps * 16, 64))
+    with tensorlens.record() as recording:
+        if by_fit:
+            model.fit(x, y, batch_size=16, verbose=0)
+        else:
+            for _ in range(steps):
+                model.train_on_batch(x[:16], y[:16])
+    assert len(Scene(recording.still()).steps) == steps
+    assert not recording.marks
+    # a graph gives back all that forward made
+    assert "kept" not in {each.kind for each in tensorlens.suggest(recording, top=9)}

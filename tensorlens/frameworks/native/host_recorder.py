@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +16,12 @@ from tensorlens.frameworks.native.lifetimes import Lifetimes, Span, of_dropped, 
 from tensorlens.frameworks.native.logs import LogMaker, Origins, no_origins, sources_of
 from tensorlens.frameworks.native.naming import Naming, Sight
 from tensorlens.frameworks.native.recorder import Columns, NativeRecorder, Taken
-from tensorlens.records.events import EventLog, Mark
+from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.recordings import Origin
 from tensorlens.units import format_bytes
+
+_MOST = 1 << 14
+"""Marks that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,11 @@ class HostRecorder:
 
     def __init__(self, options: RecordOptions, native: NativeRecorder, means: Means) -> None:
         self._options = options
-        self._marks: list[tuple[str, int]] = []
-        """Name and time of each."""
+        self._marks: dict[int, tuple[str, int]] = {}
+        """Name and time of each, by number."""
+        self._numbers = itertools.count()
+        self._latest: deque[int] = deque()
+        """Numbers of the marks of :meth:`note`."""
         self._native = native
         self._means = means
         # what was already allocated is counted in by the first to watch
@@ -76,9 +84,19 @@ class HostRecorder:
 
     def mark(self, name: str) -> None:
         """Give this moment a name."""
-        number = len(self._marks)
-        self._marks.append((name, time.monotonic_ns() - self._started))
+        self._mark(name)
+
+    def note(self, name: str) -> None:
+        """Give this moment a name that nobody asked for; of very many the latest stay."""
+        self._latest.append(self._mark(name))
+        if len(self._latest) > _MOST:
+            self._marks.pop(self._latest.popleft(), None)
+
+    def _mark(self, name: str) -> int:
+        number = next(self._numbers)
+        self._marks[number] = name, time.monotonic_ns() - self._started
         self._native.mark(self._key(number))
+        return number
 
     def read(self, end: bool) -> tuple[EventLog, Origin]:
         """Return the log so far; ``end`` stops recording."""
@@ -121,11 +139,11 @@ class HostRecorder:
 
     def _add_marks(self, log: EventLog, taken: Taken) -> None:
         places = dict(taken.marks)
-        for number, (name, moment) in enumerate(self._marks):
+        for number, (name, moment) in [*self._marks.items()]:
             row = places.get(self._key(number))
             if row is not None:
                 log.marks.append(Mark(name, row, moment))
-            elif taken.dropped:
+            elif taken.dropped and not name.startswith(OWN_MARK):
                 log.dropped_marks.append(name)
 
     def _key(self, number: int) -> int:

@@ -47,6 +47,8 @@ class GraphLines:
     """What is known of the nodes of the functions that live, looked up once a node."""
 
     def __init__(self) -> None:
+        self.called: Callable[[], None] = _nothing
+        """Called where Python calls a function."""
         self._nodes = Nodes()
         self._origins: dict[tuple[str, str | None], NodeOrigin | None] = {}
         self._titles: dict[tuple[str, str | None], Title | None] = {}
@@ -60,6 +62,7 @@ class GraphLines:
         functions = self._nodes.functions
 
         def begin(name: str) -> None:
+            self.called()
             if name not in met:
                 met.add(name)
                 functions.catch_up()
@@ -163,6 +166,10 @@ class GraphLines:
         if key not in self._origins:
             self._origins[key] = self._nodes.find(key[0], key[1])
         return self._origins[key]
+
+
+def _nothing() -> None:
+    return None
 
 
 def _callers(log: EventLog, stack: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 
 from tensorlens.frameworks.base import Recorder, RecordOptions, Root
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.native.host_recorder import Amendment, HostRecorder, Means
 from tensorlens.frameworks.native.naming import Sight
+from tensorlens.frameworks.step_facts import GRAPH_CALL
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.module_calls import TensorflowRecorder, module_paths
 from tensorlens.frameworks.tensorflow.watching import watch
@@ -43,7 +45,17 @@ def start(options: RecordOptions) -> Recorder:
         gradients.amend(log, amendment)
 
     means = Means(cpu.CpuCounter.source, observe, Sight(_census, module_paths), amend)
-    return HostRecorder(options, native, means)
+    recorder = HostRecorder(options, native, means)
+    # whoever follows calls must not keep a recording that nobody ends
+    reference = weakref.ref(recorder)
+    lines.called = lambda: _note(reference)
+    return recorder
+
+
+def _note(reference: weakref.ref[HostRecorder]) -> None:
+    recorder = reference()
+    if recorder is not None:
+        recorder.note(GRAPH_CALL)
 
 
 def _native() -> TensorflowRecorder:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.caller import adopt
 from tensorlens.frameworks.torch.fake.jobs import Program
 from tensorlens.frameworks.torch.fake.parcels import unpack
 
@@ -30,7 +31,9 @@ def beginning(program: Program, positional: Sequence[Any], options: Mapping[str,
 
 def _function(program: Program) -> Callable[..., Any]:
     if program.parcel is not None:
-        return unpack(program.parcel)
+        unpacked = unpack(program.parcel)
+        adopt(getattr(unpacked, "__globals__", {}))
+        return unpacked
     module = _module(program)
     found: Any = module
     assert program.function is not None

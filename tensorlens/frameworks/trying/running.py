@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from tensorlens.frameworks.caller import restore
 from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Result, Trial, Trouble
 from tensorlens.frameworks.trying.held_ahead import held_ahead
 from tensorlens.frameworks.trying.losses import loss_of
@@ -70,9 +71,11 @@ def run_trial(trial: Trial, bench: Bench) -> Result:
     Raises:
         CannotApply: the option cannot work here.
     """
+    _seed(bench)
+    restore(trial.program.caller, trial.program.carried)
     if trial.limit is not None and trial.rehearsal is not None and bench.rehearses():
         _rehearse(trial, bench)
-    _seed(bench)
+        restore(trial.program.caller)
     meter = bench.meter(trial.device)
     losses: list[float | None] = []
     optioned = bench.optioned(trial, trial.batch)

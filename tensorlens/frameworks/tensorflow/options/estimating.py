@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorlens.frameworks.caller import restore
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.run import run
 from tensorlens.frameworks.tensorflow.options.keras_here import keras
@@ -32,6 +33,7 @@ def trace(trial: Trial) -> Trace:
         CannotApply: the option, or the step, cannot be estimated.
     """
     library = keras("an estimate")
+    restore(trial.program.caller, trial.program.carried)
     made = optioned(trial, trial.batch, estimated=True)
     step = made.begin()
     if step is None:

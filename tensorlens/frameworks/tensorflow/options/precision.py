@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from tensorlens.frameworks.tensorflow.options.keras_here import keras
-from tensorlens.frameworks.tensorflow.options.stage import CannotApply, Option, layers_of
+from tensorlens.frameworks.tensorflow.options.stage import CannotApply, Option, layers_of, wrapped
 
 
 class Policy(Option):
@@ -17,14 +19,28 @@ class Policy(Option):
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Set it, and what there was before when the model is made."""
-        config = keras("policy").config
-        before = config.dtype_policy()
-        config.set_dtype_policy(self.value)
+        """Set it, and what there was before when the model is made.
+
+        A layer takes it from here, whatever the program sets meanwhile, as a module that it
+        imports may.
+        """
+        library = keras("policy")
+        before = library.config.dtype_policy()
+        library.config.set_dtype_policy(self.value)
         try:
-            yield
+            with wrapped(library.layers.Layer, "__init__", self._of_layers):
+                yield
         finally:
-            config.set_dtype_policy(before)
+            library.config.set_dtype_policy(before)
+
+    def _of_layers(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def with_policy(layer: Any, *args: Any, **kwargs: Any) -> None:
+            if kwargs.get("dtype") is None:
+                kwargs["dtype"] = self.value
+            init(layer, *args, **kwargs)
+
+        return with_policy
 
     def built(self) -> None:
         """Say so where no layer took it."""

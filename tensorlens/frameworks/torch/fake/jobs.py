@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorlens.frameworks.caller import Caller
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Trace
 
@@ -25,6 +26,10 @@ class Program:
     function: str | None = None
     arguments: Sequence[str] = ()
     """What a script finds in ``sys.argv[1:]``."""
+    caller: Caller | None = None
+    """The process that asks; None: nothing of it matters."""
+    carried: Sequence[str] = ()
+    """Names of the caller's main module whose values the parcel has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ What has a place that the other process can import from goes by its name, anythi
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -52,6 +53,34 @@ def unpack(parcel: bytes) -> Callable[..., Any]:
     """Return the function; its tensors are fake where a mode of fake tensors is on."""
     function: Callable[..., Any] = cloudpickle.loads(parcel)
     return function
+
+
+def carried(function: Callable[..., Any]) -> Sequence[str]:
+    """Return the names of the main module whose values a parcel has: those that it refers to."""
+    main = vars(sys.modules["__main__"])
+    waiting: list[Any] = [function]
+    names: dict[str, None] = {}
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, functools.partial):
+            waiting.append(item.func)
+        elif isinstance(item, MethodType):
+            waiting.append(item.__func__)
+        elif isinstance(item, type) and item.__module__ == "__main__":
+            waiting += vars(item).values()
+        elif isinstance(item, FunctionType) and item.__globals__ is main:
+            for name in _names(item.__code__):
+                if name in main and name not in names:
+                    names[name] = None
+                    waiting.append(main[name])
+    return tuple(names)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def _is_importable(module: ModuleType) -> bool:

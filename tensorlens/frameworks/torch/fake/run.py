@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.global_settings import SEED, applied
 from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.torch.fake.cautions import Cautions, told_to
 from tensorlens.frameworks.torch.fake.device.setup import Readiness, measure_with
@@ -87,6 +88,9 @@ def _run(
         enter = stage.enter_context
         enter(told_to(cautions))
         enter(_defaults())
+        if job.program.caller is not None:
+            # tensors have no data: no numbers are drawn
+            enter(applied(job.program.caller.settings, leave=(SEED,)))
         hidden: HiddenOf | None = HostKernels.here() if job.device == "cpu" else None
         if job.device == "cuda":
             card = job.card or H100

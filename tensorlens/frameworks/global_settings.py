@@ -1,0 +1,230 @@
+"""What a program sets for its whole process: read in one process, and set in another.
+
+A framework is looked up in ``sys.modules`` and asked by its public functions; where it is not
+imported it has no settings. Values are plain ones, which can be pickled without the framework.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.errors import TensorlensError
+
+Settings = Mapping[str, Any]
+"""Name, as ``keras.config.dtype_policy``, to a plain value."""
+
+SEED = "torch.initial_seed"
+_DEFAULT_SEED = 67280421310721
+"""Of torch's generators (``c10/core/GeneratorImpl.h``): no program has set one."""
+
+
+class SettingRefused(TensorlensError):
+    """A setting of the program that cannot be made in another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """One setting of a framework.
+
+    Attributes:
+        name: the function that tells it, with the framework in front.
+        read: returns its plain value, given the framework.
+        write: sets it, given the framework and the value.
+        default: of a fresh process; for any other the framework is imported.
+    """
+
+    name: str
+    read: Callable[[Any], Any]
+    write: Callable[[Any, Any], Any]
+    default: Any
+
+
+def _flag(path: str) -> _Setting:
+    """Return the setting in an attribute: ``backends.cudnn.benchmark``."""
+    owner, _, name = path.rpartition(".")
+
+    def of(torch: Any) -> Any:
+        found = torch
+        for part in owner.split("."):
+            found = getattr(found, part)
+        return found
+
+    return _Setting(
+        f"torch.{path}",
+        lambda torch: getattr(of(torch), name),
+        lambda torch, value: setattr(of(torch), name, value),
+        ...,
+    )
+
+
+def _set_seed(torch: Any, value: int) -> None:
+    if value != _DEFAULT_SEED:
+        torch.manual_seed(value)
+
+
+def _set_deterministic(torch: Any, value: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _threads(kind: str) -> _Setting:
+    name = f"{kind}_op_parallelism_threads"
+
+    def write(tf: Any, value: int) -> None:
+        # 0 leaves it to TensorFlow, which tells a number of its own once it has begun
+        if value:
+            getattr(tf.config.threading, f"set_{name}")(value)
+
+    return _Setting(
+        f"tensorflow.config.threading.get_{name}",
+        lambda tf: getattr(tf.config.threading, f"get_{name}")(),
+        write,
+        0,
+    )
+
+
+def _keras_policy(keras: Any) -> str:
+    """Return the name of the policy; Keras, asked for one that nobody has set, would set it."""
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    found = None if state is None else state.get_global_attribute("dtype_policy")
+    return str(keras.config.floatx() if found is None else found.name)
+
+
+_SETTINGS = (
+    _Setting(
+        "torch.get_default_dtype",
+        lambda torch: str(torch.get_default_dtype()).removeprefix("torch."),
+        lambda torch, value: torch.set_default_dtype(getattr(torch, value)),
+        "float32",
+    ),
+    _Setting(
+        "torch.get_default_device",
+        lambda torch: str(torch.get_default_device()),
+        lambda torch, value: torch.set_default_device(value),
+        "cpu",
+    ),
+    _Setting(
+        "torch.is_grad_enabled",
+        lambda torch: torch.is_grad_enabled(),
+        lambda torch, value: torch.set_grad_enabled(value),
+        True,
+    ),
+    _Setting(
+        "torch.get_float32_matmul_precision",
+        lambda torch: torch.get_float32_matmul_precision(),
+        lambda torch, value: torch.set_float32_matmul_precision(value),
+        "highest",
+    ),
+    _Setting(
+        "torch.are_deterministic_algorithms_enabled",
+        lambda torch: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        _set_deterministic,
+        (False, False),
+    ),
+    _Setting(
+        "torch.get_num_threads",
+        lambda torch: torch.get_num_threads(),
+        lambda torch, value: torch.set_num_threads(value),
+        ...,
+    ),
+    _Setting(SEED, lambda torch: torch.initial_seed(), _set_seed, _DEFAULT_SEED),
+    _flag("backends.cudnn.enabled"),
+    _flag("backends.cudnn.benchmark"),
+    _flag("backends.cudnn.deterministic"),
+    _Setting(
+        "tensorflow.config.functions_run_eagerly",
+        lambda tf: tf.config.functions_run_eagerly(),
+        lambda tf, value: tf.config.run_functions_eagerly(value),
+        False,
+    ),
+    _threads("intra"),
+    _threads("inter"),
+    _Setting(
+        "keras.config.floatx",
+        lambda keras: keras.config.floatx(),
+        lambda keras, value: keras.config.set_floatx(value),
+        "float32",
+    ),
+    _Setting(
+        "keras.config.image_data_format",
+        lambda keras: keras.config.image_data_format(),
+        lambda keras, value: keras.config.set_image_data_format(value),
+        ...,
+    ),
+    _Setting(
+        "keras.config.dtype_policy",
+        _keras_policy,
+        lambda keras, value: keras.config.set_dtype_policy(value),
+        "float32",
+    ),
+)
+
+
+def settings() -> Settings:
+    """Return what this process has set, of the frameworks that it has imported."""
+    found: dict[str, Any] = {}
+    for each in _SETTINGS:
+        framework = sys.modules.get(each.name.partition(".")[0])
+        if framework is not None:
+            # a release without it, or a framework that is still being imported, has none
+            with contextlib.suppress(Exception):
+                found[each.name] = each.read(framework)
+    return found
+
+
+def apply(wanted: Settings) -> None:
+    """Set what another process has set, where it differs here.
+
+    Raises:
+        SettingRefused: one cannot be set.
+    """
+    _apply(wanted)
+
+
+@contextlib.contextmanager
+def applied(wanted: Settings, leave: Sequence[str] = ()) -> Iterator[None]:
+    """Set what another process has set, and at the end what there was before.
+
+    Args:
+        wanted: what it has set.
+        leave: names of settings that stay as they are here.
+
+    Raises:
+        SettingRefused: one cannot be set.
+    """
+    before = _apply({name: value for name, value in wanted.items() if name not in leave})
+    try:
+        yield
+    finally:
+        _apply(before)
+
+
+def _apply(wanted: Settings) -> Settings:
+    before: dict[str, Any] = {}
+    for each in _SETTINGS:
+        name = each.name.partition(".")[0]
+        if each.name not in wanted:
+            continue
+        value = wanted[each.name]
+        if name not in sys.modules and (each.default is ... or value == each.default):
+            continue
+        try:
+            framework = importlib.import_module(name)
+            here = each.read(framework)
+            if here != value:
+                each.write(framework, value)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise SettingRefused(
+                f"your process has set {each.name}() = {value!r}, and this one cannot: {reason}"
+            ) from error
+        if here != value:
+            before[each.name] = here
+    return before

@@ -1,0 +1,58 @@
+"""Keras's policy of the process that asks holds in trials, unless an option says another one."""
+
+import json
+
+from tests.cli.commands import python
+
+STEP = """
+import keras, numpy as np
+
+def make_step():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64), keras.layers.Dense(64)])
+    model.compile("adam", "mse")
+    x, y = np.ones((256, 8), "float32"), np.ones((256, 64), "float32")
+
+    def step():
+        model.train_on_batch(x, y)
+        return {"float16": 16, "float32": 32, "bfloat16": 17}[model.layers[-1].compute_dtype]
+
+    return step
+"""
+SET = 'keras.mixed_precision.set_global_policy("mixed_float16")\n'
+OPTIONS = '{"a": {}, "f32": {"policy": "float32"}}'
+
+
+def answer(folder, program, **modules):
+    for name, text in {"train": program, **modules}.items():
+        (folder / f"{name}.py").write_text(text)
+    ended = python(folder, "train.py", TF_CPP_MIN_LOG_LEVEL="3")
+    assert not ended.returncode, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def asked(make_step):
+    return f"""
+found = tensorlens.compare({make_step}, {OPTIONS}, repeats=1, warmup=0, steps=1)
+print(json.dumps([each.losses[0] if each.losses else each.why for each in found.outcomes]))
+"""
+
+
+def test_policy_of_the_main_script_holds_and_an_option_replaces_it(tmp_path):
+    text = f"import json, tensorlens\n{STEP}{SET}{asked('make_step')}"
+    text += """
+kinds = [each.kind for each in tensorlens.suggest(make_step, top=9)]
+print(json.dumps([found.outcomes[0].losses[0], found.outcomes[1].losses[0], "bf16" in kinds]))
+"""
+    # nobody is told to do what the program does already
+    assert answer(tmp_path, text) == [16, 32, False]
+
+
+def test_option_replaces_a_policy_that_an_imported_module_sets(tmp_path):
+    program = f"import json, tensorlens\n{asked(repr('model:make_step'))}"
+    assert answer(tmp_path, program, model=STEP + SET) == [16, 32]
+
+
+def test_option_replaces_a_policy_that_make_step_sets(tmp_path):
+    within = STEP.replace("    model = ", f"    {SET}    model = ")
+    program = f"import json, tensorlens\n{asked(repr('model:make_step'))}"
+    assert answer(tmp_path, program, model=within) == [16, 32]
