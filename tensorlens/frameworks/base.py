@@ -208,6 +208,8 @@ class Left:
     """Number of the line that allocated it; a negative one is unknown."""
     step: array[int]
     """The step that made it."""
+    taken: array[int]
+    """Bytes that the allocator's figures count for it: on an accelerator it rounds up."""
 
 
 class Steps(Protocol):
@@ -215,6 +217,13 @@ class Steps(Protocol):
 
     def begin(self) -> None:
         """Say that the next step begins."""
+        ...
+
+    def merge(self) -> None:
+        """Count each two steps as one from now on, those before too; asked after an even number.
+
+        What a loop of any length needs is bounded in this way.
+        """
         ...
 
     def figures(self) -> StepFigures:

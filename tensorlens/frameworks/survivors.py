@@ -99,6 +99,8 @@ class Below:
     """Storages, each counted once."""
     references: tuple[Reference, ...]
     """``grad_fn``, ``12 saved activations``; none where nothing hangs there."""
+    blocks: tuple[tuple[int, int, str], ...] = ()
+    """Address, bytes and role of each of them."""
 
 
 class Holdings(Protocol):

@@ -11,18 +11,29 @@ from tensorlens.frameworks.heap.paths import cycle, paths
 from tensorlens.frameworks.survivors import Below, Holdings, Survivor
 from tensorlens.frameworks.words import Words
 from tensorlens.leaks.bounds import bound, filling
-from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, joined
-from tensorlens.leaks.renewal import frees_as_much, grown_lines, steps_of
-from tensorlens.leaks.steady import Judgement
+from tensorlens.leaks.groups import (
+    Block,
+    Group,
+    joined,
+)
+from tensorlens.leaks.renewal import frees_as_much, steps_of
+from tensorlens.leaks.steady import UNCLEAR, Judgement
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import Example, Reference, ReferencePath
 
-_MOST_BLOCKS = 20_000
-"""Blocks whose holders are looked for; of more, some of each step."""
-_MOST_GROUPS = 20
-"""Groups whose paths are searched for, those with the most bytes."""
 _FEW_GROUPS = 5
 """Groups of which it is asked at once, too, who holds what the earliest steps left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """What one line made of that which hangs below a group, a step."""
+
+    birth: int
+    """A negative one is unknown."""
+    role: str
+    nbytes: float
+    tensors: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +63,26 @@ class Found:
     is_renewed: bool
     """Whether its lines free as much in each step as they make."""
     words: Words
+    below: tuple[Hanging, ...] = ()
+    below_blocks: tuple[int, ...] = ()
+    """The addresses of what hangs below."""
+    taken: float = 1.0
+    """How many bytes the allocator's figures count for each that was asked for."""
+    is_population: bool = False
+    """Whether each of it is freed some steps later, while more of it are made."""
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether it is known that all of its blocks stay."""
+        return not self.is_renewed and self.judgement.certainty != UNCLEAR
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What one look found."""
-
-    found: list[Found]
-    unseen: int = 0
-    """How many groups grew besides, the smallest, which nobody has looked at."""
-    unseen_bytes_per_step: float = 0.0
-
-
-def look(watched: Watched) -> Look:
-    """Return what is left of each of the steps; the heap is read once."""
-    left = watched.steps.left(0)
-    if left is None:
-        return Look([])
-    blocks = candidates(left, watched.span)
-    holdings = watched.steps.holdings([block.address for block in _few(blocks)])
-    groups = grouped(_few(blocks), holdings.survivors, watched.span)
-    known = frozenset(block.birth for group in groups for block in group.blocks)
-    groups.sort(key=lambda group: -group.nbytes)
-    unseen = [group.judgement.bytes_per_step for group in groups[_MOST_GROUPS:]]
-    found = _described(groups[:_MOST_GROUPS], holdings, left, watched)
-    del holdings, groups
-    return Look(found + _replaced(watched, left, known), len(unseen), sum(unseen))
-
-
-def _few(blocks: list[Block]) -> list[Block]:
-    if len(blocks) <= _MOST_BLOCKS:
-        return blocks
-    ordered = sorted(blocks, key=lambda block: (block.birth, block.step))
-    every = -(-len(ordered) // _MOST_BLOCKS)
-    return ordered[::every]
-
-
-def _described(
-    groups: list[Group], holdings: Holdings, left: Left, watched: Watched
-) -> list[Found]:
+def described(groups: list[Group], holdings: Holdings, left: Left, watched: Watched) -> list[Found]:
+    """Return all that is known of groups; those that one container holds are put together."""
     few = groups if len(groups) <= _FEW_GROUPS else []
     latest, earliest = ([each.latest.item for each in groups], [each.earliest.item for each in few])
     # asked together: each question reads the heap once
-    ways = _ways([*latest, *earliest])
+    ways = ways_of([*latest, *earliest])
     earlier = {
         id(group.latest.item): way for group, way in zip(few, ways[len(groups) :], strict=True)
     }
@@ -103,25 +91,69 @@ def _described(
     below = _charged(groups, holdings)
     items = [group.latest.item for group in groups]
     bounded = _bounded(groups, ways, earlier)
-    circles = _circles(items, ways)
+    loops = circles(items, ways)
     found = []
     for place, group in enumerate(groups):
-        own, circle = ways[place], circles[place]
+        own, circle = ways[place], loops[place]
         one = holdings.below(group.roots()[-1:], _roots(groups)) if below[place].tensors else None
-        described = _found(group, holdings, left, watched)
+        each = of_group(group, holdings, left, watched)
         if one is not None:
-            example = replace(described.example, below=one.bytes, below_tensors=one.tensors)
-            described = replace(described, example=example)
+            example = replace(each.example, below=one.bytes, below_tensors=one.tensors)
+            each = replace(each, example=example)
+        hanging = _hanging(group, below[place], left, watched)
+        nbytes = group.judgement.bytes_per_step + (
+            0.0 if group.is_below else sum(part.nbytes for part in hanging)
+        )
         found.append(
             replace(
-                described,
-                **_reached(group, own, circle, one or below[place]),
-                bytes_per_step=_bytes_per_step(group, below[place]),
+                each,
+                **reached(group, own, circle, one or below[place]),
+                bytes_per_step=nbytes,
                 bounds=bounded[place],
                 is_renewed=frees_as_much(group, own, watched),
+                below=hanging,
+                below_blocks=tuple(address for address, _, _ in below[place].blocks),
+                taken=_taken(group, below[place], left),
             )
         )
     return found
+
+
+def _hanging(group: Group, below: Below, left: Left, watched: Watched) -> tuple[Hanging, ...]:
+    """Return what hangs below, by the line that made it and its role, the most bytes first."""
+    judgement = group.judgement
+    if group.is_below:
+        blocks = [(each.block.birth, each.block.size, each.survivor.role) for each in group.held]
+        share = judgement.bytes_per_step / max(1, group.nbytes)
+    else:
+        births = dict(zip(left.address, left.birth, strict=True))
+        blocks = [(births.get(address, -1), size, role) for address, size, role in below.blocks]
+        steps = len(steps_of(group, range(max(block.step for block in group.blocks) + 1)))
+        share = group.twins * judgement.rate / max(1, steps) / watched.stride
+    sums: dict[tuple[int, str], list[int]] = {}
+    for birth, size, role in blocks:
+        line = sums.setdefault((birth, role), [0, 0])
+        line[0] += size
+        line[1] += 1
+    count = len(blocks)
+    found = [
+        Hanging(
+            birth,
+            role,
+            nbytes * share,
+            tensors * (judgement.tensors_per_step / count if group.is_below else share),
+        )
+        for (birth, role), (nbytes, tensors) in sums.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.nbytes))
+
+
+def _taken(group: Group, below: Below, left: Left) -> float:
+    """Return how many bytes an allocator's figures count for each byte that was asked for."""
+    wanted = {block.address for block in group.blocks}.union(each[0] for each in below.blocks)
+    rows = [row for row, address in enumerate(left.address) if address in wanted]
+    size = sum(left.size[row] for row in rows)
+    return sum(left.taken[row] for row in rows) / size if size else 1.0
 
 
 def _joined(
@@ -132,7 +164,7 @@ def _joined(
     Not what hangs below something else with what is held itself: below that, more may hang.
     """
     labels = [
-        (tuple(sorted(group.births)), group.is_below, _container(own[0])) if own else None
+        (tuple(sorted(group.births)), group.is_below, container(own[0])) if own else None
         for group, own in zip(groups, ways, strict=True)
     ]
     together = joined(groups, labels, watched.span)
@@ -140,7 +172,7 @@ def _joined(
     return together, [of_item[id(group.latest.item)] for group in together]
 
 
-def _container(way: ReferencePath) -> tuple[str, ...]:
+def container(way: ReferencePath) -> tuple[str, ...]:
     """Return a way up to the first place that is one of many."""
     texts = [reference.text for reference in way.references]
     for at, text in enumerate(texts):
@@ -149,14 +181,16 @@ def _container(way: ReferencePath) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _ways(items: Sequence[Any]) -> list[list[ReferencePath]]:
+def ways_of(items: Sequence[Any]) -> list[list[ReferencePath]]:
+    """Return the ways that hold each item; none where there is no item."""
     ways = iter(paths([item for item in items if item is not None]))
     return [next(ways) if item is not None else [] for item in items]
 
 
-def _circles(
+def circles(
     items: Sequence[Any], ways: Sequence[Sequence[ReferencePath]]
 ) -> list[ReferencePath | None]:
+    """Return the cycle that holds each item that nothing else does."""
     found: list[ReferencePath | None] = []
     # by their places: an iterator would be found to hold them
     for place in range(len(items)):
@@ -180,12 +214,17 @@ def _bounded(
         if own and all(any(map(bound, way.references)) for way in own)
     ]
     left = [place for place in open_ if id(groups[place].latest.item) not in earlier]
-    asked = dict(zip(left, _ways([groups[place].earliest.item for place in left]), strict=True))
+    asked = dict(zip(left, ways_of([groups[place].earliest.item for place in left]), strict=True))
     found: list[tuple[Reference | None, ...]] = [() for _ in groups]
     for place in open_:
         others = asked.get(place) or earlier.get(id(groups[place].latest.item), [])
         found[place] = tuple(filling(way, others) for way in ways[place])
     return found
+
+
+def bounds_of(group: Group, ways: list[ReferencePath]) -> tuple[Reference | None, ...]:
+    """Return for each way to the latest of a group the container that is filling up."""
+    return _bounded([group], [ways], {})[0]
 
 
 def _roots(groups: Sequence[Group]) -> list[Any]:
@@ -208,16 +247,12 @@ def _charged(groups: Sequence[Group], holdings: Holdings) -> list[Below]:
     return [below[id(group)] for group in groups]
 
 
-def _bytes_per_step(group: Group, below: Below) -> float:
-    judgement = group.judgement
-    steps = len(steps_of(group, range(max(block.step for block in group.blocks) + 1)))
-    return judgement.bytes_per_step + below.bytes / max(1, steps) * judgement.rate
-
-
-def _found(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Found:
+def of_group(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Found:
+    """Return what is known of a group without asking who holds it."""
     latest = group.latest
     survivor = latest.survivor
-    birth, age = latest.block.birth, watched.count - latest.block.step
+    birth = latest.block.birth
+    age = (watched.count - latest.block.step) * watched.stride
     example = _example_of(survivor, age)
     if group.is_below:
         example, birth = _of_root(group, holdings, left, watched)
@@ -262,11 +297,12 @@ def _of_root(group: Group, holdings: Holdings, left: Left, watched: Watched) -> 
     root = holdings.root(latest.item)
     several = len({id(each.item) for each in group.held}) > 1
     counted = [each for each in group.held if not several or each.item is latest.item]
-    age = watched.count - latest.block.step
+    age = (watched.count - latest.block.step) * watched.stride
     birth = next(iter(group.births))
     rows = [row for row, address in enumerate(left.address) if address and address == root.address]
     if rows and left.step[rows[0]] >= watched.warmup:
-        birth, age = left.birth[rows[0]], watched.count - left.step[rows[0]]
+        birth = left.birth[rows[0]]
+        age = (watched.count - left.step[rows[0]]) * watched.stride
     if not root.address:
         # a node by itself
         return replace(_example_of(latest.survivor, age), grad_fn=root.grad_fn), birth
@@ -284,9 +320,10 @@ def _of_root(group: Group, holdings: Holdings, left: Left, watched: Watched) -> 
     return example, birth
 
 
-def _reached(
+def reached(
     group: Group, ways: Sequence[ReferencePath], circle: ReferencePath | None, below: Below
 ) -> dict[str, Any]:
+    """Return what is known of who holds a group, and of the way on to what hangs below."""
     survivor = group.latest.survivor
     onward = below.references
     if group.is_below and survivor.holders:
@@ -298,27 +335,3 @@ def _reached(
         "is_graphs_cycle": is_graphs,
     }
     return found
-
-
-def _replaced(watched: Watched, left: Left, known: frozenset[int]) -> list[Found]:
-    """Return lines whose one block is replaced by a larger one in each step."""
-    grown = grown_lines(watched, known)
-    largest: dict[int, int] = {}
-    for row, birth in enumerate(left.birth):
-        if birth in grown and (birth not in largest or left.size[largest[birth]] < left.size[row]):
-            largest[birth] = row
-    blocks = [
-        Block(left.address[row], left.size[row], birth, left.step[row])
-        for birth, row in largest.items()
-    ]
-    if not blocks:
-        return []
-    holdings = watched.steps.holdings([block.address for block in blocks])
-    groups = [
-        Group([Held(block, survivor)], grown[block.birth])
-        for block, survivor in zip(blocks, holdings.survivors, strict=True)
-    ]
-    return [
-        replace(each, is_replaced=True, is_renewed=False, bounds=())
-        for each in _described(groups[:_MOST_GROUPS], holdings, left, watched)
-    ]

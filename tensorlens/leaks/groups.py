@@ -79,6 +79,11 @@ class Group:
         return dict(sorted(totals.items(), key=lambda pair: -pair[1]))
 
     @property
+    def twins(self) -> float:
+        """For how many blocks each one stands whose holders were looked for."""
+        return len(self.held) / max(1, len({id(each.survivor) for each in self.held}))
+
+    @property
     def latest(self) -> Held:
         """The largest that the latest step left."""
         return max(self.held, key=lambda each: (each.block.step, each.block.size))
@@ -142,6 +147,27 @@ def _of_line(blocks: list[Block], span: Span) -> list[Block]:
     return steady + (_of_line(rest, span) if rest else [])
 
 
+def sampled(blocks: Sequence[Block], most: int) -> tuple[list[Block], list[int], list[Block]]:
+    """Choose some of many blocks, for others of their line and size.
+
+    Returns:
+        The blocks in an order of their own, the place of what stands for each among the chosen,
+        and the chosen.
+    """
+    if len(blocks) <= most:
+        return [*blocks], [*range(len(blocks))], [*blocks]
+    ordered = sorted(blocks, key=lambda block: (block.birth, block.size, block.step))
+    every = -(-len(ordered) // most)
+    places: list[int] = []
+    chosen: list[Block] = []
+    for number, block in enumerate(ordered):
+        is_alike = chosen and (chosen[-1].birth, chosen[-1].size) == (block.birth, block.size)
+        if number % every == 0 or not is_alike:
+            chosen.append(block)
+        places.append(len(chosen) - 1)
+    return ordered, places, chosen
+
+
 def grouped(blocks: Sequence[Block], survivors: Sequence[Survivor], span: Span) -> list[Group]:
     """Put blocks together that one line made and that are held the same way.
 
@@ -151,7 +177,7 @@ def grouped(blocks: Sequence[Block], survivors: Sequence[Survivor], span: Span) 
     """
     held = [Held(block, each) for block, each in zip(blocks, survivors, strict=True)]
     itself = [each for each in held if each.is_itself or not each.survivor.holders]
-    groups = _steady(itself, (_names(itself), _by_size, _by_line), span)
+    groups = _steady(itself, (names(itself), _by_size, _by_line), span)
     own = {id(tensor) for group in groups for tensor in group.roots()}
     below = [
         each
@@ -201,13 +227,13 @@ def joined(groups: Sequence[Group], labels: Sequence[Hashable], span: Span) -> l
     return found
 
 
-def _names(held: Sequence[Held]) -> Callable[[Held], Hashable]:
+def names(held: Sequence[Held]) -> Callable[[Held], Hashable]:
     """Return what tells blocks of one line apart by name."""
-    names: dict[int, set[str]] = {}
+    heads: dict[int, set[str]] = {}
     for each in held:
-        names.setdefault(each.block.birth, set()).add(_head(each))
+        heads.setdefault(each.block.birth, set()).add(_head(each))
     # a copy of a model has thousands of names
-    many = {birth for birth, several in names.items() if len(several) > _MOST_NAMES}
+    many = {birth for birth, several in heads.items() if len(several) > _MOST_NAMES}
 
     def by_name(held: Held) -> Hashable:
         survivor, birth = held.survivor, held.block.birth

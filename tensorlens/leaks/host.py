@@ -14,7 +14,7 @@ from tensorlens.frameworks.base import UNKNOWN, Reader
 from tensorlens.frameworks.process import HeapCounter, ResidentCounter
 from tensorlens.leaks.children import child_processes
 from tensorlens.leaks.host_arrays import Grown
-from tensorlens.records.leaks import Growth
+from tensorlens.records.leaks import Growth, GrowthKind
 from tensorlens.units import format_bytes
 
 _FEWEST = 4
@@ -215,10 +215,14 @@ def _of_heap(rate: float, objects: float | None, arrays: tuple[str, str] | None)
     text = f"host memory without tensors grew {_size(rate)} a step: "
     if arrays is not None:
         what, path = arrays
-        return Growth("host", f"{text}NumPy arrays, {what}", rate, path)
+        return Growth(GrowthKind.HOST, f"{text}NumPy arrays, {what}", rate, path)
     if objects is not None:
-        return Growth("host", f"{text}with about {objects:,.0f} Python objects a step", rate)
-    return Growth("host", f"{text}C memory of libraries, or large Python bytes and texts", rate)
+        return Growth(
+            GrowthKind.HOST, f"{text}with about {objects:,.0f} Python objects a step", rate
+        )
+    return Growth(
+        GrowthKind.HOST, f"{text}C memory of libraries, or large Python bytes and texts", rate
+    )
 
 
 def _freed(last: HostSample, collected: Callable[[], HostSample | None] | None) -> float:
@@ -229,19 +233,21 @@ def _freed(last: HostSample, collected: Callable[[], HostSample | None] | None) 
 
 def _of_garbage(rate: float) -> Growth:
     text = f"host memory without tensors grew {_size(rate)} a step: it waited for the collector"
-    return Growth("garbage", text, rate)
+    return Growth(GrowthKind.GARBAGE, text, rate)
 
 
 def _of_objects(objects: float) -> Growth:
     text = f"about {objects:,.0f} Python objects a step stay behind, which hold no tensors"
-    return Growth("host", text, 0.0)
+    return Growth(GrowthKind.HOST, text, 0.0)
 
 
 def _pinned(samples: Sequence[HostSample]) -> Growth | None:
     rate = steady_rate([(each.step, each.pinned) for each in samples], _SMALLEST)
     if rate is None:
         return None
-    return Growth("host", f"page-locked (pinned) host memory grew {_size(rate)} a step", rate)
+    return Growth(
+        GrowthKind.HOST, f"page-locked (pinned) host memory grew {_size(rate)} a step", rate
+    )
 
 
 def _children(samples: Sequence[HostSample]) -> Growth | None:
@@ -253,8 +259,8 @@ def _children(samples: Sequence[HostSample]) -> Growth | None:
     nbytes = (last.children_bytes - first.children_bytes) / steps
     text = f"worker processes: from {first.children} to {last.children}"
     if UNKNOWN in (first.children_bytes, last.children_bytes) or nbytes <= 0:
-        return Growth("host", f"{text} in {steps} steps", 0.0)
-    return Growth("host", f"{text} in {steps} steps, {_size(nbytes)} a step", nbytes)
+        return Growth(GrowthKind.HOST, f"{text} in {steps} steps", 0.0)
+    return Growth(GrowthKind.HOST, f"{text} in {steps} steps, {_size(nbytes)} a step", nbytes)
 
 
 def _size(rate: float) -> str:

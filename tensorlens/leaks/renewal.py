@@ -21,8 +21,7 @@ def frees_as_much(group: Group, ways: Sequence[ReferencePath], watched: Watched)
     levels = [sum(each.get(birth, (0, 0))[0] for birth in births) for each in figures]
     if is_renewed(levels, expected):
         return True
-    # a ring that was filled elsewhere is longer than what the steps have put into it
-    if not any((each.length or 0) > len(group.held) + 1 for w in ways for each in w.references):
+    if not has_older(group, ways):
         return False
     mine = [sum(each.get(birth, (0, 0))[1] for birth in births) for each in figures]
     for birth in set(figures[0]).difference(births):
@@ -31,6 +30,14 @@ def frees_as_much(group: Group, ways: Sequence[ReferencePath], watched: Watched)
         if other[-1] < other[0] and is_renewed(both, expected):
             return True
     return False
+
+
+def has_older(group: Group, ways: Sequence[ReferencePath]) -> bool:
+    """Tell whether a container holds more than what the steps have put into it.
+
+    A ring that was filled elsewhere does.
+    """
+    return any((each.length or 0) > len(group.held) + 1 for w in ways for each in w.references)
 
 
 def steps_of(group: Group, steps: range) -> set[int]:
@@ -42,12 +49,12 @@ def grown_lines(watched: Watched, known: frozenset[int]) -> dict[int, Judgement]
     """Return the lines that have as many blocks after each step, but more bytes."""
     figures = watched.figures[watched.warmup + 1 :]
     looks = [(step, each.asked) for step, each in enumerate(figures) if each.asked is not None]
-    grown = _grown_in([each.lines for each in figures], known)
+    grown = _grown_in([each.lines for each in figures], known, watched.stride)
     if not looks:
         return grown
     # an accelerator's allocator rounds: what was asked for is known where it was looked at
     device = watched.steps.device
-    exact = _grown_in([asked for _, asked in looks], known)
+    exact = _grown_in([asked for _, asked in looks], known, watched.stride)
     steps = looks[-1][0] - looks[0][0]
     few = len(looks) < _ENOUGH_LOOKS
     found = {birth: each for birth, each in grown.items() if few or device(birth) == "cpu"}
@@ -58,11 +65,11 @@ def grown_lines(watched: Watched, known: frozenset[int]) -> dict[int, Judgement]
 
 
 def _grown_in(
-    figures: Sequence[Mapping[int, tuple[int, int]]], known: frozenset[int]
+    figures: Sequence[Mapping[int, tuple[int, int]]], known: frozenset[int], stride: int
 ) -> dict[int, Judgement]:
     grown: dict[int, Judgement] = {}
     for birth, counts, levels in growing_lines(figures, known) if len(figures) > 1 else ():
-        judgement = growing(levels)
+        judgement = growing(levels, stride)
         if birth >= 0 and judgement is not None and max(counts) == min(counts):
             grown[birth] = judgement
     return grown

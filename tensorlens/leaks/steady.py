@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-CERTAIN, LIKELY, UNCLEAR, NONE = "certain", "likely", "unclear", "none"
+from tensorlens.records.leaks import Certainty
+
+CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
+UNCLEAR, NONE = Certainty.UNCLEAR, Certainty.NONE
 
 _FEWEST = 3
 """Steps that must be judged before anything is called certain."""
+_MOST_RISES = 6
+"""Rises after which a level that climbs is no series of jumps."""
+_SHORT = 8
+"""Steps below which a level has to rise nearly all the time."""
+_OF_A_THIRD, _OF_A_HALF = 0.2, 0.25
+"""The part of a climb that lies in each third of the time, or in each half, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which steps were watched."""
+    """Which steps were watched; in a long loop, which stretches of several steps."""
 
     count: int
     """All of them, the warm-up included."""
     warmup: int
+    stride: int = 1
+    """How many steps each of them has: what is told of a step is of a real one."""
 
     @property
     def judged(self) -> range:
@@ -29,6 +40,15 @@ class Span:
     def all(self) -> range:
         """All steps but the last."""
         return range(self.count - 1)
+
+    @property
+    def steps(self) -> int:
+        """How many real steps are judged."""
+        return len(self.judged) * self.stride
+
+    def words(self, count: int) -> str:
+        """Return ``5 steps``, or ``128 stretches of 8 steps``."""
+        return f"{count} steps" if self.stride == 1 else f"{count} stretches of {self.stride} steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +63,7 @@ class Left:
 class Judgement:
     """Whether something grows steadily, and why that can be said."""
 
-    certainty: str
+    certainty: Certainty
     """:data:`CERTAIN`, :data:`LIKELY`, :data:`UNCLEAR`, or :data:`NONE`: it does not."""
     tensors_per_step: float
     bytes_per_step: float
@@ -73,7 +93,7 @@ def judge(left: Mapping[int, Left], span: Span) -> Judgement:
     if not found or not count:
         return Judgement(NONE, 0.0, 0.0, "nothing is left of the earlier steps")
     if held == count:
-        return _of_every_step(found)
+        return _of_every_step(found, span)
     regular = _regular(left, span)
     if regular is not None:
         return regular
@@ -86,24 +106,24 @@ def judge(left: Mapping[int, Left], span: Span) -> Judgement:
         return Judgement(NONE, 0.0, 0.0, text)
     if last - first + 1 == held:
         return Judgement(NONE, 0.0, 0.0, f"nothing is left of the steps after step {steps[last]}")
-    tensors = sum(each.tensors for each in found) / count
-    nbytes = sum(each.nbytes for each in found) / count
-    text = f"{held} of {count} steps left something behind: more steps would tell"
+    tensors = sum(each.tensors for each in found) / span.steps
+    nbytes = sum(each.nbytes for each in found) / span.steps
+    text = f"{held} of {span.words(count)} left something behind: more steps would tell"
     return Judgement(UNCLEAR, tensors, nbytes, text, held, held / count)
 
 
-def _of_every_step(found: Sequence[Left]) -> Judgement:
+def _of_every_step(found: Sequence[Left], span: Span) -> Judgement:
     count = len(found)
-    tensors = sum(each.tensors for each in found) / count
-    nbytes = sum(each.nbytes for each in found) / count
+    tensors = sum(each.tensors for each in found) / span.steps
+    nbytes = sum(each.nbytes for each in found) / span.steps
     same = len({each.tensors for each in found}) == 1
     if count < _FEWEST:
         text = f"each of only {count} steps left something behind: more steps would make it sure"
         return Judgement(LIKELY if count > 1 else UNCLEAR, tensors, nbytes, text, count)
     if same:
-        text = f"each of {count} steps left the same number behind, the earliest too"
+        text = f"each of {span.words(count)} left the same number behind, the earliest too"
     else:
-        text = f"each of {count} steps left something behind, the earliest too"
+        text = f"each of {span.words(count)} left something behind, the earliest too"
     return Judgement(CERTAIN, tensors, nbytes, text, count)
 
 
@@ -120,29 +140,69 @@ def _regular(left: Mapping[int, Left], span: Span) -> Judgement | None:
     if interval < 2 or not whole:
         return None
     held = len(earlier)
-    tensors = sum(left[step].tensors for step in earlier) / held / interval
-    nbytes = sum(left[step].nbytes for step in earlier) / held / interval
-    text = (
-        f"one step in {interval} left something behind, {len(places)} times in {span.count} steps"
-    )
+    every = interval * span.stride
+    tensors = sum(left[step].tensors for step in earlier) / held / every
+    nbytes = sum(left[step].nbytes for step in earlier) / held / every
+    times = f"{len(places)} times in {span.count * span.stride} steps"
+    text = f"one step in {every} left something behind, {times}"
     return Judgement(LIKELY, tensors, nbytes, text, held, 1 / interval)
 
 
-def growing(levels: Sequence[int]) -> Judgement | None:
+def growing(levels: Sequence[int], stride: int = 1) -> Judgement | None:
     """Tell whether one thing that is replaced each step gets larger each time, as by ``cat``.
 
     Args:
-        levels: its bytes after each step, after the warm-up.
+        levels: its bytes after each step, after the warm-up; or after so many steps each.
+        stride: how many.
     """
     steps = [after - before for before, after in pairwise(levels)]
     if len(steps) < _FEWEST or min(steps) <= 0:
         return None
-    mean = sum(steps) / len(steps)
-    if len(set(steps)) == 1:
-        text = f"it was {steps[0]} bytes larger after each of {len(steps)} steps"
-        return Judgement(CERTAIN, 0.0, mean, text, len(steps))
-    text = f"it was larger after each of {len(steps)} steps"
+    mean = sum(steps) / len(steps) / stride
+    words = Span(0, 0, stride).words(len(steps))
+    amount = f"{steps[0]} bytes larger" if len(set(steps)) == 1 else "larger"
+    text = f"it was {amount} after each of {words}"
     return Judgement(CERTAIN, 0.0, mean, text, len(steps))
+
+
+def climbs(levels: Sequence[int]) -> bool:
+    """Tell whether a level rises all the time, and never again comes down to where it was.
+
+    What it never comes down to again has to rise in each third of the time, and so often that it
+    is no jump or two: not a state that is made lazily, a buffer that fills, or the last piece of a
+    saw's tooth. A saw whose teeth begin higher and higher climbs.
+
+    Args:
+        levels: after each step, the warm-up aside.
+    """
+    return _climbs(levels, min(_MOST_RISES, len(levels) // 2), 3, _OF_A_THIRD)
+
+
+def drifts(levels: Sequence[int]) -> bool:
+    """Tell whether a level may climb: more steps would tell.
+
+    Args:
+        levels: after each step, the warm-up aside.
+    """
+    steps = len(levels) - 1
+    rises = steps - 1 if steps < _SHORT else min(_MOST_RISES, max(4, steps // 4))
+    return _climbs(levels, rises, 2, _OF_A_HALF)
+
+
+def _climbs(levels: Sequence[int], rises: int, parts: int, share: float) -> bool:
+    last, third = len(levels) - 1, len(levels) // 3
+    if last < _FEWEST or max(levels[:third]) >= min(levels[-third:]):
+        return False
+    floor = [*accumulate(reversed(levels), min)][::-1]
+    # what has stopped by now does not climb
+    tail = 1 if last < _SHORT else max(2, last // 6)
+    if floor[last - tail] == floor[last]:
+        return False
+    if sum(after > before for before, after in pairwise(floor)) < rises:
+        return False
+    marks = [floor[round(part * last / parts)] for part in range(parts + 1)]
+    least = share * (marks[-1] - marks[0])
+    return all(after - before >= least for before, after in pairwise(marks))
 
 
 def is_renewed(levels: Sequence[int], expected: int) -> bool:

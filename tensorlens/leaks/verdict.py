@@ -9,19 +9,48 @@ from dataclasses import replace
 
 from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
+from tensorlens.leaks.balance import balance
 from tensorlens.leaks.bounds import end_of
-from tensorlens.leaks.found import Found, Look, look
+from tensorlens.leaks.found import Found
 from tensorlens.leaks.groups import left_by_step
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
-from tensorlens.leaks.steady import CERTAIN, LIKELY, NONE, UNCLEAR, Judgement, growing, judge
+from tensorlens.leaks.look import Look, look
+from tensorlens.leaks.residue import Residue
+from tensorlens.leaks.steady import (
+    CERTAIN,
+    LIKELY,
+    NONE,
+    UNCLEAR,
+    Judgement,
+    drifts,
+    growing,
+    judge,
+)
 from tensorlens.leaks.watched import Watched
-from tensorlens.records.leaks import Growth, Leak, LeakReport, ReferencePath
+from tensorlens.records.leaks import (
+    Balance,
+    BelowLine,
+    Certainty,
+    Growth,
+    GrowthKind,
+    Leak,
+    LeakKind,
+    LeakReport,
+    ReferencePath,
+)
 from tensorlens.records.tensors import SourceLine
 from tensorlens.units import format_bytes
 
 _MANY = 12
 """Steps after which a container that none of them emptied is taken to be never emptied."""
+_COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
+_FREEZE = "call gc.freeze() once, before the loop: what is frozen is never collected"
+_HARMLESS = {
+    GrowthKind.FILLING: "go into containers with an end",
+    GrowthKind.GARBAGE: "wait for the garbage collector",
+}
+"""What grows for a while only, and what the headline says of it."""
 _CONTAINERS = ("item", "key", "queue", "cache")
 
 __all__ = ["Watched", "verdict"]
@@ -30,11 +59,11 @@ __all__ = ["Watched", "verdict"]
 def verdict(watched: Watched) -> LeakReport:
     """Return what grew in the steps that were watched.
 
-    The collector runs once, at the end, and only where nothing but it could tell: what it frees
-    is told as garbage and not as a leak.
+    The collector runs once, at the end, and only where nothing but it could tell, and where the
+    program lets it run at all: what it frees is told as garbage and not as a leak.
     """
     if len(watched.judged) < 1:
-        text = f"too few steps to tell: {watched.count} with {watched.warmup} of warm-up"
+        text = f"too few steps to tell: {watched.made} with {watched.warmup_steps} of warm-up"
         return _report(watched, (), (), text)
     # or it might free what is about to be looked at
     with collector.paused():
@@ -42,21 +71,25 @@ def verdict(watched: Watched) -> LeakReport:
     found = seen.found
     alive = _alive_after_collection(watched, found)
     found = [_as_collected(each, alive, watched) for each in found]
-    leaks: list[Leak] = []
-    others: list[Growth] = []
+    leaks: list[tuple[Found, Leak]] = []
+    others: list[tuple[Found, Growth]] = []
     for each in found:
         other = _no_leak(each, watched)
         if other is not None:
-            others.append(other)
+            others.append((each, other))
         elif each.judgement.certainty == UNCLEAR:
-            others.append(_unclear(each, watched))
+            others.append((each, _unclear(each, watched)))
         else:
-            leaks.append(_leak(each, watched))
-    leaks.sort(key=lambda leak: -leak.bytes_per_step)
-    others += _reserved(watched, leaks)
-    others += _host(watched, leaks)
-    text = _sentence(watched, leaks, others)
-    return _report(watched, tuple(leaks), tuple(others), text, _left_out(seen))
+            leaks.append((each, _leak(each, watched)))
+    leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
+    listed = [leak for _, leak in leaks]
+    grown = [other for _, other in others]
+    grown += _drifting(watched, seen.residue, grown)
+    grown += _reserved(watched)
+    grown += _host(watched, listed)
+    text = _sentence(watched, listed, grown)
+    sums = balance(watched, leaks, others)
+    return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
 
 
 def _left_out(seen: Look) -> tuple[str, ...]:
@@ -70,7 +103,8 @@ def _left_out(seen: Look) -> tuple[str, ...]:
 
 def _alive_after_collection(watched: Watched, found: Sequence[Found]) -> frozenset[int]:
     """Return the addresses that are still in use when the collector has run, where it matters."""
-    if all(each.paths for each in found):
+    if all(each.paths for each in found) or watched.uncollected:
+        # where the program collects nothing, nor does this: a cycle tells by itself
         return frozenset(block.address for each in found for block in each.blocks)
     gc.collect()
     left = watched.steps.left(0)
@@ -81,14 +115,19 @@ def _as_collected(found: Found, alive: frozenset[int], watched: Watched) -> Foun
     """Judge what nobody holds again, by what of it the collector has left."""
     if found.paths:
         return found
+    if watched.uncollected:
+        is_garbage = found.cycle is not None and not found.is_graphs_cycle
+        return replace(found, is_garbage=is_garbage or watched.is_frozen)
     left = [block for block in found.blocks if block.address in alive]
     judgement = judge(left_by_step(left), watched.span)
-    if len(left) == len(found.blocks) or (left and found.is_replaced):
+    is_one = found.is_replaced or found.is_population
+    if len(left) == len(found.blocks) or (left and is_one):
         return found
     if judgement.certainty == NONE:
         return replace(found, is_garbage=True)
     below = found.bytes_per_step - found.judgement.bytes_per_step
     nbytes = judgement.bytes_per_step + below
+    # what hangs below is not told apart
     return replace(found, judgement=judgement, bytes_per_step=nbytes)
 
 
@@ -97,17 +136,17 @@ def _no_leak(found: Found, watched: Watched) -> Growth | None:
     nbytes = found.bytes_per_step
     what = f"{_rate(found.judgement, nbytes)}, made at {watched.steps.line(found.birth)}"
     path = str(found.paths[0]) if found.paths else str(found.cycle or "")
-    if found.is_garbage:
+    if found.is_garbage and not watched.uncollected:
         circle = f": {found.cycle}" if found.cycle is not None else ""
         text = f"{what}: garbage that waited for the collector, a cycle{circle}"
-        return Growth("garbage", text, nbytes, path)
+        return Growth(GrowthKind.GARBAGE, text, nbytes, path, found.device)
     if found.is_renewed:
         text = f"{what}: as many of them are freed, each takes the place of an older one"
-        return Growth("filling", text, nbytes, path)
+        return Growth(GrowthKind.TURNOVER, text, 0.0, path, found.device)
     if found.bounds and all(found.bounds):
         container = next(filter(None, found.bounds))
         text = f"{what}: {container.text} is filling up, {end_of(container)}"
-        return Growth("filling", text, nbytes, path)
+        return Growth(GrowthKind.FILLING, text, nbytes, path, found.device)
     return None
 
 
@@ -115,19 +154,46 @@ def _unclear(found: Found, watched: Watched) -> Growth:
     nbytes = found.bytes_per_step
     where = watched.steps.line(found.birth)
     text = f"{_rate(found.judgement, nbytes)}, made at {where}: {found.judgement.reason}"
-    return Growth("unclear", text, nbytes, str(found.paths[0]) if found.paths else "")
+    path = str(found.paths[0]) if found.paths else ""
+    return Growth(GrowthKind.UNCLEAR, text, nbytes, path, found.device)
 
 
-def _certainty(found: Found, watched: Watched) -> tuple[str, str]:
+def _drifting(watched: Watched, residue: Residue, others: Sequence[Growth]) -> list[Growth]:
+    """Return devices with more memory all the time, nothing of which stays."""
+    told = {each.device for each in others if each.kind == GrowthKind.UNCLEAR}
+    found = []
+    for device, levels in residue.devices.items():
+        if device in told or not drifts(levels):
+            continue
+        rate = (levels[-1] - levels[0]) / watched.span.steps
+        text = f"{device} has {format_bytes(round(rate))} a step more that no step left behind"
+        own = {
+            birth: each.growth
+            for birth, each in residue.lines.items()
+            if watched.steps.device(birth) == device and each.growth > 0
+        }
+        most = max(own, key=lambda birth: own[birth], default=-1)
+        line = watched.steps.line(most) if own else None
+        if line is not None:
+            text += f", most of it made at {line}"
+        found.append(Growth(GrowthKind.UNCLEAR, text, rate, "", device))
+    return found
+
+
+def _certainty(found: Found, watched: Watched) -> tuple[Certainty, str]:
     """Return how sure it is that something is a leak, and why."""
     certainty, reason = found.judgement.certainty, found.judgement.reason
+    if found.is_garbage:
+        if watched.is_frozen:
+            return certainty, f"{reason}; gc.freeze() hides it from the collector"
+        return certainty, f"{reason}; only a cycle holds it, and nothing runs the collector"
     if not found.paths and found.is_graphs_cycle:
         reason += "; a cycle through autograd holds it, which the collector cannot free"
     elif found.is_unseen or not found.paths:
         reason += "; what holds it cannot be seen from Python"
         reason += f" ({found.words.unseen})" if found.words.unseen else ""
-    if certainty == CERTAIN and watched.count < _MANY and _may_be_emptied(found.paths):
-        text = f"; what is emptied less often than every {watched.count} steps looks the same"
+    if certainty == CERTAIN and watched.made < _MANY and _may_be_emptied(found.paths):
+        text = f"; what is emptied less often than every {watched.made} steps looks the same"
         return LIKELY, f"{reason}{text}: more steps would make it sure"
     return certainty, reason
 
@@ -138,7 +204,7 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
 
 def _leak(found: Found, watched: Watched) -> Leak:
     facts = Facts(
-        steps=len(watched.judged),
+        steps=watched.span.steps,
         is_in_array=found.is_in_array,
         is_cycle=found.is_graphs_cycle,
         is_replaced=found.is_replaced,
@@ -146,6 +212,7 @@ def _leak(found: Found, watched: Watched) -> Leak:
         words=found.words,
     )
     certainty, reason = _certainty(found, watched)
+    todo = advice(found.paths, found.example, facts)
     return Leak(
         born=watched.steps.line(found.birth),
         tensors_per_step=found.judgement.tensors_per_step,
@@ -157,8 +224,27 @@ def _leak(found: Found, watched: Watched) -> Leak:
         example=found.example,
         certainty=certainty,
         reason=reason,
-        advice=advice(found.paths, found.example, facts),
+        advice=_todo_of_garbage(watched) if found.is_garbage else todo,
         source=_source(watched.steps.line(found.birth)),
+        kind=_kind(found),
+        below=_below(found, watched),
+    )
+
+
+def _todo_of_garbage(watched: Watched) -> str:
+    return _FREEZE if watched.is_frozen else _COLLECT
+
+
+def _kind(found: Found) -> LeakKind:
+    if found.is_garbage:
+        return LeakKind.GARBAGE
+    return LeakKind.QUEUE if found.is_population else LeakKind.LEAK
+
+
+def _below(found: Found, watched: Watched) -> tuple[BelowLine, ...]:
+    lines = [(watched.steps.line(each.birth), each) for each in found.below]
+    return tuple(
+        BelowLine(line, each.nbytes, each.tensors, each.role, _source(line)) for line, each in lines
     )
 
 
@@ -172,7 +258,7 @@ def _rate(judgement: Judgement, nbytes: float) -> str:
     return f"{count}, {format_bytes(round(nbytes))} a step"
 
 
-def _reserved(watched: Watched, leaks: Sequence[Leak]) -> list[Growth]:
+def _reserved(watched: Watched) -> list[Growth]:
     """Return devices whose allocator took more while what is allocated stayed."""
     found = []
     for device in watched.figures[-1].reserved:
@@ -181,12 +267,12 @@ def _reserved(watched: Watched, leaks: Sequence[Leak]) -> list[Growth]:
         allocated = _levels(watched, device, reserved=False)
         reserved = _levels(watched, device, reserved=True)
         if growing(reserved) is not None and growing(allocated) is None:
-            mean = (reserved[-1] - reserved[0]) / (len(reserved) - 1)
+            mean = (reserved[-1] - reserved[0]) / (len(reserved) - 1) / watched.stride
             text = (
                 f"{device} reserved grew {format_bytes(round(mean))} a step while what is "
                 "allocated did not: the allocator's cache, or fragmentation"
             )
-            found.append(Growth("reserved", text, mean))
+            found.append(Growth(GrowthKind.RESERVED, text, mean, "", device))
     return found
 
 
@@ -194,14 +280,16 @@ def _host(watched: Watched, leaks: Sequence[Leak]) -> list[Growth]:
     """Return what of the host's memory grew without tensors."""
 
     def collected() -> HostSample | None:
+        if watched.host_now is None or watched.uncollected:
+            return None
         gc.collect()
-        return None if watched.host_now is None else watched.host_now()
+        return watched.host_now()
 
     return host_growth(
         watched.host,
-        watched.warmup,
+        watched.warmup_steps,
         tensors_per_step=sum(leak.tensors_per_step for leak in leaks),
-        lines=len(watched.figures[-1].lines),
+        lines=watched.lines_kept,
         arrays=growing_arrays,
         collected=collected,
     )
@@ -214,19 +302,31 @@ def _levels(watched: Watched, device: str, reserved: bool) -> list[int]:
 
 
 def _sentence(watched: Watched, leaks: Sequence[Leak], others: Sequence[Growth]) -> str:
-    count = len(watched.judged)
+    count = watched.span.steps
     if leaks:
         tensors = sum(leak.tensors_per_step for leak in leaks)
-        nbytes = sum(leak.bytes_per_step for leak in leaks)
         each = "tensor" if tensors == 1 else "tensors"
         likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely a "
-        amount = f"{tensors:g} {each} and {format_bytes(round(nbytes))}"
-        return f"{likely}leak: {amount} stay behind in each step"
-    if any(each.kind == "unclear" for each in others):
+        kinds = {leak.kind for leak in leaks}
+        kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
+        amount = f"{tensors:g} {each} and {_sum_of(leaks)}"
+        return f"{likely}{kind}: {amount} stay behind in each step"
+    if any(each.kind == GrowthKind.UNCLEAR for each in others):
         return f"not clear after {count} steps: something grew, but not in each of them"
-    if any(each.kind == "host" for each in others):
+    if any(each.kind == GrowthKind.HOST for each in others):
         return f"no tensors stay behind in each of {count} steps, but host memory grows"
+    grown = [
+        f"{_sum_of(mine)} a step {words}"
+        for kind, words in _HARMLESS.items()
+        if (mine := [each for each in others if each.kind == kind and each.bytes_per_step])
+    ]
+    if grown:
+        return f"no tensors are lost in {count} steps: {', and '.join(grown)}"
     return f"no leak: nothing stays behind in each of {count} steps"
+
+
+def _sum_of(several: Sequence[Leak | Growth]) -> str:
+    return format_bytes(round(sum(each.bytes_per_step for each in several)))
 
 
 def _report(
@@ -235,17 +335,20 @@ def _report(
     others: tuple[Growth, ...],
     text: str,
     notes: tuple[str, ...] = (),
+    sums: dict[str, Balance] | None = None,
 ) -> LeakReport:
     devices = watched.figures[-1].allocated
     return LeakReport(
         leaks=leaks,
         others=others,
-        steps=max(0, watched.count - watched.warmup),
-        warmup=min(watched.warmup, watched.count),
+        steps=max(0, watched.made - watched.warmup_steps),
+        warmup=min(watched.warmup_steps, watched.made),
         allocated={
             device: tuple(each.allocated.get(device, 0) for each in watched.figures[1:])
             for device in devices
         },
         verdict=text,
         notes=(*notes, *watched.steps.notes()),
+        stride=watched.stride,
+        balance=sums or {},
     )

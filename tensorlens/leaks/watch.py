@@ -12,12 +12,16 @@ from typing import Any, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Framework, StepFigures, Steps, missing, whole
 from tensorlens.frameworks.together import arrived
+from tensorlens.leaks.garbage import Collections
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.verdict import verdict
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import LeakReport
 
 _T = TypeVar("_T")
+
+_MOST_FIGURES = 256
+"""Moments whose figures are kept: at so many, every second one goes, and each two steps are one."""
 
 
 class LeakWatch:
@@ -50,8 +54,13 @@ class LeakWatch:
         self._steps: Steps | None = None
         self._framework: Framework | None = None
         self._figures: list[StepFigures] = []
+        self._made = 0
+        """How many steps have ended."""
+        self._stride = 1
+        """How many of them lie between two figures."""
         self._report: LeakReport | None = None
         self._host = HostSampler()
+        self._collections = Collections(warmup)
 
     def start(self) -> LeakWatch:
         """Begin to watch.
@@ -67,6 +76,8 @@ class LeakWatch:
         self._steps = framework.follow()
         self._framework = framework
         self._figures = [self._steps.figures()]
+        self._made, self._stride = 0, 1
+        self._collections = Collections(self._warmup)
         self._host = HostSampler(framework.pinned)
         self._report = None
         self._steps.begin()
@@ -79,9 +90,17 @@ class LeakWatch:
             UsageError: the watch is not on.
         """
         steps = self._on("step()")
+        self._made += 1
+        self._collections.step_ended(self._made)
+        if self._made % self._stride:
+            return
         figures = steps.figures()
         self._figures.append(figures)
-        self._host.step_ended(len(self._figures) - 1, figures.allocated.get("cpu", 0))
+        self._host.step_ended(self._made, figures.allocated.get("cpu", 0))
+        if len(self._figures) > _MOST_FIGURES:
+            del self._figures[1::2]
+            steps.merge()
+            self._stride *= 2
         steps.begin()
 
     def follow(self, items: Iterable[_T]) -> Iterator[_T]:
@@ -112,6 +131,11 @@ class LeakWatch:
             steps.close()
         return self._report
 
+    @property
+    def count(self) -> int:
+        """How many steps have ended since it began."""
+        return self._made
+
     def restart(self) -> LeakWatch:
         """Begin anew, or at first: what was seen so far does not count."""
         self._drop()
@@ -127,12 +151,24 @@ class LeakWatch:
             return self._report
         steps = self._on("result()")
         tensors = steps.figures().allocated.get("cpu", 0)
-        host = self._host.samples(len(self._figures) - 1, tensors)
+        host = self._host.samples(self._made, tensors)
 
         def now() -> HostSample:
-            return self._host.now(len(self._figures) - 1, steps.figures().allocated.get("cpu", 0))
+            return self._host.now(self._made, steps.figures().allocated.get("cpu", 0))
 
-        report = verdict(Watched(steps, tuple(self._figures), self._warmup, host, now))
+        seen = Watched(
+            steps,
+            tuple(self._figures),
+            self._made,
+            self._warmup,
+            self._stride,
+            host,
+            now,
+            self._collections.is_off,
+            self._collections.is_frozen,
+        )
+        report = verdict(seen)
+        self._collections.resume()
         late = [
             f"{name} was imported after the watch began, and is not in it"
             for name in arrived(self._framework, whole())

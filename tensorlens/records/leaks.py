@@ -6,7 +6,8 @@ were watched after the warm-up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import ClassVar
 
 from tensorlens.records.documents import Document
@@ -14,6 +15,43 @@ from tensorlens.records.tensors import SourceLine
 
 SCHEMA = "tensorlens.leaks"
 VERSION = 1
+
+
+class LeakKind(StrEnum):
+    """How memory grows that has no bound."""
+
+    LEAK = "leak"
+    """Each step leaves something behind that nothing takes away."""
+    GARBAGE = "garbage, the collector is off"
+    """Only reference cycles hold it, and nobody collects them."""
+    QUEUE = "queue that fills"
+    """Everything is taken away some steps later, but more comes than goes."""
+
+
+class GrowthKind(StrEnum):
+    """Why something that grew is no leak of tensors, or none for sure."""
+
+    FILLING = "filling"
+    """A container with a bound that it has not reached."""
+    TURNOVER = "turnover"
+    """As much is freed in each step as is made: nothing grows."""
+    GARBAGE = "garbage"
+    """It waits for the collector, which runs."""
+    RESERVED = "reserved"
+    """The allocator's cache."""
+    HOST = "host"
+    """Memory of the host that holds no tensors."""
+    UNCLEAR = "unclear"
+    """More steps would tell."""
+
+
+class Certainty(StrEnum):
+    """How sure it is that something is a leak."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    UNCLEAR = "unclear"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +107,45 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class BelowLine:
+    """What one line made of that which hangs below what is kept: saved activations, gradients."""
+
+    born: SourceLine | None
+    bytes_per_step: float
+    tensors_per_step: float
+    role: str
+    source: str = ""
+    """The text of ``born``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """By how much a device's allocated memory grew in the steps that are judged, and in what.
+
+    ``growth == leaks + garbage + filling + rounding + unknown - freed``, in bytes over all of
+    ``steps``; nothing but ``growth`` is ever negative.
+    """
+
+    steps: int
+    """How many: after the warm-up, without the last, which may be in use."""
+    growth: int
+    leaks: int
+    """What :attr:`LeakReport.leaks` lists: the sum of their ``bytes_per_step``, times ``steps``."""
+    garbage: int = 0
+    """What waits for the collector."""
+    filling: int = 0
+    """Caches and other containers with a bound."""
+    rounding: int = 0
+    """What an accelerator's allocator adds to the bytes that were asked for in all of these."""
+    unknown: int = 0
+    """The rest: in use at the end, made once, or not understood."""
+    freed: int = 0
+    """What is there no more that was there before the steps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leak:
-    """Tensors of one line that every step leaves behind."""
+    """Tensors of one line that stay behind, step after step."""
 
     born: SourceLine | None
     """The line that made them. Of what hangs below one tensor that is replaced in each step, a sum
@@ -87,26 +162,29 @@ class Leak:
     role: str
     device: str
     example: Example | None
-    certainty: str
+    certainty: Certainty
     """``certain`` or ``likely``; ``reason`` says why."""
     reason: str
     advice: str | None = None
     """What to do about it; None when that is not sure."""
     source: str = ""
     """The text of ``born``."""
+    kind: LeakKind = LeakKind.LEAK
+    below: tuple[BelowLine, ...] = ()
+    """What of ``bytes_per_step`` hangs below, by the line that made it, the most bytes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
     """Something else that grew, and why it is no leak of tensors."""
 
-    kind: str
-    """``warm-up``, ``filling`` (a bounded container), ``garbage`` (waits for the collector),
-    ``reserved`` (the allocator's cache), ``host`` (memory that holds no tensors), ``unclear``."""
+    kind: GrowthKind
     text: str
     """One line: what grew, how much a step, why it is in this class."""
     bytes_per_step: float
     path: str = ""
+    device: str = ""
+    """Empty where it is no memory of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +205,16 @@ class LeakReport(Document):
     """How many were watched, without the warm-up."""
     warmup: int
     allocated: dict[str, tuple[int, ...]]
-    """Device to the bytes allocated after each step, warm-up included."""
+    """Device to the bytes allocated after each step, or every ``stride`` steps, warm-up included.
+    """
     verdict: str
     """One line."""
     notes: tuple[str, ...] = ()
     provenance: str = "measured"
+    stride: int = 1
+    """After how many steps each a long loop was looked at."""
+    balance: dict[str, Balance] = field(default_factory=dict)
+    """By device, of those whose allocated bytes are known."""
 
     def __bool__(self) -> bool:
         return bool(self.leaks)

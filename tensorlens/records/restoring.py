@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
@@ -18,8 +19,9 @@ _T = TypeVar("_T")
 def restored(kind: type[_T], data: Any) -> _T:
     """Return the dataclass that ``asdict`` gave ``data`` for.
 
-    Fields are texts, numbers, flags, dataclasses, tuples of one of these, dicts from texts to one
-    of these, or one of these or None. Those that have a default may be missing.
+    Fields are texts, members of a ``StrEnum``, numbers, flags, dataclasses, tuples of one of
+    these, dicts from texts to one of these, or one of these or None. Those that have a default
+    may be missing.
 
     Raises:
         KeyError: a field is missing.
@@ -63,6 +65,8 @@ def _check(hint: Any) -> Callable[[Any], Any]:
         return lambda value: mapping(value_of, value)
     if isinstance(hint, type) and is_dataclass(hint):
         return lambda value: restored(hint, value)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return lambda value: hint(text(value))
     return {str: text, int: whole, float: _number, bool: _flag}[hint]
 
 

@@ -6,7 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorlens.records.leaks import Example, Leak, LeakReport, ReferencePath
+from tensorlens.records.leaks import (
+    Balance,
+    BelowLine,
+    Example,
+    Leak,
+    LeakKind,
+    LeakReport,
+    ReferencePath,
+)
 from tensorlens.render.balance import place
 from tensorlens.render.figures import UNKNOWN, size
 from tensorlens.render.inventory import counted
@@ -14,6 +22,8 @@ from tensorlens.render.source import printable
 
 ARROW = "-> "
 NOT_SEEN = "nothing that can be seen from Python"
+_MOST_BELOW = 8
+"""Lines of what hangs below that are shown, those with the most bytes."""
 _FURTHER = "... "
 """What a path begins with whose beginning is not known."""
 
@@ -30,6 +40,8 @@ class LeakLayout:
     held_by: tuple[str, ...]
     """The references of the shortest path, from the second on with an arrow in front."""
     also_held_by: tuple[tuple[str, ...], ...]
+    below: tuple[tuple[str, str], ...]
+    """What hangs below, a line's each, and the source of the line."""
     example: tuple[str, ...]
     """The name, and then what it is, in parts that may stand on lines of their own."""
 
@@ -68,6 +80,35 @@ def levels(report: LeakReport) -> tuple[Levels, ...]:
     return tuple(found)
 
 
+def balances(report: LeakReport) -> tuple[tuple[str, str], ...]:
+    """Return by what each device's memory grew a step, and in what, of those where any did."""
+    return tuple(
+        (device, _balance(each))
+        for device, each in report.balance.items()
+        if any((each.growth, each.leaks, each.unknown, each.freed))
+    )
+
+
+def _balance(balance: Balance) -> str:
+    parts = {
+        "leaks": balance.leaks,
+        "garbage": balance.garbage,
+        "filling": balance.filling,
+        "rounding": balance.rounding,
+        "unknown": balance.unknown,
+        "freed": -balance.freed,
+    }
+    steps = max(1, balance.steps)
+    known = [f"{name} {_signed(value / steps)}" for name, value in parts.items() if value]
+    growth = f"{_signed(balance.growth / steps)} a step"
+    return f"{growth}: {', '.join(known)}" if known else growth
+
+
+def _signed(value: float) -> str:
+    amount = size(round(abs(value)))
+    return f"-{amount}" if value < 0 else f"+{amount}"
+
+
 def thinned(series: Sequence[int], most: int) -> list[int]:
     """Return at most ``most`` levels, the first and the last among them."""
     if len(series) <= most:
@@ -91,12 +132,28 @@ def _number(value: float) -> str:
 def _layout(leak: Leak) -> LeakLayout:
     return LeakLayout(
         leak=leak,
-        rate=rate(leak.tensors_per_step, leak.bytes_per_step),
+        rate=rate(leak.tensors_per_step, leak.bytes_per_step)
+        + ("" if leak.kind == LeakKind.LEAK else f": {leak.kind}"),
         where=place(leak.born, function=True) if leak.born else "a line that is not known",
         held_by=_held_by(leak),
         also_held_by=tuple(map(_references, leak.paths[1:])),
+        below=_below(leak.below),
         example=_example(leak.example, leak) if leak.example else (),
     )
+
+
+def _below(lines: Sequence[BelowLine]) -> tuple[tuple[str, str], ...]:
+    shown = []
+    for each in lines[:_MOST_BELOW]:
+        where = place(each.born, function=True) if each.born else "a line that is not known"
+        amount = f"{rate(each.tensors_per_step, each.bytes_per_step)}, {printable(each.role)}"
+        shown.append((f"{amount}, made at {where}", each.source))
+    rest = lines[_MOST_BELOW:]
+    if rest:
+        nbytes = size(round(sum(each.bytes_per_step for each in rest)))
+        lines_text = "1 more line" if len(rest) == 1 else f"{len(rest)} more lines"
+        shown.append((f"{nbytes} a step, made at {lines_text}", ""))
+    return tuple(shown)
 
 
 def _held_by(leak: Leak) -> tuple[str, ...]:

@@ -31,7 +31,26 @@ def found_in_a_loop(step):
     return watch.report
 
 
+def check_balance(report):
+    """Check that what grew is what is told, to the byte."""
+    for device, each in report.balance.items():
+        parts = each.leaks, each.garbage, each.filling, each.rounding, each.unknown, each.freed
+        assert min(parts) >= 0
+        assert each.growth == sum(parts) - 2 * each.freed
+        levels = report.allocated[device]
+        assert each.growth == levels[-2] - levels[report.warmup - 1]
+        leaks = (leak.bytes_per_step for leak in report.leaks if leak.device == device)
+        assert each.leaks == round(each.steps * sum(leaks))
+        for kind, nbytes in (("garbage", each.garbage), ("filling", each.filling)):
+            told = (o.bytes_per_step for o in report.others if (o.kind, o.device) == (kind, device))
+            assert nbytes == round(each.steps * sum(told))
+    assert report.balance.keys() == report.allocated.keys()
+    for leak in report.leaks:
+        assert sum(below.bytes_per_step for below in leak.below) <= leak.bytes_per_step
+
+
 def check(program, report):
+    check_balance(report)
     leaks = sorted(report.leaks, key=lambda leak: leak.born.lineno)
     found = [(leak.born.lineno, leak.tensors_per_step, leak.bytes_per_step) for leak in leaks]
     truths = zip(program.lines(), program.truths, strict=True)
@@ -50,6 +69,7 @@ def test_leaks_are_found(name):
 def test_healthy_programs_do_not_leak(name):
     report = find_leaks(HEALTHY[name]())
     assert report.leaks == (), report.leaks
+    check_balance(report)
 
 
 @pytest.mark.parametrize("name", [*LEAKS][::EVERY])

@@ -36,6 +36,10 @@ class Blocks(Protocol):
     def era(self) -> array[int]:
         """What had been set last when it was made."""
 
+    @property
+    def taken(self) -> array[int]:
+        """Bytes that figures count for it."""
+
 
 class HostSteps:
     """Follows a loop on the host; a framework adds what it knows of its devices.
@@ -52,6 +56,7 @@ class HostSteps:
         self._lines: dict[int, SourceLine | None] = {-1: None}
         self._begun: list[int] = []
         """The eras in which this loop's steps began: several loops may be followed at once."""
+        self._stride = 1
 
     def begin(self) -> None:
         """Say that the next step begins: blocks from now on are of it; the first one is 0."""
@@ -61,16 +66,23 @@ class HostSteps:
             self._begun.append(_era)
             self._set_era(_era)
 
+    def merge(self) -> None:
+        """Count each two steps as one from now on, those before too."""
+        with _lock:
+            del self._begun[1::2]
+        self._stride *= 2
+
     def left(self, since: int) -> Left | None:
         """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
         parts = self._living(self._begun[since])
         if not parts:
             return None
-        left = Left(array("Q"), array("q"), array("i"), array("i"))
+        left = Left(array("Q"), array("q"), array("i"), array("i"), array("q"))
         for part in parts:
             left.address.extend(part.address)
             left.size.extend(part.size)
             left.birth.extend(part.birth)
+            left.taken.extend(part.taken)
             left.step.extend(bisect_right(self._begun, era) - 1 for era in part.era)
         return left
 

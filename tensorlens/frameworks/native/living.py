@@ -27,6 +27,11 @@ class Living:
     era: array[int]
     """What :meth:`LivingBlocks.set_era` had set last when it was made."""
 
+    @property
+    def taken(self) -> array[int]:
+        """Bytes that figures count for it: its own."""
+        return self.size
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:

@@ -36,7 +36,7 @@ class TensorflowSteps(HostSteps):
 
     def notes(self) -> list[str]:
         """Return lines for the report on what could not be followed."""
-        notes = self._traces.notes(len(self._begun) - 1)
+        notes = self._traces.notes(self._stride * (len(self._begun) - 1))
         used = ", ".join(used_devices())
         if used:
             notes.append(

@@ -52,6 +52,7 @@ class JoinedHoldings:
             sum(each.bytes for each in found),
             sum(each.tensors for each in found),
             next(references, ()),
+            tuple(block for each in found for block in each.blocks),
         )
 
     def _of(self, number: int, items: Sequence[Any]) -> list[Any]:

@@ -36,6 +36,11 @@ class JoinedSteps:
         for part in self._parts:
             part.begin()
 
+    def merge(self) -> None:
+        """Count each two steps as one from now on, those before too."""
+        for part in self._parts:
+            part.merge()
+
     def figures(self) -> StepFigures:
         """Return what is allocated now."""
         figures = [part.figures() for part in self._parts]
@@ -69,9 +74,10 @@ class JoinedSteps:
             if left is None:
                 continue
             if found is None:
-                found = Left(array("Q"), array("q"), array("i"), array("i"))
+                found = Left(array("Q"), array("q"), array("i"), array("i"), array("q"))
             found.address.extend(left.address)
             found.size.extend(left.size)
+            found.taken.extend(left.taken)
             found.birth.extend(_outer(number, birth) for birth in left.birth)
             found.step.extend(left.step)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorlens.records.leaks import LeakReport
 from tensorlens.render.html.templates import environment
-from tensorlens.render.leakage import Levels, heights, layouts, levels, thinned, watched
+from tensorlens.render.leakage import Levels, balances, heights, layouts, levels, thinned, watched
 
 _WIDTH, _HEIGHT = 240, 28
 _MOST_POINTS = 240
@@ -19,6 +19,7 @@ def leak_fragment(report: LeakReport) -> str:
             report=report,
             watched=watched(report),
             levels=[(each, _line(each)) for each in levels(report)],
+            balances=balances(report),
             leaks=layouts(report),
             box=(_WIDTH, _HEIGHT),
         )

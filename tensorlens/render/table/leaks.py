@@ -14,7 +14,7 @@ _EXAMPLE = ("shape", "dtype", "nbytes", "storage_nbytes", "grad_fn", "age", "bel
 NUMBERS = ("tensors_per_step", "bytes_per_step")
 """The columns that are numbers with a fraction."""
 COLUMNS = (
-    *("certainty", "device", "role", *NUMBERS, "born", "source", "path", "other_paths"),
+    *("kind", "certainty", "device", "role", *NUMBERS, "born", "source", "path", "other_paths"),
     *("reason", "advice", "example", *_EXAMPLE, "below_tensors"),
 )
 """The columns: of ``example`` on they are the example's, whose ``below`` is bytes and whose
@@ -29,7 +29,8 @@ def rows(report: LeakReport) -> Iterator[tuple[Value, ...]]:
     """Yield the values of :data:`COLUMNS` for every leak."""
     for leak in report.leaks:
         yield (
-            leak.certainty,
+            str(leak.kind),
+            str(leak.certainty),
             leak.device,
             leak.role,
             leak.tensors_per_step,

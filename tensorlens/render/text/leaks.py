@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from tensorlens.records.leaks import Growth, LeakReport
 from tensorlens.render.figures import size
-from tensorlens.render.leakage import LeakLayout, bars, layouts, levels, thinned, watched
+from tensorlens.render.leakage import (
+    LeakLayout,
+    balances,
+    bars,
+    layouts,
+    levels,
+    thinned,
+    watched,
+)
 from tensorlens.render.source import clipped, shortened, width
 from tensorlens.render.text.page import Page, padded
 
@@ -35,6 +43,11 @@ def _header(report: LeakReport, page: Page) -> list[str]:
     lines = page.wrapped("", page.shown(report.verdict) + kind)
     lines += page.wrapped("  watched    ", watched(report), _LABEL + 2)
     lines += _levels(report, page)
+    grown = [(page.shown(device), text) for device, text in balances(report)]
+    room = max((width(device) for device, _ in grown), default=0)
+    for place, (device, text) in enumerate(grown):
+        start = f"  {'' if place else 'growth':{_LABEL}}{padded(device, room)}  "
+        lines += page.wrapped(start, text, width(start))
     for note in report.notes:
         lines += page.wrapped("  note: ", page.shown(note))
     return lines
@@ -70,13 +83,13 @@ def _leak(number: str, layout: LeakLayout, page: Page) -> list[str]:
     lines = page.wrapped(f"{number}  ", layout.rate, indent)
     where = page.shown(layout.where)
     lines += _row("made at", [where], indent, page)
-    if leak.source:
-        start = " " * (indent + _LABEL + 2)
-        source = page.shown(leak.source.strip())
-        lines.append(start + clipped(source, page.width - width(start), page.glyphs.ellipsis))
+    lines += _source(leak.source, indent, page)
     lines += _row("held by", layout.held_by, indent, page)
     for path in layout.also_held_by:
         lines += _row("and by", path, indent, page)
+    for place, (text, source) in enumerate(layout.below):
+        lines += _words("" if place else "below it", text, indent, page)
+        lines += _source(source, indent, page)
     if layout.example:
         name, *facts = layout.example
         parts = [f"{name}:", *(f"{fact}," for fact in facts[:-1]), *facts[-1:]]
@@ -85,6 +98,14 @@ def _leak(number: str, layout: LeakLayout, page: Page) -> list[str]:
     if leak.advice:
         lines += _words("advice", leak.advice, indent, page)
     return lines
+
+
+def _source(source: str, indent: int, page: Page) -> list[str]:
+    if not source:
+        return []
+    start = " " * (indent + _LABEL + 2)
+    shown = page.shown(source.strip())
+    return [start + clipped(shown, page.width - width(start), page.glyphs.ellipsis)]
 
 
 def _row(label: str, pieces: Sequence[str], indent: int, page: Page) -> list[str]:

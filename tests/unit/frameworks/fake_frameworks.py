@@ -68,11 +68,14 @@ class FakeSteps:
         self._blocks = blocks
         self.known: dict[int, Survivor] = {}
         self.below: dict[int, int] = {}
-        self.begun = self.closed = 0
+        self.begun = self.closed = self.merged = 0
         self.left_is_known = True
 
     def begin(self) -> None:
         self.begun += 1
+
+    def merge(self) -> None:
+        self.merged += 1
 
     def figures(self) -> StepFigures:
         return self._figures
@@ -80,12 +83,13 @@ class FakeSteps:
     def left(self, since: int) -> Left | None:
         if not self.left_is_known:
             return None
-        left = Left(array("Q"), array("q"), array("i"), array("i"))
+        left = Left(array("Q"), array("q"), array("i"), array("i"), array("q"))
         for address, size, birth, step in self._blocks:
             left.address.append(address)
             left.size.append(size)
             left.birth.append(birth)
             left.step.append(step)
+            left.taken.append(size)
         return left
 
     def line(self, birth: int) -> SourceLine | None:

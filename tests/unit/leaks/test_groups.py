@@ -15,7 +15,8 @@ class Thing:
 
 def left(*blocks):
     address, size, birth, step = zip(*blocks, strict=True)
-    return Left(array("Q", address), array("q", size), array("i", birth), array("i", step))
+    columns = array("Q", address), array("q", size), array("i", birth), array("i", step)
+    return Left(*columns, array("q", size))
 
 
 def steps(blocks):

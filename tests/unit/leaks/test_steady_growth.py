@@ -7,6 +7,8 @@ from tensorlens.leaks.steady import (
     UNCLEAR,
     Left,
     Span,
+    climbs,
+    drifts,
     growing,
     is_renewed,
     judge,
@@ -98,3 +100,55 @@ def test_what_takes_the_place_of_older_ones_is_renewed():
     assert not is_renewed([20, 21, 22, 23], 3)
     # something else of the line was freed once
     assert not is_renewed([20, 21, 15, 16, 17], 4)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        range(12),
+        [0, 2, 1, 3, 2, 4, 3, 5, 4, 6, 5, 7],
+        # a saw whose teeth begin higher and higher
+        [base + tooth for base in range(0, 50, 5) for tooth in (0, 4, 8)],
+        [0, 1, 1, 2, 3, 3, 4],
+    ],
+)
+def test_what_never_comes_down_again_climbs(levels):
+    assert climbs([*levels])
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [],
+        [0, 1, 2],
+        [5] * 12,
+        # saws, from any place of a tooth on
+        *([(at + place) % 5 for at in range(30)] for place in range(5)),
+        *([(at + place) % 10 for at in range(12)] for place in range(1, 10)),
+        # what fills up and is full, or is made once, or in a few steps
+        [2, 3, 4, 5, 6, 6],
+        [2, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7, 7],
+        [0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9],
+        [0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3],
+        [9, 8, 7, 6, 5, 4],
+    ],
+)
+def test_saws_jumps_and_what_is_full_do_not_climb(levels):
+    assert not climbs(levels)
+    assert not drifts(levels)
+
+
+def test_what_rises_now_and_then_may_climb():
+    levels = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert drifts(levels)
+    assert not drifts([0, 0, 1, 1, 2, 2])
+
+
+def test_stretches_of_several_steps_are_told_by_the_step():
+    found = judge(left(4, 4, 4, 4, 4), Span(6, 0, 8))
+    assert (found.tensors_per_step, found.bytes_per_step) == (0.5, 4.0)
+    assert (
+        found.reason
+        == "each of 5 stretches of 8 steps left the same number behind, the earliest too"
+    )
+    assert growing([0, 80, 160, 240], 8).bytes_per_step == 10.0

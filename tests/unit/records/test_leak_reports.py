@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
 import rendered_leaks as leaks
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.leaks import LeakReport
+from tensorlens.records.leaks import LeakKind, LeakReport
 from tensorlens.records.loading import load, parse
 
 
@@ -24,9 +24,15 @@ def test_json_gives_back_an_equal_report(kind: str, tmp_path: Path) -> None:
 
 def test_a_file_of_before_a_field_was_added_is_read() -> None:
     data = leaks.KINDS["leak"]().to_dict()
+    for name in ("stride", "balance"):
+        del data[name]
     for leak in data["leaks"]:
-        del leak["source"]
-    assert LeakReport.from_dict(data).leaks[0].source == ""
+        for name in ("source", "kind", "below"):
+            del leak[name]
+    report = LeakReport.from_dict(data)
+    leak = report.leaks[0]
+    assert (leak.source, leak.kind, leak.below) == ("", LeakKind.LEAK, ())
+    assert (report.stride, report.balance) == (1, {})
 
 
 def _set(*keys, value):
@@ -58,6 +64,7 @@ def _set(*keys, value):
             "damaged leak report: a number out of range",
         ),
         (_set("leaks", 0, "born", "lineno", value=2**70), "damaged leak report: a number out of"),
+        (_set("leaks", 0, "kind", value="drip"), "'drip' is not a valid LeakKind"),
         (_set("leaks", 0, "paths", 0, "is_cut", value=0), "int in place of true or false"),
         (_set("allocated", value=[]), "damaged leak report: list in place of a dict"),
         (_set("allocated", "cpu", value=[1.5]), "float in place of a whole number"),

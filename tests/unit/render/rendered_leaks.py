@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from rendered_snapshots import UGLY
 
-from tensorlens.records.leaks import Example, Growth, Leak, LeakReport, Reference, ReferencePath
+from tensorlens.records.leaks import (
+    Balance,
+    BelowLine,
+    Certainty,
+    Example,
+    Growth,
+    GrowthKind,
+    Leak,
+    LeakKind,
+    LeakReport,
+    Reference,
+    ReferencePath,
+)
 from tensorlens.records.tensors import SourceLine
 
 KIB = 1024
@@ -44,7 +56,7 @@ LOSSES = Leak(
     role="activation",
     device="cpu",
     example=Example("trainer.history[7]", "float32", (), 4, 4, "MeanBackward0", 1, 12 * KIB, 3),
-    certainty="certain",
+    certainty=Certainty.CERTAIN,
     reason="each of 5 steps left the same number behind, the earliest too",
     advice="keep loss.item() or loss.detach(): with its grad_fn it keeps the graph of its step",
     source="        loss = criterion(self.net(batch), target)\n",
@@ -59,7 +71,7 @@ UNSEEN = Leak(
     role="other",
     device="cuda:0",
     example=None,
-    certainty="likely",
+    certainty=Certainty.LIKELY,
     reason="one step in 2 leaves the same behind, 3 times in 6 steps",
 )
 
@@ -72,19 +84,19 @@ CUT_VIEW = Leak(
     role="other",
     device="cpu",
     example=Example("", "float32", (2, 3), 24, 4 * KIB, None, 0),
-    certainty="certain",
+    certainty=Certainty.CERTAIN,
     reason="it was 20 bytes larger after each of 5 steps",
 )
 
 GARBAGE = Growth(
-    "garbage",
+    GrowthKind.GARBAGE,
     "1 tensor, 400 B a step, made at train.py:27 in step: garbage that waited for the collector, "
     "a cycle: Node.me -> Node",
     400.0,
     "Node.me -> Node",
 )
 FILLING = Growth(
-    "filling",
+    GrowthKind.FILLING,
     "1 tensor, 28 B a step, made at train.py:30 in step: deque[6] is filling up, it ends at 100 "
     "items",
     28.0,
@@ -102,19 +114,41 @@ def hostile() -> LeakReport:
         role=UGLY,
         device=UGLY,
         example=Example(UGLY * 20, UGLY, (1,) * 40, 1, 2, UGLY, 10**9, 3, 1),
-        certainty=UGLY,
+        certainty=Certainty.LIKELY,
         reason=UGLY,
         advice=UGLY,
         source=UGLY * 10,
+        below=(BelowLine(SourceLine(UGLY, 1, UGLY), 1e18, 1e9, UGLY, UGLY),),
     )
     return report(
         leak,
-        others=(Growth(UGLY, UGLY, 0.0, UGLY + " -> " + UGLY),),
+        others=(Growth(GrowthKind.HOST, UGLY, 0.0, UGLY + " -> " + UGLY, UGLY),),
         allocated={UGLY: (1, 2, -1), "cpu": ()},
         verdict=UGLY,
         notes=(UGLY,),
         provenance=UGLY,
+        balance={UGLY: Balance(1, 10**18, 10**18, 1, 2, 3, 4, 10)},
     )
+
+
+QUEUE = Leak(
+    born=SourceLine("train.py", 40, "produce"),
+    tensors_per_step=2.0,
+    bytes_per_step=5.0 * KIB,
+    path="waiting (global) -> Queue[12]",
+    paths=(path("waiting (global)", "Queue[12]"),),
+    role="activation",
+    device="cpu",
+    example=None,
+    certainty=Certainty.CERTAIN,
+    reason="each is freed some steps later, but 2 were there and 24 are now",
+    source="    waiting.put(net(batch).mean())\n",
+    kind=LeakKind.QUEUE,
+    below=tuple(
+        BelowLine(SourceLine("net.py", line, "forward"), KIB / 2, 0.5, "activation", f"x = {line}")
+        for line in range(1, 11)
+    ),
+)
 
 
 KINDS = {
@@ -129,6 +163,11 @@ KINDS = {
         allocated={"cpu": (0,) * 8, "cuda:0": (KIB, 4 * KIB), "cuda:1": (-1, -1)},
         verdict="leak: 2.5 tensors and 13.52 KiB stay behind in each step",
         notes=("judged after step 8; the program made 20",),
+    ),
+    "queue": lambda: report(
+        QUEUE,
+        balance={"cpu": Balance(5, 26 * KIB, 25 * KIB, 0, 5 * KIB, 0, 0, 4 * KIB)},
+        verdict="queue that fills: 2 tensors and 5.00 KiB stay behind in each step",
     ),
     "hostile": hostile,
 }

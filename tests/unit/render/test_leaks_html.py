@@ -67,3 +67,9 @@ def test_the_levels_are_a_line_from_the_lowest_to_the_highest() -> None:
 
 def fragment_of(kind: str) -> str:
     return leaks.KINDS[kind]()._repr_html_()
+
+
+def test_what_hangs_below_and_the_balance_are_rows() -> None:
+    html = fragment_of("queue")
+    assert "growth: +5.20 KiB a step: leaks +5.00 KiB, filling +1.00 KiB, freed -819 B" in html
+    assert html.count(">below it<") == 9

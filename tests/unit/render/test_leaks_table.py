@@ -16,6 +16,7 @@ def rows_of(kind: str) -> list[dict[str, str]]:
 def test_a_row_per_leak_with_all_that_is_known() -> None:
     assert rows_of("leak") == [
         {
+            "kind": "leak",
             "certainty": "certain",
             "device": "cpu",
             "role": "activation",
@@ -44,6 +45,7 @@ def test_what_is_not_known_is_empty() -> None:
     row = rows_of("several")[1]
     filled = {name: text for name, text in row.items() if text}
     assert filled == {
+        "kind": "leak",
         "certainty": "likely",
         "device": "cuda:0",
         "role": "other",

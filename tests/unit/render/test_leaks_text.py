@@ -118,3 +118,17 @@ def test_a_report_prints_itself_and_is_short_as_repr() -> None:
     healthy = leaks.report()
     assert repr(healthy) == "<LeakReport: no leak: nothing stays behind in each of 5 steps>"
     assert (bool(report), bool(healthy)) == (True, False)
+
+
+def test_what_hangs_below_and_the_balance_are_told() -> None:
+    lines = text_of("queue", 100).splitlines()
+    assert lines[3] == (
+        "  growth     cpu  +5.20 KiB a step: leaks +5.00 KiB, filling +1.00 KiB, freed -819 B"
+    )
+    assert "1  2 tensors, 5.00 KiB a step: queue that fills" in lines
+    first = lines.index(
+        "   below it   0.50 tensors, 512 B a step, activation, made at net.py:1 in forward"
+    )
+    assert lines[first + 1] == "                x = 1"
+    # the eight with the most bytes
+    assert lines[first + 16] == "              1.00 KiB a step, made at 2 more lines"

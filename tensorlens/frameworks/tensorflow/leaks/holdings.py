@@ -55,8 +55,9 @@ class TensorflowHoldings:
 
     def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
         """Return the handles of variables, which live and die with them."""
-        sizes = [size for size in (self._handles.get(id(root), 0) for root in roots) if size]
-        return Below(sum(sizes), len(sizes), ())
+        known = (self._handles.get(id(root)) for root in roots)
+        blocks = tuple((*each, "other") for each in known if each is not None)
+        return Below(sum(size for _, size, _ in blocks), len(blocks), (), blocks)
 
 
 class _Look:
@@ -95,11 +96,14 @@ class _Look:
                 self._holders.setdefault(row, item)
         rows = self._rows.all
         self.handle_sizes = {
-            id(self._holders[value]): rows[handle].fact.buffer_nbytes
+            id(self._holders[value]): (
+                rows[handle].fact.address,
+                rows[handle].fact.buffer_nbytes,
+            )
             for handle, value in self._value_of.items()
             if value in self._holders and rows[handle].fact.address in self._sizes
         }
-        """``id()`` of a variable to the bytes of its handle, of those that are asked for."""
+        """``id()`` of a variable to address and bytes of its handle, of those asked for."""
 
     def survivor(self, address: int) -> Survivor:
         """Return what is known of the block at an address."""

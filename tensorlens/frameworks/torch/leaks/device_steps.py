@@ -31,6 +31,8 @@ class LeftOnDevices:
     """As it was asked for, where that is known."""
     birth: array[int]
     era: array[int]
+    taken: array[int]
+    """As the allocator rounds it."""
 
 
 def is_possible() -> bool:
@@ -112,7 +114,7 @@ class DeviceSteps:
         """Return the blocks of the era ``since`` or later that live."""
         living = self._blocks.living(since)
         requested = {kind: _handed_out(kind) for kind in {*map(_kind, set(living.device))}}
-        left = LeftOnDevices(array("Q"), array("q"), array("i"), array("i"))
+        left = LeftOnDevices(array("Q"), array("q"), array("i"), array("i"), array("q"))
         rows = zip(living.address, living.size, living.birth, living.era, strict=True)
         for device, (address, size, birth, era) in zip(living.device, rows, strict=True):
             known = requested[_kind(device)]
@@ -123,6 +125,7 @@ class DeviceSteps:
             left.size.append(size if known is None else known[address].asked)
             left.birth.append(self._number(birth, device))
             left.era.append(era)
+            left.taken.append(size)
         return left
 
     def line(self, number: int) -> SourceLine | None:

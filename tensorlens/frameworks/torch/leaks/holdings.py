@@ -50,6 +50,7 @@ class Holdings:
         with undisturbed() as can_read:
             look = _Look(addresses, can_read)
             self._graph = look.graph
+            self._role = look.names.role
             self._roots = [vertex for vertex in look.roots if look.graph.holds_anything(vertex)]
             self._shown = {address for address, _ in look.graph.storages(look.roots)}
             self._shown.update(look.arrays, look.capsules, look.storages)
@@ -97,10 +98,20 @@ class Holdings:
         else:
             rest = (root for root in self._roots if root not in apart)
             others = self._graph.reach((*self._below_healthy, *rest))
-        sizes = dict(self._graph.storages(self._graph.reach(mine)))
+        reached = sorted(self._graph.reach(mine))
+        sizes = dict(self._graph.storages(reached))
         apart_from = self._shown.union(address for address, _ in self._graph.storages(others))
-        own = [size for address, size in sizes.items() if address not in apart_from]
-        return Below(sum(own), len(own), self._references(mine, len(own)))
+        roles: dict[int, int] = {}
+        for vertex in reached:
+            for address, _ in self._graph.storages([vertex]):
+                roles[address] = min(roles.get(address, len(ROLES)), self._role[vertex])
+        own = tuple(
+            (address, size, ROLES[roles[address]])
+            for address, size in sizes.items()
+            if address not in apart_from
+        )
+        nbytes = sum(size for _, size, _ in own)
+        return Below(nbytes, len(own), self._references(mine, len(own)), own)
 
     def _numbered(self, roots: Mapping[int, Any]) -> dict[int, int]:
         """Return the vertex of the objects that the survivors keep alive, by ``id()``."""

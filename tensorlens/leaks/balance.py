@@ -1,0 +1,56 @@
+"""The balance of each device: what its allocated memory grew by, and in what, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.leaks.found import Found
+from tensorlens.leaks.watched import Watched
+from tensorlens.records.leaks import Balance, Growth, GrowthKind, Leak
+
+
+def balance(
+    watched: Watched,
+    leaks: Sequence[tuple[Found, Leak]],
+    others: Sequence[tuple[Found, Growth]],
+) -> dict[str, Balance]:
+    """Return the balance of each device whose allocated bytes are known.
+
+    Args:
+        watched: the steps.
+        leaks: what grows without a bound.
+        others: what else was found, by the blocks that are left.
+    """
+    first, last = watched.figures[watched.warmup].allocated, watched.figures[-2].allocated
+    steps = watched.span.steps
+    found = {}
+    for device, level in last.items():
+        before = first.get(device, 0)
+        if UNKNOWN in (level, before):
+            continue
+        mine = [(each, leak.bytes_per_step) for each, leak in leaks if each.device == device]
+        lost = round(steps * sum(nbytes for _, nbytes in mine))
+        kinds = {}
+        for kind in (GrowthKind.GARBAGE, GrowthKind.FILLING):
+            own = [
+                (each, other.bytes_per_step)
+                for each, other in others
+                if each.device == device and other.kind == kind
+            ]
+            kinds[kind] = round(steps * sum(nbytes for _, nbytes in own))
+            mine += own
+        rounding = round(steps * sum((each.taken - 1) * nbytes for each, nbytes in mine))
+        garbage, filling = kinds[GrowthKind.GARBAGE], kinds[GrowthKind.FILLING]
+        rest = level - before - lost - garbage - filling - rounding
+        found[device] = Balance(
+            steps=steps,
+            growth=level - before,
+            leaks=lost,
+            garbage=garbage,
+            filling=filling,
+            rounding=rounding,
+            unknown=max(0, rest),
+            freed=max(0, -rest),
+        )
+    return found

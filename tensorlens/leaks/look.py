@@ -1,0 +1,117 @@
+"""One look at the end of some steps: what of them is left, and which lines have ever more alive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tensorlens.frameworks.base import Left
+from tensorlens.leaks.found import Found, described
+from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, sampled
+from tensorlens.leaks.populations import populations
+from tensorlens.leaks.renewal import grown_lines
+from tensorlens.leaks.residue import Explained, Residue, residue
+from tensorlens.leaks.steady import climbs
+from tensorlens.leaks.watched import Watched
+
+_MOST_BLOCKS = 20_000
+"""Blocks whose holders are looked for; of more, some of each line and size."""
+_MOST_GROUPS = 20
+"""Groups whose paths are searched for, those with the most bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look found."""
+
+    found: list[Found]
+    residue: Residue
+    """What of the figures these do not explain."""
+    unseen: int = 0
+    """How many groups grew besides, the smallest, which nobody has looked at."""
+    unseen_bytes_per_step: float = 0.0
+
+
+def look(watched: Watched) -> Look:
+    """Return what is left of each of the steps, and which lines have more alive all the time."""
+    left = watched.steps.left(0)
+    if left is None:
+        return Look([], residue(watched, None, Explained()))
+    blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
+    holdings = watched.steps.holdings([block.address for block in chosen])
+    survivors = [holdings.survivors[place] for place in places]
+    groups = grouped(blocks, survivors, watched.span)
+    del survivors
+    known = frozenset(block.birth for group in groups for block in group.blocks)
+    groups.sort(key=lambda group: -group.nbytes)
+    unseen = [group.judgement.bytes_per_step for group in groups[_MOST_GROUPS:]]
+    unseen_births = {birth for group in groups[_MOST_GROUPS:] for birth in group.births}
+    found = described(groups[:_MOST_GROUPS], holdings, left, watched)
+    del holdings, groups
+    found += _replaced(watched, left, known)
+    found = _without_consumed(watched, left, found)
+    explained = _explained(found)
+    explained.births.update(unseen_births)
+    if len(chosen) < len(blocks):
+        # of what hangs below the others nothing is known
+        explained.births.update(block.birth for block in blocks)
+    growing, births = populations(watched, left, explained)
+    explained.births.update(births)
+    found = [each for each in found if each.is_explained or each.birth not in births]
+    rest = residue(watched, left, explained)
+    return Look(found + growing, rest, len(unseen), sum(unseen))
+
+
+def _without_consumed(watched: Watched, left: Left, found: list[Found]) -> list[Found]:
+    """Drop groups of which much has been taken away: they are judged as populations.
+
+    Something of each step is left, but the less the earlier it was.
+    """
+    lines = residue(watched, left, _explained(found)).lines
+    whole = residue(watched, left, Explained()).lines
+
+    def is_consumed(each: Found) -> bool:
+        if each.is_replaced or each.below or not each.is_explained or each.birth not in lines:
+            return False
+        counts = Counter(block.step for block in each.blocks)
+        is_even = len({counts[step] for step in watched.judged}) == 1
+        is_freed = lines[each.birth].blocks_growth < 0
+        return is_freed and not is_even and climbs(whole[each.birth].blocks)
+
+    return [each for each in found if not is_consumed(each)]
+
+
+def _explained(found: Sequence[Found]) -> Explained:
+    explained = Explained()
+    for each in found:
+        if each.is_replaced:
+            explained.births.add(each.birth)
+        elif each.is_explained:
+            explained.addresses.update(block.address for block in each.blocks)
+            explained.addresses.update(each.below_blocks)
+    return explained
+
+
+def _replaced(watched: Watched, left: Left, known: frozenset[int]) -> list[Found]:
+    """Return lines whose one block is replaced by a larger one in each step."""
+    grown = grown_lines(watched, known)
+    largest: dict[int, int] = {}
+    for row, birth in enumerate(left.birth):
+        if birth in grown and (birth not in largest or left.size[largest[birth]] < left.size[row]):
+            largest[birth] = row
+    blocks = [
+        Block(left.address[row], left.size[row], birth, left.step[row])
+        for birth, row in largest.items()
+    ]
+    if not blocks:
+        return []
+    holdings = watched.steps.holdings([block.address for block in blocks])
+    groups = [
+        Group([Held(block, survivor)], grown[block.birth])
+        for block, survivor in zip(blocks, holdings.survivors, strict=True)
+    ]
+    return [
+        replace(each, is_replaced=True, is_renewed=False, bounds=())
+        for each in described(groups[:_MOST_GROUPS], holdings, left, watched)
+    ]

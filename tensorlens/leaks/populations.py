@@ -1,0 +1,182 @@
+"""Populations that grow: all of it is freed some steps later, but more is made than is freed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tensorlens.frameworks.base import Left
+from tensorlens.frameworks.survivors import Below, Holdings
+from tensorlens.leaks.found import (
+    Found,
+    Hanging,
+    bounds_of,
+    circles,
+    container,
+    of_group,
+    reached,
+    ways_of,
+)
+from tensorlens.leaks.groups import Block, Group, Held, names, sampled
+from tensorlens.leaks.renewal import has_older
+from tensorlens.leaks.residue import Explained, Levels, residue, total
+from tensorlens.leaks.steady import CERTAIN, NONE, Judgement, climbs
+from tensorlens.leaks.watched import Watched
+from tensorlens.records.leaks import ReferencePath
+
+_MOST_BLOCKS = 4_000
+"""Blocks whose holders are looked for; of more, some of each line and size."""
+
+
+_NOTHING = Judgement(NONE, 0.0, 0.0, "")
+
+
+@dataclass(slots=True, eq=False)
+class _Population:
+    """Blocks that one container holds, with what hangs below them."""
+
+    held: list[Held] = field(default_factory=list)
+    below: list[Held] = field(default_factory=list)
+    is_below: bool = False
+
+    def bytes_of(self, birth: int) -> int:
+        blocks = (each.block for each in (*self.held, *self.below))
+        return sum(block.size for block in blocks if block.birth == birth)
+
+
+def populations(watched: Watched, left: Left, explained: Explained) -> tuple[list[Found], set[int]]:
+    """Return the populations that grow, and the lines that make them.
+
+    They are judged by the line that makes them and the container that holds them: the queue whose
+    reader is slower than its writer.
+
+    Args:
+        watched: the steps.
+        left: what lives at the end.
+        explained: what stays behind in each step: no population.
+    """
+    all_lines = residue(watched, left, explained).lines
+    lines = {
+        birth: levels
+        for birth, levels in all_lines.items()
+        if birth >= 0 and levels.blocks_growth > 0 and levels.growth > 0
+    }
+    shrinking = [levels for levels in all_lines.values() if levels.blocks_growth < 0]
+    several = [*lines.values()]
+    if not several or not any(climbs(each.blocks) for each in (*several, total(several))):
+        return [], set()
+    blocks = [
+        Block(address, size, birth, step)
+        for address, size, birth, step in zip(
+            left.address, left.size, left.birth, left.step, strict=True
+        )
+        if step >= 0 and birth in lines and address not in explained.addresses
+    ]
+    ordered, places, chosen = sampled(blocks, _MOST_BLOCKS)
+    holdings = watched.steps.holdings([block.address for block in chosen])
+    held = [
+        Held(block, holdings.survivors[place]) for block, place in zip(ordered, places, strict=True)
+    ]
+    found, births = [], set[int]()
+    for population, ways in _by_container(_alike(held)):
+        largest = {birth for birth in lines if _is_most(population, birth, held)}
+        if not largest:
+            continue
+        levels = total([lines[birth] for birth in largest])
+        older = shrinking if has_older(Group(population.held, _NOTHING), ways) else []
+        if all(climbs(total([levels, each]).blocks) for each in older) and climbs(levels.blocks):
+            own = {birth: lines[birth] for birth in largest}
+            found.append(_described(population, ways, own, levels, holdings, left, watched))
+            births |= largest
+    return found, births
+
+
+def _is_most(population: _Population, birth: int, held: Sequence[Held]) -> bool:
+    """Tell whether a population has more than half of what is left of a line."""
+    everything = sum(each.block.size for each in held if each.block.birth == birth)
+    return 2 * population.bytes_of(birth) > everything
+
+
+def _alike(held: Sequence[Held]) -> list[_Population]:
+    """Put together what one line made and one name begins with, and what hangs below that."""
+    itself = [each for each in held if each.is_itself or not each.survivor.holders]
+    by_name = names(itself)
+    found: dict[Hashable, _Population] = {}
+    owner: dict[int, _Population] = {}
+    for each in itself:
+        population = found.setdefault(by_name(each), _Population())
+        population.held.append(each)
+        owner.update(dict.fromkeys(map(id, each.survivor.tensors), population))
+    for each in held:
+        if each.is_itself or not each.survivor.holders:
+            continue
+        above = next(
+            (owner[id(h.item)] for h in each.survivor.holders if id(h.item) in owner), None
+        )
+        if above is not None:
+            above.below.append(each)
+        else:
+            label = type(each.item), each.block.birth
+            found.setdefault(label, _Population(is_below=True)).held.append(each)
+    return [*found.values()]
+
+
+def _by_container(
+    several: Sequence[_Population],
+) -> list[tuple[_Population, list[ReferencePath]]]:
+    """Join what the same container holds; with the ways to the latest of each."""
+    # asked together: each question reads the heap once
+    ways = ways_of([_latest(each).item for each in several])
+    joined: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
+    for each, own in zip(several, ways, strict=True):
+        label = (each.is_below, *container(own[0])) if own else id(each)
+        known, _ = joined.setdefault(label, (_Population(is_below=each.is_below), own))
+        known.held += each.held
+        known.below += each.below
+    return [*joined.values()]
+
+
+def _latest(population: _Population) -> Held:
+    return max(population.held, key=lambda each: (each.block.step, each.block.size))
+
+
+def _described(
+    population: _Population,
+    ways: list[ReferencePath],
+    lines: dict[int, Levels],
+    levels: Levels,
+    holdings: Holdings,
+    left: Left,
+    watched: Watched,
+) -> Found:
+    steps = watched.span.steps
+    own = {each.block.birth for each in population.held} & lines.keys()
+    tensors = sum(lines[birth].blocks_growth for birth in own or lines)
+    first, last = levels.blocks[0], levels.blocks[-1]
+    reason = f"each is freed some steps later, but {first:,} were there and {last:,} are now"
+    judgement = Judgement(
+        CERTAIN, tensors / steps, levels.growth / steps, reason, len(watched.judged)
+    )
+    group = Group(population.held, judgement, population.is_below)
+    hanging = tuple(
+        Hanging(birth, _role(population, birth), each.growth / steps, each.blocks_growth / steps)
+        for birth, each in sorted(lines.items(), key=lambda pair: -pair[1].growth)
+        if birth not in own
+    )
+    item = group.latest.item
+    nothing = Below(0, 0, ())
+    found = of_group(group, holdings, left, watched)
+    return replace(
+        found,
+        **reached(group, ways, circles([item], [ways])[0], nothing),
+        bytes_per_step=judgement.bytes_per_step,
+        bounds=bounds_of(group, ways),
+        below=hanging,
+        is_population=True,
+    )
+
+
+def _role(population: _Population, birth: int) -> str:
+    return next(
+        (each.survivor.role for each in population.below if each.block.birth == birth), "other"
+    )

@@ -1,0 +1,609 @@
+"""Leak verdicts as a balance: what grew is told to the byte, and what climbs is never no leak."""
+
+import collections
+import functools
+import gc
+import inspect
+import queue
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from tensorlens.leaks.watch import LeakWatch, find_leaks
+from tensorlens.records.leaks import GrowthKind, LeakKind, LeakReport
+from tests.torch.test_leak_programs import check_balance
+
+QUEUES = {}
+HEALTHY = {}
+
+
+def marked(make):
+    """Return the number of the line that is marked."""
+    source, first = inspect.getsourcelines(make)
+    return next(first + at for at, line in enumerate(source) if line.rstrip().endswith("# MADE"))
+
+
+def queue_that_fills(holder, tensors, nbytes):
+    def add(make):
+        QUEUES[make.__name__] = make, holder, tensors, nbytes
+        return make
+
+    return add
+
+
+def healthy(make):
+    HEALTHY[make.__name__] = make
+    return make
+
+
+@queue_that_fills("waiting (closure) -> Queue[", 1, 131072)
+def two_put_and_one_taken():
+    waiting = queue.Queue()
+
+    def step():
+        for _ in range(2):
+            waiting.put(torch.zeros(32768))  # MADE
+        waiting.get()
+
+    return step
+
+
+@queue_that_fills("waiting (closure) -> Queue[", 1, 400)
+def put_by_two_lines():
+    waiting = queue.Queue()
+
+    def step():
+        waiting.put(torch.zeros(100))  # MADE
+        waiting.put(torch.ones(100))
+        waiting.get()
+
+    return step
+
+
+@queue_that_fills("waiting (closure) -> list[", 1, 400)
+def list_with_pop():
+    waiting = []
+
+    def step():
+        waiting.append(torch.zeros(100))
+        waiting.append(torch.zeros(100))  # MADE
+        waiting.pop(0)
+
+    return step
+
+
+@queue_that_fills("(closure) -> dict", 2, 800)
+def dict_that_is_partly_emptied():
+    jobs = {}
+
+    def step(number):
+        for place in range(3):
+            jobs[number, place] = torch.zeros(100)  # MADE
+        del jobs[next(iter(jobs))]
+
+    return step
+
+
+@queue_that_fills("jobs (attribute) -> deque[", 2, 64)
+def deque_of_an_object():
+    class Stream:
+        jobs = None
+
+    stream = Stream()
+    stream.jobs = collections.deque()
+
+    def step():
+        for _ in range(3):
+            stream.jobs.append(torch.zeros(8))  # MADE
+        stream.jobs.popleft()
+
+    return step
+
+
+def line_of_most(report):
+    return max(report.leaks, key=lambda leak: leak.bytes_per_step)
+
+
+@pytest.mark.parametrize("steps", [6, 12])
+@pytest.mark.parametrize("name", QUEUES)
+def test_queue_whose_reader_is_slower_is_a_leak(name, steps):
+    make, holder, tensors, nbytes = QUEUES[name]
+    report = find_leaks(make(), steps=steps)
+    (leak,) = report.leaks
+    assert leak.kind is LeakKind.QUEUE
+    assert (leak.tensors_per_step, leak.bytes_per_step) == (tensors, nbytes)
+    assert holder in leak.path
+    assert marked(make) - 1 <= leak.born.lineno <= marked(make) + 1
+    assert "queue that fills: " in report.verdict
+    assert "are now" in leak.reason
+    check_balance(report)
+    balance = report.balance["cpu"]
+    assert balance.growth == balance.leaks == (steps - 1) * nbytes
+    assert "queue that fills" in str(report)
+    assert LeakReport.from_json(report.to_json()) == report
+
+
+def test_queue_and_leak_of_one_line_are_told_apart():
+    waiting, kept = queue.Queue(), []
+
+    def make():
+        return torch.zeros(64)
+
+    def step():
+        waiting.put(make())
+        waiting.put(make())
+        waiting.get()
+        kept.append(make())
+
+    report = find_leaks(step, steps=12)
+    found = {leak.kind: (leak.bytes_per_step, leak.path) for leak in report.leaks}
+    assert {kind: nbytes for kind, (nbytes, _) in found.items()} == {
+        LeakKind.LEAK: 256.0,
+        LeakKind.QUEUE: 256.0,
+    }
+    assert "kept" in found[LeakKind.LEAK][1] and "Queue" in found[LeakKind.QUEUE][1]
+    check_balance(report)
+
+
+def test_queue_of_losses_names_the_lines_of_their_graphs():
+    net, waiting = nn.Linear(8, 4, bias=False), queue.Queue()
+
+    def step():
+        for _ in range(2):
+            x = torch.ones(16, 8)  # MADE
+            waiting.put(net(x).square().mean())
+        waiting.get()
+
+    report = find_leaks(step, steps=12)
+    (leak,) = report.leaks
+    # the loss, of each line the batch that mm saved and the output that square saved
+    assert leak.bytes_per_step == 4 + 16 * 8 * 4 + 16 * 4 * 4
+    line = marked(test_queue_of_losses_names_the_lines_of_their_graphs)
+    below = {(each.born.lineno, each.bytes_per_step, each.tensors_per_step) for each in leak.below}
+    # what is made by the loss's own line is not apart from the losses
+    assert below == {(line, 512.0, 1.0)}
+    check_balance(report)
+
+
+# what hangs below a small root
+
+
+def test_what_hangs_below_a_kept_loss_is_told_by_line():
+    losses, net = [], nn.Linear(8, 4, bias=False)
+
+    def step():
+        x = torch.ones(16, 8)  # MADE
+        y = net(x)
+        losses.append(y.square().mean())
+
+    (leak,) = find_leaks(step).leaks
+    line = marked(test_what_hangs_below_a_kept_loss_is_told_by_line)
+    assert leak.born.lineno == line + 2
+    rows = [
+        (each.born.lineno, each.bytes_per_step, each.tensors_per_step, each.role, each.source)
+        for each in leak.below
+    ]
+    assert rows == [
+        (line, 512.0, 1.0, "activation", "x = torch.ones(16, 8)  # MADE"),
+        (line + 1, 256.0, 1.0, "activation", "y = net(x)"),
+    ]
+    assert leak.bytes_per_step == 4 + 512 + 256
+
+
+@pytest.mark.parametrize("kind", ["sum", "buffer"])
+def test_what_hangs_below_one_root_is_told_by_line(kind):
+    net = nn.Linear(8, 4, bias=False)
+    net.register_buffer("total", torch.zeros(()))
+    state = {"total": torch.zeros(())}
+
+    def step():
+        x = torch.ones(16, 8)  # MADE
+        loss = net(x).square().mean()
+        if kind == "buffer":
+            net.total = net.total + loss
+        else:
+            state["total"] = state["total"] + loss
+
+    (leak,) = find_leaks(step).leaks
+    line = marked(test_what_hangs_below_one_root_is_told_by_line)
+    assert leak.born.lineno == line + (3 if kind == "buffer" else 5)
+    rows = [(each.born.lineno, each.bytes_per_step, each.role) for each in leak.below]
+    assert rows == [(line, 512.0, "activation"), (line + 1, 256.0, "activation")]
+    assert leak.bytes_per_step == 512 + 256
+    text = str(find_leaks(step))
+    assert "below it   1 tensor, 512 B a step, activation, made at" in text
+
+
+# the collector
+
+
+class Node:
+    pass
+
+
+def hook_that_holds_its_module():
+    def step():
+        net = nn.Linear(16, 16, bias=False)
+        net.register_forward_hook(lambda module, given, output, net=net: None)
+
+    return step, 1024
+
+
+def exception_in_its_own_frame():
+    def step():
+        values = torch.zeros(256)
+        try:
+            raise ValueError(len(values))
+        except ValueError as error:
+            kept = error
+        assert kept
+
+    return step, 1024
+
+
+def recursive_closure():
+    def step():
+        values = torch.zeros(256)
+
+        def down(count):
+            return values if count == 0 else down(count - 1)
+
+        down(2)
+
+    return step, 1024
+
+
+def object_that_holds_itself():
+    def step():
+        node = Node()
+        node.itself, node.values = node, torch.zeros(256)
+
+    return step, 1024
+
+
+CYCLES = [
+    hook_that_holds_its_module,
+    exception_in_its_own_frame,
+    recursive_closure,
+    object_that_holds_itself,
+]
+
+
+@pytest.fixture
+def no_collector():
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+@pytest.mark.parametrize("make", CYCLES)
+def test_cycles_are_a_leak_where_nobody_collects_them(make, no_collector):
+    step, nbytes = make()
+    report = find_leaks(step)
+    (leak,) = report.leaks
+    assert leak.kind is LeakKind.GARBAGE == "garbage, the collector is off"
+    assert leak.bytes_per_step == nbytes
+    assert report.verdict.startswith("garbage, the collector is off: ")
+    assert "gc.collect()" in leak.advice and leak.path
+    assert not gc.isenabled()
+    check_balance(report)
+
+
+@pytest.mark.parametrize("make", CYCLES)
+def test_cycles_wait_where_the_collector_runs(make):
+    step, nbytes = make()
+    report = find_leaks(step)
+    assert report.leaks == ()
+    assert [(each.kind, each.bytes_per_step) for each in report.others] == [("garbage", nbytes)]
+    assert "no leak" not in report.verdict
+    assert report.verdict.endswith("1.00 KiB a step wait for the garbage collector")
+    check_balance(report)
+
+
+FROZEN = """
+import gc, torch, tensorlens
+
+class Node:
+    pass
+
+def step():
+    node = Node()
+    node.itself, node.values = node, torch.zeros(256)
+    del node
+    gc.freeze()
+
+print(tensorlens.find_leaks(step).to_json())
+"""
+
+
+def test_frozen_cycles_are_a_leak():
+    # in a process of its own: these tests' objects are frozen too
+    done = subprocess.run([sys.executable, "-c", FROZEN], capture_output=True, check=True)
+    report = LeakReport.from_json(done.stdout.decode())
+    (leak,) = report.leaks
+    assert (leak.kind, leak.bytes_per_step) == (LeakKind.GARBAGE, 1024.0)
+    assert "gc.freeze()" in leak.reason and "gc.freeze()" in leak.advice
+
+
+def test_a_threshold_of_zero_is_off_too():
+    before = gc.get_threshold()
+    step, _ = object_that_holds_itself()
+    try:
+        gc.set_threshold(0)
+        report = find_leaks(step)
+    finally:
+        gc.set_threshold(*before)
+        gc.collect()
+    assert [leak.kind for leak in report.leaks] == [LeakKind.GARBAGE]
+
+
+def test_collections_of_the_programs_own_count(no_collector):
+    make, _ = object_that_holds_itself()
+
+    def step(number):
+        make()
+        if number % 4 == 3:
+            gc.collect()
+
+    report = find_leaks(step, steps=12)
+    assert report.leaks == ()
+
+
+def test_a_verdict_in_the_middle_collects_nothing_that_the_program_does_not(no_collector):
+    step, nbytes = object_that_holds_itself()
+    with LeakWatch() as watch:
+        for _ in range(10):
+            step()
+            watch.step()
+            if watch.count >= 5:
+                assert [leak.kind for leak in watch.report.leaks] == [LeakKind.GARBAGE]
+    (leak,) = watch.report.leaks
+    assert (leak.kind, leak.bytes_per_step) == (LeakKind.GARBAGE, nbytes)
+
+
+# what is healthy
+
+
+@healthy
+def saw_of_seven_steps():
+    values = []
+
+    def step(number):
+        values.append(torch.zeros(100))
+        if number % 7 == 6:
+            values.clear()
+
+    return step
+
+
+@healthy
+def saw_of_three_tensors_a_step():
+    values = []
+
+    def step(number):
+        values.extend(torch.zeros(100) for _ in range(3))
+        if number % 4 == 1:
+            values.clear()
+
+    return step
+
+
+@healthy
+def lru_cache():
+    @functools.lru_cache(maxsize=4)
+    def mask(number):
+        return torch.zeros(100)
+
+    return lambda number: mask(number)
+
+
+@healthy
+def cache_of_an_ordered_dict():
+    cache = collections.OrderedDict()
+
+    def step(number):
+        cache[number] = torch.zeros(100 + number % 3)
+        if len(cache) > 4:
+            cache.popitem(last=False)
+
+    return step
+
+
+@healthy
+def replay_buffer():
+    replay = collections.deque(maxlen=9)
+
+    def step():
+        for _ in range(2):
+            replay.append(torch.zeros(100))
+
+    return step
+
+
+@healthy
+def replay_buffer_that_is_read():
+    replay = collections.deque(maxlen=1000)
+
+    def step():
+        for _ in range(3):
+            replay.append(torch.zeros(100))
+        replay.popleft()
+
+    return step
+
+
+@healthy
+def queue_with_a_bound():
+    waiting = queue.Queue(maxsize=1000)
+
+    def step():
+        for _ in range(2):
+            waiting.put(torch.zeros(100))
+        waiting.get()
+
+    return step
+
+
+@healthy
+def list_that_becomes_full():
+    values = []
+
+    def step(number):
+        if len(values) < 6:
+            values.append(torch.zeros(50))
+        else:
+            values[number % 6] = torch.zeros(50)
+
+    return step
+
+
+@healthy
+def varying_lengths():
+    lengths, state, net = random.Random(3), {}, nn.Linear(4, 4)
+
+    def step():
+        state["output"] = net(torch.ones(lengths.randrange(1, 50), 4))
+        state["loss"] = state["output"].mean()
+
+    return step
+
+
+@healthy
+def lengths_in_buckets():
+    state = {}
+
+    def step(number):
+        state["batch"] = torch.zeros(10 * (1 + number % 6))
+
+    return step
+
+
+@healthy
+def state_that_is_made_lazily():
+    state = {}
+
+    def step(number):
+        if number in (1, 4, 5):
+            state[number] = torch.zeros(1000)
+
+    return step
+
+
+@healthy
+def long_warm_up():
+    state = {}
+
+    def step(number):
+        if number < 4:
+            state[number] = torch.zeros(1000)
+
+    return step
+
+
+@healthy
+def prefetching():
+    waiting = queue.Queue()
+
+    def step():
+        while waiting.qsize() < 4:
+            waiting.put(torch.zeros(100))
+        waiting.get()
+
+    return step
+
+
+@pytest.mark.parametrize("steps", [6, 12, 30])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_loops_stay_healthy(name, steps):
+    report = find_leaks(HEALTHY[name](), steps=steps)
+    assert report.leaks == (), str(report)
+    assert not report
+    assert {each.kind for each in report.others} <= {GrowthKind.FILLING, GrowthKind.TURNOVER}
+    check_balance(report)
+
+
+def test_what_rises_now_and_then_is_not_called_no_leak():
+    state = {"values": torch.zeros(1000)}
+
+    def step(number):
+        if number % 2:
+            state["values"] = torch.cat([state["values"], torch.zeros(1000)])  # MADE
+
+    report = find_leaks(step, steps=12)
+    assert report.leaks == ()
+    assert report.verdict == "not clear after 11 steps: something grew, but not in each of them"
+    (other,) = report.others
+    assert (other.kind, other.device) == (GrowthKind.UNCLEAR, "cpu")
+    assert f":{marked(test_what_rises_now_and_then_is_not_called_no_leak)} " in other.text
+    # 5 of the 11 steps that are judged
+    assert report.balance["cpu"].unknown == report.balance["cpu"].growth == 5 * 4000
+
+
+# long loops
+
+
+def stored(watch):
+    """Return how many objects a watch stores."""
+    seen, waiting, count = set(), [watch], 0
+    while waiting:
+        item = waiting.pop()
+        own = isinstance(item, list | tuple | dict) or type(item).__module__.startswith(
+            "tensorlens.leaks"
+        )
+        is_ours = own or type(item).__name__ in ("StepFigures", "TorchSteps", "JoinedSteps")
+        if id(item) in seen or not is_ours:
+            continue
+        seen.add(id(item))
+        below = gc.get_referents(item)
+        count += len(below)
+        waiting += [each for each in below if not isinstance(each, type)]
+    return count
+
+
+def test_a_long_watch_stores_no_more_than_a_short_one():
+    counts = []
+    with LeakWatch() as watch:
+        for number in range(1, 1 + 2**14):
+            watch.step()
+            if number in (2**10, 2**14):
+                counts.append(stored(watch))
+        # the host's memory is sampled as the machine has time, 64 times at most
+        assert counts[1] < counts[0] + 1000, counts
+    report = watch.report
+    assert (report.steps, report.stride) == (2**14 - 2, 2**14 // 128)
+    assert len(report.allocated["cpu"]) == 128
+    assert report.verdict.startswith("no leak: ")
+
+
+def test_a_leak_in_a_long_loop_is_told_by_the_step():
+    kept = []
+    with LeakWatch() as watch:
+        for _ in range(1024):
+            kept.append(torch.zeros(2))
+            watch.step()
+    (leak,) = watch.report.leaks
+    assert (leak.tensors_per_step, leak.bytes_per_step, leak.certainty) == (1.0, 8.0, "certain")
+    # 128 stretches of 8 steps, of which the first has the warm-up and the last may be in use
+    assert leak.reason.startswith("each of 126 stretches of 8 steps left the same number behind")
+    assert watch.report.balance["cpu"].leaks == 126 * 8 * 8
+    check = watch.report.balance["cpu"]
+    assert check.steps == 126 * 8
+
+
+def test_more_blocks_than_are_looked_at_are_counted():
+    kept = []
+
+    def step():
+        kept.append([torch.zeros(2) for _ in range(4000)])  # MADE
+
+    report = find_leaks(step)
+    (leak,) = report.leaks
+    assert (leak.tensors_per_step, leak.bytes_per_step) == (4000, 32000)
+    check_balance(report)
