@@ -24,6 +24,8 @@ GRAPH_COLUMNS = {
 
 _FOLD_FROM = 12
 _FOLD_KEEPS = 3
+_LONG = 100
+"""Rows from which on lines that ran and changed nothing are folded too."""
 _LEVEL = ("allocated", "peak", "reserved")
 _NET = ("net", "net_max", "net_first")
 
@@ -51,14 +53,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A long run of lines that never ran."""
+    """A long run of lines that never ran, or in a long table that changed nothing."""
 
     rows: tuple[Row, ...]
 
     @property
     def text(self) -> str:
         """What stands in place of the lines."""
-        return f"{len(self.rows)} lines not run"
+        idle = all(not row.line.hits for row in self.rows)
+        return f"{len(self.rows)} lines {'not run' if idle else 'without a change'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +252,10 @@ def _growth(memory: LineMemory) -> int:
 def _folded(rows: list[Row]) -> tuple[Row | Fold, ...]:
     body: list[Row | Fold] = []
     start = 0
+    is_long = len(rows) > _LONG
     while start < len(rows):
         end = start
-        while end < len(rows) and not rows[end].line.hits and rows[end].line.raised is None:
+        while end < len(rows) and _is_idle(rows[end], is_long):
             end += 1
         run = rows[start:end]
         if len(run) > _FOLD_FROM:
@@ -263,6 +267,16 @@ def _folded(rows: list[Row]) -> tuple[Row | Fold, ...]:
         body += rows[end : end + 1]
         start = end + 1
     return tuple(body)
+
+
+def _is_idle(row: Row, is_long: bool) -> bool:
+    """Tell whether a row can be folded away."""
+    if row.line.raised is not None:
+        return False
+    ran = bool(row.line.hits)
+    marked = any(entry.highest_peak or entry.largest_growth for entry in row.entries)
+    changed = any(_changed(memory) for memory in row.line.memory.values())
+    return not ran or (is_long and bool(row.line.memory) and not (marked or changed))
 
 
 def _level_remarks(unchanged: Mapping[str, Mapping[int, LineMemory]]) -> list[str]:
@@ -299,7 +313,7 @@ def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
     others = (each for each in report.functions if each.execution == "lines")
     if _has_backward(function) or not any(_has_backward(each) for each in others):
         return []
-    return ["Backward: blank, as no recording has these lines as the program's own"]
+    return ["Backward is blank: no recording has anything of these lines"]
 
 
 def _has_backward(function: FunctionLines) -> bool:

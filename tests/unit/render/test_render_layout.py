@@ -1,3 +1,4 @@
+import pytest
 import rendered_reports as reports
 from rendered_reports import KIB, MIB, moved, ran
 
@@ -90,6 +91,21 @@ def test_twelve_lines_not_run_stay_and_thirteen_fold() -> None:
     (long,) = layouts(reports.report(reports.function((first, *unrun(13)))))
     kinds = [row.line.lineno if isinstance(row, Row) else row.text for row in long.body]
     assert kinds == [1, 2, 3, 4, "7 lines not run", 12, 13, 14]
+
+
+@pytest.mark.parametrize(("count", "folded"), [(60, False), (120, True)])
+def test_lines_without_a_change_fold_in_long_tables(count: int, folded: bool) -> None:
+    quiet = {"cpu": moved(MIB, MIB)}
+    lines = [ran(number, f"x{number} = 1", quiet) for number in range(1, count)]
+    lines[20] = Line(21, "# comment")
+    lines[40] = ran(41, "y = make()", {"cpu": moved(MIB, 3 * MIB)})
+    (layout,) = layouts(reports.report(reports.function(tuple(lines))))
+    kinds = [row.line.lineno if isinstance(row, Row) else row.text for row in layout.body]
+    if not folded:
+        assert kinds == list(range(1, count))
+        return
+    first, second = "34 lines without a change", "72 lines without a change"
+    assert kinds == [1, 2, 3, first, 38, 39, 40, 41, 42, 43, 44, second, 117, 118, 119]
 
 
 def test_a_fold_keeps_its_lines() -> None:
