@@ -35,6 +35,8 @@ class Roles:
     :data:`TEMPORARY`, unless its allocation was dropped. A block from before the recording of which
     nothing is known is ``other``.
 
+    What a data parallel wrapper takes has the role of what it holds there, however it is made.
+
     Names of the dead are those of the living: a block like those a census named (same stack,
     context and size, thus the same line, operator and module in another step) takes their role
     if they all have the same, and their name if they all have the same. Any other is called by
@@ -51,6 +53,9 @@ class Roles:
         label = self.label(row)
         if label is not None:
             return label.role
+        purpose = self.study.purpose[self.study.place(row)]
+        if purpose is not None:
+            return purpose.role
         if self._is_temporary(row):
             return TEMPORARY
         alike = self._alike.get(self._likeness(row)) if self._alike else None
@@ -105,6 +110,9 @@ class Roles:
     def _made_by(self, place: Place) -> str:
         study = self.study
         context, module, line = study.context(place), study.module[place], study.charged[place]
+        purpose = study.purpose[place]
+        if purpose is not None:
+            return f"{module}: {purpose.what}" if module else purpose.what
         what = context.outer or context.op or context.node
         if context.node is not None and study.phase[place] == "backward" and not context.grad:
             what = context.node

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tensorlens.recording.lines import Lines
 from tensorlens.recording.phases import Phases
+from tensorlens.recording.purposes import Purpose, purposes
 from tensorlens.records.events import PHASES, Context, EventLog
 from tensorlens.records.tensors import SourceLine
 
@@ -51,6 +52,10 @@ class Study:
         self.born: Table[SourceLine | None] = Table(lambda place: lines.born(place[0]))
         self.charged = Table(lambda place: lines.charged(*place, phase[place]))
         self.custom: Table[SourceLine | None] = Table(lambda place: lines.custom(*place))
+        of_wrappers = purposes(log.stacks)
+        self.purpose: Table[Purpose | None] = Table(
+            lambda place: None if place[0] < 0 else of_wrappers[place[0]]
+        )
         self.model = Table(lambda place: lines.model(*place, phase[place]))
         self.module = Table(lambda place: lines.module(*place, phase[place]))
         self._spans: Table[Key] = Table(self._span)

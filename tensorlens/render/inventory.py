@@ -252,6 +252,8 @@ class _Choice:
             size, count = sum(map(self._size, family.rows)), len(family.rows)
             if view.roles and ROLES[self._table.role[family.rows[0]]] not in view.roles:
                 self._leave("of other roles", count, size)
+            elif not view.verbose and not self._has_memory(family):
+                self._leave("without memory, verbose lists them", count, size)
             elif abs(size) < view.min_size:
                 self._leave("smaller than min_size", count, size)
             else:
@@ -268,6 +270,9 @@ class _Choice:
         self.shown = [family for _, family in sized[:top]]
         for size, family in sized[top:]:
             self._leave("top=None or --top all shows them", len(family.rows), size)
+
+    def _has_memory(self, family: Family) -> bool:
+        return any(self._table.storage_nbytes[row] for row in family.rows)
 
     def _leave(self, why: str, count: int, size: int) -> None:
         total = self._hidden.setdefault(why, [0, 0])

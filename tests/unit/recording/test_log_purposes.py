@@ -1,0 +1,59 @@
+import pytest
+from made_logs import ENGINE, Made, user
+
+from tensorlens.records.events import Context, Frame
+
+FSDP = "/env/site-packages/torch/distributed/fsdp/_fully_shard"
+STEP = user(10, "main")
+ALLOCATE = Frame(f"{FSDP}/_fsdp_collectives.py", 59, "DefaultAllocMixin.allocate", False)
+NODE = Context(op="aten::empty", node="RegisterPostBackwardFunctionBackward")
+
+
+def fsdp(file: str, function: str) -> Frame:
+    return Frame(f"{FSDP}/{file}", 1, function, False)
+
+
+@pytest.mark.parametrize(
+    ("frames", "name", "role"),
+    [
+        ((fsdp("_fsdp_param.py", "alloc_storage"),), "unsharded parameters", "parameter"),
+        (
+            (fsdp("_fsdp_collectives.py", "foreach_all_gather"), ALLOCATE),
+            "all-gather of parameters",
+            "parameter",
+        ),
+        (
+            (fsdp("_fsdp_collectives.py", "foreach_reduce"), ALLOCATE),
+            "reduce-scatter of gradients",
+            "gradient",
+        ),
+    ],
+)
+def test_what_fully_shard_takes_in_backward(frames, name, role) -> None:
+    made = Made()
+    row = made.alloc(64, made.stack(STEP, ENGINE, *frames), NODE)
+    (block,) = made.recording.peak().tensors
+    assert (block.name, block.role) == (name, role)
+    # given back while the same node runs it is no scratch of an operator either
+    made.free(row, made.stack(STEP, ENGINE, *frames), NODE)
+    (block,) = made.recording.blocks([row])
+    assert block.role == role
+
+
+def test_buckets_of_distributed_data_parallel() -> None:
+    ddp = "/env/site-packages/torch/nn/parallel/distributed.py"
+    before = Frame(ddp, 1775, "DistributedDataParallel._pre_forward", False)
+    made = Made()
+    made.alloc(64, made.stack(STEP, "net", before), Context(op="aten::empty"))
+    # what it calls is not the reducer's
+    made.alloc(8, made.stack(STEP, "net", before, user(5)), Context(op="aten::empty"))
+    bucket, other = made.recording.peak().tensors
+    assert (bucket.name, bucket.role) == ("net: gradient bucket", "gradient")
+    assert (other.name, other.role) == ("net: aten::empty", "activation")
+
+
+def test_functions_of_the_users_of_the_same_name_are_the_users() -> None:
+    made = Made()
+    made.alloc(64, made.stack(STEP, Frame("/me/_fsdp_param.py", 3, "alloc_storage")))
+    (block,) = made.recording.peak().tensors
+    assert block.role == "other"
