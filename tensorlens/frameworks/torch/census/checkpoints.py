@@ -7,12 +7,15 @@ out.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+_CHECKPOINTED = ("fn", "function")
+"""What the closure calls the function that is checkpointed: torch 2.13, and before."""
 REENTRANT = "CheckpointFunctionBackward"
 
 
@@ -35,7 +38,8 @@ def frame_of(hook: Any) -> Any:
 
 def region_of(frame: Any) -> Region:
     """Return a new region for a frame."""
-    return Region(_module_of(_free(getattr(frame, "recompute_fn", None)).get("function")))
+    free = _free(getattr(frame, "recompute_fn", None))
+    return Region(_module_of(next(filter(None, map(free.get, _CHECKPOINTED)), None)))
 
 
 def kept_by(frame: Any) -> Iterator[tuple[str, Any]]:
@@ -57,10 +61,19 @@ def reentrant(node: Any) -> tuple[Region, list[tuple[str, Any]]]:
 
 
 def _module_of(function: Any) -> Any:
-    while isinstance(function, functools.partial):
+    """Return the module that a function is, is a method of, or alone refers to; else None."""
+    while type(function) is functools.partial:
         function = function.func
-    function = getattr(function, "__self__", function)
-    return function if issubclass(type(function), torch.nn.Module) else None
+    if type(function) is types.MethodType:
+        function = function.__self__
+    if type(function) is types.FunctionType:
+        held = [each for each in _free(function).values() if _is_module(each)]
+        function = held[0] if len(held) == 1 else None
+    return function if _is_module(function) else None
+
+
+def _is_module(item: Any) -> bool:
+    return issubclass(type(item), torch.nn.Module)
 
 
 def _free(function: Any) -> dict[str, Any]:

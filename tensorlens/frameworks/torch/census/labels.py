@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from tensorlens.frameworks.torch.census.graph import Graph, Saved
@@ -14,6 +15,9 @@ _TRANSPARENT = frozenset(
     for name in ("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand", "ToCopy")
 )
 """What stands between a parameter and its use: a linear layer's transpose, autocast's copy."""
+
+
+_NOBODY: Mapping[Any, tuple[str, ...]] = MappingProxyType({})
 
 
 class Labels:
@@ -61,23 +65,35 @@ class Labels:
 class ModulesOfNodes:
     """Which module a node of the graph was made in, as far as its neighbours tell.
 
-    A node that uses a parameter belongs to the module that has it. Any other was made between the
+    A node that uses a parameter belongs to the module that has it: one that leads to the leaf of
+    the parameter, or that saved it, as it does of a frozen one. Any other was made between the
     one before it and the one after it in the order of the forward pass that they are connected by:
     in the innermost module that has both. Of what comes before the first and after the last of
     them, such as the loss, nothing is known.
     """
 
-    def __init__(self, graph: Graph, owners: dict[int, tuple[str, ...]]) -> None:
-        """``owners`` gives the path of the module that has a parameter, by its address."""
+    def __init__(
+        self,
+        graph: Graph,
+        owners: Mapping[int, tuple[str, ...]],
+        users: Mapping[Any, tuple[str, ...]] = _NOBODY,
+    ) -> None:
+        """Infer the modules of a graph's nodes.
+
+        Args:
+            graph: whose nodes.
+            owners: address of a parameter to the path of the module that has it.
+            users: node that saved a parameter, which may be frozen, to that path.
+        """
         self._paths: dict[Any, tuple[str, ...]] = {}
         leaves = {
             node: owners[id(leaf)] for node, leaf in graph.leaves.items() if id(leaf) in owners
         }
-        if not leaves:
+        if not leaves and not users:
             return
         for part in _connected(graph.nodes):
             order = sorted(part, key=lambda node: node._sequence_nr())
-            own = {node: path for node in order if (path := _own(node, leaves)) is not None}
+            own = {node: path for node in order if (path := _own(node, leaves, users)) is not None}
             self._between(order, own)
 
     def _between(self, order: list[Any], own: dict[Any, tuple[str, ...]]) -> None:
@@ -93,7 +109,7 @@ class ModulesOfNodes:
             if mine is not None:
                 before = self._paths[node] = mine
             elif before is not None and last is not None:
-                self._paths[node] = _common(before, last)
+                self._paths[node] = common_path(before, last)
 
     def of(self, node: Any) -> tuple[str, ...] | None:
         """Return the path's parts, or None where no parameter tells."""
@@ -102,7 +118,7 @@ class ModulesOfNodes:
     def of_all(self, nodes: list[Any]) -> tuple[str, ...] | None:
         """Return the path of the innermost module that has all the nodes, or None."""
         paths = [path for node in nodes if (path := self._paths.get(node)) is not None]
-        return functools.reduce(_common, paths) if paths else None
+        return functools.reduce(common_path, paths) if paths else None
 
 
 def _connected(nodes: list[Any]) -> list[list[Any]]:
@@ -130,9 +146,11 @@ def _connected(nodes: list[Any]) -> list[list[Any]]:
     return list(groups.values())
 
 
-def _own(node: Any, leaves: dict[Any, tuple[str, ...]]) -> tuple[str, ...] | None:
+def _own(
+    node: Any, leaves: Mapping[Any, tuple[str, ...]], users: Mapping[Any, tuple[str, ...]]
+) -> tuple[str, ...] | None:
     """Return the innermost module that has all parameters that the node uses, None without any."""
-    own: tuple[str, ...] | None = None
+    own = users.get(node)
     for below, _ in node.next_functions:
         for _ in range(3):
             if type(below).__name__ not in _TRANSPARENT:
@@ -140,11 +158,12 @@ def _own(node: Any, leaves: dict[Any, tuple[str, ...]]) -> tuple[str, ...] | Non
             below = below.next_functions[0][0]
         if below is not None and below in leaves:
             # a compiled function uses those of many modules
-            own = leaves[below] if own is None else _common(own, leaves[below])
+            own = leaves[below] if own is None else common_path(own, leaves[below])
     return own
 
 
-def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+def common_path(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path of the innermost module that has two modules."""
     length = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

@@ -91,6 +91,15 @@ def content_of(item: Any) -> dict[str, Any] | None:
     return content if issubclass(type(content), dict) else None
 
 
+def model_name(module: Any) -> str:
+    """Return the name of a module's class, of a wrapper's that of the module it stands for."""
+    for name in _WRAPPED:
+        content = content_of(module)
+        registry = content.get("_modules") if content is not None else None
+        module = dict(_items(registry)).get(name, module)
+    return class_name(module)
+
+
 def _items(registry: Any) -> list[tuple[Any, Any]]:
     """Return a registry's entries: a dict's, read as a dict, or those of a scripted module."""
     if issubclass(type(registry), dict):

@@ -7,7 +7,7 @@ holds it; what autograd saved it for; the operator or the line that made it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from tensorlens.frameworks.heap import anchors, hold
 from tensorlens.frameworks.heap.walk import assign, places_of_none
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import Saved
-from tensorlens.frameworks.torch.census.labels import Labels, ModulesOfNodes
+from tensorlens.frameworks.torch.census.labels import Labels, ModulesOfNodes, common_path
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import ROLES
@@ -140,7 +140,8 @@ class NamedRows:
         found = self._found
         if not found.saved and not found.nonleaf:
             return
-        modules = ModulesOfNodes(found.graph, self._owners.module_paths())
+        paths = self._owners.module_paths()
+        modules = ModulesOfNodes(found.graph, paths, self._users(paths))
         label = Labels(modules, self._owners.home, self._owners.path_of)
         for first, pairs in found.saved.items():
             # what a node computed belongs to it more than to the nodes that use it
@@ -160,6 +161,20 @@ class NamedRows:
                 self.of_graph.add(row)
             if self.role[row] == _ACTIVATION:
                 self._set_module(row, label.module(node))
+
+    def _users(self, paths: Mapping[int, tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
+        """Return node that saved a parameter to the path of the module that has it."""
+        found, addresses = self._found, self._owners.naming.given.addresses
+        owners: dict[int, tuple[str, ...]] = {}
+        for address, row in zip(addresses, found.named, strict=True):
+            if row >= 0 and address in paths and found.scan.first[row] in found.saved:
+                owners.setdefault(found.scan.first[row], paths[address])
+        users: dict[Any, tuple[str, ...]] = {}
+        for first, path in owners.items():
+            for saved, _ in found.saved[first]:
+                if saved.region is None:
+                    users[saved.node] = common_path(users.get(saved.node, path), path)
+        return users
 
     def _forget_loose(self) -> None:
         """Take back the names of what no variable leads to, where another row says more."""

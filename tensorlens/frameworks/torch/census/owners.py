@@ -12,7 +12,7 @@ from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.first_seen import first_seen
 from tensorlens.frameworks.heap.walk import roots_among
 from tensorlens.frameworks.torch.census.keras import KerasOwners, is_in_use
-from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name
+from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name, model_name
 from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
 from tensorlens.records.names import Names
@@ -60,9 +60,9 @@ class Owners:
         used: dict[str, int] = {}
         nodes = []
         for root in roots:
-            text = root.name if root.name is not None else "" if alone else class_name(root.item)
+            text = root.name if root.name is not None else "" if alone else model_name(root.item)
             if not text:
-                self.home = class_name(root.item)
+                self.home = model_name(root.item)
             count = used[text] = used.get(text, 0) + 1
             nodes.append(self.naming.names.text(text + f"#{count}" * (count > 1)))
         first = len(self.naming.again)
@@ -86,7 +86,7 @@ class Owners:
             modules = self.keras.without_ours(modules)
         unknown = [item for item in modules if id(item) not in known] if known else list(modules)
         roots = first_seen.ordered(roots_among(unknown, KINDS))
-        nodes = [names.open_text(class_name(module)) for module in roots]
+        nodes = [names.open_text(model_name(module)) for module in roots]
         self.modules.add(roots, nodes, again=False)
         self.nameless.extend(zip(roots, nodes, strict=True))
         for root in self._optimizers:

@@ -1,0 +1,86 @@
+"""Names of what autograd keeps in layers that are frozen or checkpointed."""
+
+import functools
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import tensorlens
+
+SIZE, ROWS = 8, 4
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(SIZE, SIZE)
+        self.down = torch.nn.Linear(SIZE, SIZE)
+
+    def forward(self, x):
+        return self.down(torch.sigmoid(self.up(x)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self, call=None) -> None:
+        super().__init__()
+        self.inp = torch.nn.Linear(SIZE, SIZE)
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(3))
+        self.layers.requires_grad_(False)
+        self.call = call
+
+    def forward(self, x):
+        x = self.inp(x)
+        for layer in self.layers:
+            x = self.call(layer, x) if self.call else layer(x)
+        return x
+
+
+def names(net: Net) -> set[str]:
+    y = net(torch.randn(ROWS, SIZE))
+    found = {
+        each.name
+        for each in tensorlens.MemReporter(net).snapshot().tensors
+        if each.role == "activation" and each.storage_nbytes == ROWS * SIZE * 4
+    }
+    del y
+    return found
+
+
+def test_activations_of_frozen_layers_have_their_module() -> None:
+    found = names(Net())
+    for layer in range(3):
+        assert f"layers.{layer}: SigmoidBackward0.result" in found
+
+
+def plain(layer, x):
+    return checkpoint(layer, x, use_reentrant=False)
+
+
+def method(layer, x):
+    return checkpoint(functools.partial(layer.__call__), x, use_reentrant=False)
+
+
+def closure(layer, x):
+    def custom_forward(*inputs):
+        return layer(*inputs)
+
+    return checkpoint(custom_forward, x, use_reentrant=False)
+
+
+def reentrant(layer, x):
+    return checkpoint(layer, x, use_reentrant=True)
+
+
+@pytest.mark.parametrize("call", [plain, method, closure, reentrant])
+def test_inputs_of_checkpointed_layers_have_the_layer(call) -> None:
+    found = names(Net(call))
+    assert {f"layers.{layer}: checkpoint input[0]" for layer in range(3)} <= found
+
+
+def test_a_function_that_refers_to_several_modules_is_none_of_them() -> None:
+    def both(pair, x):
+        first, second = pair, torch.nn.Identity()
+        return checkpoint(lambda x: second(first(x)), x, use_reentrant=False)
+
+    assert not any(name.startswith("layers.0: checkpoint") for name in names(Net(both)))
