@@ -10,6 +10,7 @@ from tensorlens.render.source import shortened, width
 
 _PART_OF_NAME = re.compile(r"(?:: |[. ])?[^.\[: ]*:*[^.\[: ]*(?:\.\d+(?=[.:]|$)|\[[^\]]*\])*")
 _PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
+_PLACE = re.compile(r"[/\\]|:\d+(?: in |$)")
 _ROUNDS = 4
 
 
@@ -117,5 +118,5 @@ class _Names:
 
 
 def _parts(text: str) -> list[str]:
-    pattern = _PART_OF_PATH if "/" in text or "\\" in text else _PART_OF_NAME
+    pattern = _PART_OF_PATH if _PLACE.search(text) else _PART_OF_NAME
     return [part for part in pattern.findall(text) if part]

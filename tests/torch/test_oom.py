@@ -143,7 +143,7 @@ def test_names_do_not_say_that_the_error_on_its_way_keeps_them():
 
     error = caught(region)
     text = "\n".join(note(error))
-    assert "net.0.weight" in text and "Adam.net.0.weight.exp_avg" in text
+    assert "net[0,2].weight" in text and "Adam.net[0,2].weight.exp_avg" in text
     assert REMARK not in text
     # which the census does say, with the words that are looked for
     assert REMARK in "\n".join(tensorlens.MemReporter().snapshot().tensors.names.texts)

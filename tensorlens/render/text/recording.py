@@ -35,7 +35,7 @@ _NAME_ROOM = 60
 _NAME_LEAST = 16
 _PLACE_ROOM = 34
 _PLACE_LEAST = 18
-_MODEL_ROOM = 50
+_MODEL_ROOM = 56
 """Columns of the lines of a model, which are told with the function."""
 _SOURCE_LEAST = 12
 _IN_IT = "():"

@@ -39,6 +39,15 @@ def test_what_most_share_goes_first() -> None:
     ]
 
 
+def test_a_place_keeps_its_line() -> None:
+    places = [f"modeling_bert.py:{line}" for line in (192, 193)] + ["activations.py:9"]
+    assert told_apart(places, [18] * 3, "…") == [
+        "modeli…bert.py:192",
+        "modeli…bert.py:193",
+        "activations.py:9",
+    ]
+
+
 def test_what_fits_stays_and_equal_texts_stay_equal() -> None:
     assert told_apart(["a.b", "a.b", "c"], [3, 3, 1], "…") == ["a.b", "a.b", "c"]
     first, second = told_apart([LORA[0]] * 2, [60, 44], "…")
