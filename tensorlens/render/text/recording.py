@@ -33,6 +33,7 @@ _INDENT = 2
 _UNDER = 6
 _NAME_ROOM = 60
 _NAME_LEAST = 16
+_NAME_WANTED = 36
 _PLACE_ROOM = 34
 _PLACE_LEAST = 18
 _MODEL_ROOM = 56
@@ -124,11 +125,15 @@ def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
     cells = [["Role", "Size", "Age"]]
     cells += [[page.shown(row.first.role), size(row.nbytes), _age(row.first)] for row in rows]
     places = [page.shown(row.place) for row in rows]
-    fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
-    free = page.width - _INDENT - fixed
-    longest = max(map(width, map(add, names, counts)))
-    place_room = min(_PLACE_ROOM, max(map(width, places)), free - GAP - min(longest, _NAME_ROOM))
-    place_room = max(place_room, min(_PLACE_LEAST, max(map(width, places))))
+    longest, place_most = max(map(width, map(add, names, counts))), max(map(width, places))
+    free = page.width - _INDENT - _width_of(cells)
+    left_out = free - GAP - min(_PLACE_LEAST, place_most) < min(longest, _NAME_WANTED)
+    if left_out:
+        # a name says more than an age
+        cells = [each[:-1] for each in cells]
+        free = page.width - _INDENT - _width_of(cells)
+    place_room = min(_PLACE_ROOM, place_most, free - GAP - min(longest, _NAME_ROOM))
+    place_room = max(place_room, min(_PLACE_LEAST, place_most))
     has_lines = any(row.first.charged for row in rows)
     room = max(free - has_lines * (max(place_room, len("Line")) + GAP), _NAME_LEAST)
     function = _common_function(names) if longest > room else None
@@ -137,19 +142,25 @@ def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
     texts = [name + count for name, count in zip(fitted, counts, strict=True)]
     short = told_apart(places, [place_room] * len(places), page.glyphs.ellipsis)
     columns = [["Name", *texts], *map(list, zip(*cells, strict=True))]
-    right = [False, False, True, True]
+    right = [False, False, *[True] * (len(cells[0]) - 1)]
     if has_lines:
         columns.append(["Line", *short])
         right.append(False)
     lines = ruled(aligned(list(zip(*columns, strict=True)), right, _INDENT), page, _INDENT)
     above = [] if function is None else page.wrapped(f"  {_IN_IT} stands for {function}:", "")
+    said = f"  Left out to fit {page.width} characters: Age. "
+    below = page.wrapped(said, "A wider terminal, .html and .csv show more.") if left_out else []
     if not page.view.verbose:
-        return above + lines
+        return above + lines + below
     found = above + lines[:2]
     for row, line, name, text in zip(rows, lines[2:], names, texts, strict=True):
         cut = [] if text.startswith(name) else [name]
         found += [line, *_everything(row.first, cut, page)]
-    return found
+    return found + below
+
+
+def _width_of(cells: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
 
 
 def _times(count: int) -> str:
