@@ -106,8 +106,8 @@ def test_a_narrow_page_leaves_out_the_age_before_a_name() -> None:
     made = Made()
     path = "model.bert.encoder.layer.3.attention.output"
     made.alloc(64, made.stack(STEP, path, FUNCTIONAL), Context(op="aten::native_layer_norm"))
-    text = TextRenderer(width=80, encoding="utf-8").render(made.recording)
-    assert "Left out to fit 80 characters: Age." in text
+    text = TextRenderer(width=70, encoding="utf-8").render(made.recording)
+    assert "Left out to fit 70 characters: Age." in text
     assert "aten::native_layer_norm" in text
     assert (
         "Age" in TextRenderer(width=120, encoding="utf-8").render(made.recording).split("Line")[0]
