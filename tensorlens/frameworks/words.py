@@ -22,6 +22,8 @@ class Words:
     """What frees gradients."""
     activations: str
     """What needs less for backward."""
+    model: str | None = None
+    """What to do where the runtime keeps what models were compiled to."""
 
 
 TORCH = Words(
@@ -50,5 +52,10 @@ TENSORFLOW = Words(
     activations=(
         "a smaller batch, keras.remat() or tf.recompute_grad(), the mixed_float16 or "
         "mixed_bfloat16 policy; no GradientTape where no gradients follow"
+    ),
+    model=(
+        "make the model once, before the loop, and set its weights anew: the functions that were "
+        "compiled for it keep its variables, also after clear_session() and gc.collect(); or make "
+        "each model in a process of its own"
     ),
 )

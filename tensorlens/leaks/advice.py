@@ -17,6 +17,8 @@ _ITERATORS = ("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter")
 _TRACES = "FunctionCache._primary"
 _SMALL_VIEW = 0.5
 """The part of its storage below which a view is small."""
+_ATTACHED = re.compile(r"(Tensor|Parameter)\._\w+ \(attribute\)$")
+"""A tensor that is an attribute of another: Keras keeps the logits of what a sigmoid gave so."""
 _VARIABLE = re.compile(r"(?:.*\(\): )?(?P<name>[^\W\d][\w.]*)(?: \([^()]*\))?")
 
 
@@ -238,6 +240,9 @@ def _graph(way: _Way, example: Example) -> str | None:
     if inside is None and not example.below:
         return _number(way, example)
     above = way.references[:inside]
+    # what a library has attached to a tensor goes with it
+    while len(above) > 1 and _ATTACHED.match(above[-1].text):
+        above = above[:-1]
     if not above:
         return None
     if above[-1].text == "grad":

@@ -46,6 +46,10 @@ _MANY = 12
 """Steps after which a container that none of them emptied is taken to be never emptied."""
 _COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
 _FREEZE = "call gc.freeze() once, before the loop: what is frozen is never collected"
+_MOST_GARBAGE = 3
+"""Groups of garbage on a device that are told one by one."""
+_OF_A_MODEL = ("parameter", "optimizer")
+_RUNTIME = "TensorFlow's runtime (no reference in Python)"
 _HARMLESS = {
     GrowthKind.FILLING: "go into containers with an end",
     GrowthKind.GARBAGE: "wait for the garbage collector",
@@ -81,15 +85,88 @@ def verdict(watched: Watched) -> LeakReport:
             others.append((each, _unclear(each, watched)))
         else:
             leaks.append((each, _leak(each, watched)))
+    leaks = _of_models(leaks)
     leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
     listed = [leak for _, leak in leaks]
-    grown = [other for _, other in others]
+    grown = _folded([other for _, other in others])
     grown += _drifting(watched, seen.residue, grown)
     grown += _reserved(watched)
     grown += _host(watched, listed)
     text = _sentence(watched, listed, grown)
     sums = balance(watched, leaks, others)
     return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
+
+
+def _folded(others: Sequence[Growth]) -> list[Growth]:
+    """Return others with much garbage of one device told as one: an object with many tensors."""
+    found = [each for each in others if each.kind != GrowthKind.GARBAGE]
+    devices = dict.fromkeys(each.device for each in others if each.kind == GrowthKind.GARBAGE)
+    for device in devices:
+        mine = [e for e in others if e.kind == GrowthKind.GARBAGE and e.device == device]
+        mine.sort(key=lambda each: -each.bytes_per_step)
+        if len(mine) > _MOST_GARBAGE:
+            nbytes = sum(each.bytes_per_step for each in mine)
+            text = f"{format_bytes(round(nbytes))} a step in {len(mine)} groups; of the largest: "
+            mine = [replace(mine[0], text=text + mine[0].text, bytes_per_step=nbytes)]
+        found += mine
+    return found
+
+
+def _is_of_runtime(found: Found, leak: Leak) -> bool:
+    """Tell whether a framework's runtime holds something, which Python sees nothing of."""
+    return found.words.unseen is not None and not _is_held(found) and found.cycle is None
+
+
+def _of_models(leaks: Sequence[tuple[Found, Leak]]) -> list[tuple[Found, Leak]]:
+    """Return leaks with what a runtime holds told as one: models that are made in each step."""
+    joined = [pair for pair in leaks if not _is_of_runtime(*pair)]
+    devices: dict[str, list[tuple[Found, Leak]]] = {}
+    for found, leak in leaks:
+        if _is_of_runtime(found, leak):
+            devices.setdefault(found.device, []).append((found, leak))
+    for several in devices.values():
+        is_model = any(leak.role in _OF_A_MODEL for _, leak in several)
+        if len(several) == 1 and not is_model:
+            joined += several
+            continue
+        several.sort(key=lambda pair: -pair[1].bytes_per_step)
+        found, first = several[0]
+        leak = replace(
+            first,
+            tensors_per_step=sum(leak.tensors_per_step for _, leak in several),
+            bytes_per_step=sum(leak.bytes_per_step for _, leak in several),
+            path=_RUNTIME,
+            paths=(),
+            advice=found.words.model if is_model else first.advice,
+            below=_rows([leak for _, leak in several]),
+        )
+        joined.append((found, leak))
+    return joined
+
+
+def _rows(leaks: Sequence[Leak]) -> tuple[BelowLine, ...]:
+    """Return what leaks that are told as one consist of beside the first, by line and role."""
+    own = [
+        BelowLine(
+            leak.born,
+            leak.bytes_per_step - sum(each.bytes_per_step for each in leak.below),
+            leak.tensors_per_step,
+            leak.role,
+            leak.source,
+        )
+        for leak in leaks[1:]
+    ]
+    sums: dict[tuple[SourceLine | None, str], BelowLine] = {}
+    for each in (*own, *(below for leak in leaks for below in leak.below)):
+        known = sums.get((each.born, each.role))
+        if known is not None:
+            each = replace(
+                each,
+                bytes_per_step=known.bytes_per_step + each.bytes_per_step,
+                tensors_per_step=known.tensors_per_step + each.tensors_per_step,
+            )
+        sums[each.born, each.role] = each
+    return tuple(sorted(sums.values(), key=lambda each: -each.bytes_per_step))
 
 
 def _left_out(seen: Look) -> tuple[str, ...]:
@@ -103,7 +180,7 @@ def _left_out(seen: Look) -> tuple[str, ...]:
 
 def _alive_after_collection(watched: Watched, found: Sequence[Found]) -> frozenset[int]:
     """Return the addresses that are still in use when the collector has run, where it matters."""
-    if all(each.paths for each in found) or watched.uncollected:
+    if all(map(_is_held, found)) or watched.uncollected:
         # where the program collects nothing, nor does this: a cycle tells by itself
         return frozenset(block.address for each in found for block in each.blocks)
     gc.collect()
@@ -111,9 +188,14 @@ def _alive_after_collection(watched: Watched, found: Sequence[Found]) -> frozens
     return frozenset(() if left is None else left.address)
 
 
+def _is_held(found: Found) -> bool:
+    """Tell whether a way from a root of Python's holds it, known from its beginning on."""
+    return any(not way.is_cut for way in found.paths)
+
+
 def _as_collected(found: Found, alive: frozenset[int], watched: Watched) -> Found:
     """Judge what nobody holds again, by what of it the collector has left."""
-    if found.paths:
+    if _is_held(found):
         return found
     if watched.uncollected:
         is_garbage = found.cycle is not None and not found.is_graphs_cycle
@@ -121,6 +203,9 @@ def _as_collected(found: Found, alive: frozenset[int], watched: Watched) -> Foun
     left = [block for block in found.blocks if block.address in alive]
     judgement = judge(left_by_step(left), watched.span)
     is_one = found.is_replaced or found.is_population
+    if len(left) == len(found.blocks) and not found.is_graphs_cycle:
+        # no cycle holds it: the collector has been there
+        return replace(found, cycle=None)
     if len(left) == len(found.blocks) or (left and is_one):
         return found
     if judgement.certainty == NONE:

@@ -224,3 +224,12 @@ def test_a_tensor_that_a_larger_one_replaces():
 
 def test_one_of_many_that_a_larger_one_replaces():
     assert advice([way(TRAINER, HISTORY, item(9))], example(), Facts(5, is_replaced=True)) is None
+
+
+def test_what_a_library_attached_to_a_tensor_goes_with_it():
+    # Keras keeps the logits of what a sigmoid gave at the output itself
+    logits = Reference("attribute", "Tensor._keras_logits (attribute)", "Tensor")
+    found = advice([way(TRAINER, HISTORY, item(9), logits)], example((32, 1), "AddmmBackward0", 9))
+    assert found.startswith("keep tensor.detach(), or compute it under torch.no_grad(): with")
+    found = advice([way(TRAINER, HISTORY, item(9), LOSS, logits, *GRAPH)], example())
+    assert found.startswith("keep loss.detach(), or loss.item() of a number: with its grad_fn")
