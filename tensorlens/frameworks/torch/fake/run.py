@@ -107,7 +107,10 @@ def _run(
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)
         enter(noting_nodes(stacks))
-        tracker = enter(Tracker(trace, stacks, hidden))
+        # threads of autograd give up their references some time after the caller goes on
+        enter(torch.autograd.set_multithreading_enabled(False))
+        on_device = job.device != "cpu"
+        tracker = enter(Tracker(trace, stacks, hidden, backward_elsewhere=on_device))
         for setting in settings:
             enter(setting())
         names = enter(contextlib.closing(BlockNames(tracker)))

@@ -22,6 +22,8 @@ from tensorlens.records.traces import Trace
 
 _sequence = torch._C._autograd._get_sequence_nr
 _node_running = torch._C._current_autograd_node
+_AUTOGRAD = -1
+"""Stands for autograd's own threads among the idents of threads."""
 _PLAIN = (FakeTensor, torch.Tensor, torch.nn.Parameter)
 
 
@@ -63,10 +65,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     Args:
         stacks: of the program.
         hidden: what operators take besides their results; None: nothing.
+        backward_elsewhere: whether autograd would run the backward pass on threads of its own.
     """
 
-    def __init__(self, trace: Trace, stacks: ProgramStacks, hidden: HiddenOf | None = None) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        stacks: ProgramStacks,
+        hidden: HiddenOf | None = None,
+        *,
+        backward_elsewhere: bool = False,
+    ) -> None:
         super().__init__()
+        self._backward_elsewhere = backward_elsewhere
         self.trace = trace
         self._log = trace.log
         self._stacks = stacks
@@ -284,7 +295,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         return stack, self._log.context_number(named)
 
     def _thread(self) -> int:
+        """Return the number of the thread that this would run on where the device is real.
+
+        There autograd runs the backward pass on a thread of its own for each device.
+        """
         ident = threading.get_ident()
+        if self._backward_elsewhere and _node_running() is not None:
+            ident = _AUTOGRAD
         return self._threads.setdefault(ident, len(self._threads))
 
 

@@ -31,8 +31,7 @@ def install() -> None:
 _kernels = threading.local()
 """For each mode whether this thread is in one of its kernels.
 
-A backward pass has a thread for every device, besides the one that waits for it, and all of them
-share the mode, in which torch keeps a single answer.
+All threads of a program share the mode, in which torch keeps a single answer.
 """
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from tensorlens.frameworks.torch.fake.surroundings.patches import patched
@@ -26,7 +27,9 @@ def in_threads() -> Iterator[None]:
         for mode in modes:
             _push_mode(mode)
         try:
-            run(thread)
+            # it goes by thread
+            with torch.autograd.set_multithreading_enabled(False):
+                run(thread)
         finally:
             for _ in modes:
                 _pop_mode()
