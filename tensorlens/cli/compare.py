@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from typing import Any
 from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.steps import add_step_options, arguments_of
-from tensorlens.comparing.guessing import framework_of
+from tensorlens.comparing.guessing import framework_of, parameters_of
 from tensorlens.comparing.options import parsed
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.estimating.programs import program
@@ -37,6 +38,7 @@ _USUAL = {
     },
 }
 """What is compared where no option is named."""
+_BASELINE = "baseline"
 
 _EPILOG = """\
 examples:
@@ -48,8 +50,9 @@ examples:
 
 PROGRAM is a function that builds model, optimizer and data and returns step(),
 which may return its loss. --option has a name and settings with commas between
-them; what is no setting is an argument of the function. The first option is the
-baseline unless one is called so; without any, the usual ones are compared.
+them; what is no setting is an argument of the function. The program as it is is
+the baseline, unless an option is called so or --baseline names one; without any
+option the usual ones are compared.
 
 settings of torch:
 {torch}
@@ -137,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         args.program,
         options,
         how="estimated" if args.estimated else "measured",
-        baseline=args.baseline,
+        baseline=args.baseline or _unmodified(options),
         device=args.device,
         card=args.card,
         capacity=args.capacity,
@@ -152,15 +155,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace, framework: str) -> Mapping[str, Mapping[str, Any]]:
-    known = catalogue(framework)
+    known, parameters = catalogue(framework), None
+    with contextlib.suppress(UsageError):  # a program that is none is refused where it is asked for
+        parameters = parameters_of(program(args.program))
     if not args.option:
         return {name: parsed(_split(text), known) for name, text in _USUAL[framework].items()}
     found: dict[str, Mapping[str, Any]] = {}
     for name, *words in args.option:
         if name in found:
             raise UsageError(f"--option {shlex.quote(name)}: there are two of that name")
-        found[name] = parsed([each for word in words for each in _split(word)], known)
+        found[name] = parsed([each for word in words for each in _split(word)], known, parameters)
+    if args.baseline is None and _BASELINE not in found and all(found.values()):
+        return {_BASELINE: {}, **found}
     return found
+
+
+def _unmodified(options: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the option that changes nothing, where none is called the baseline."""
+    if _BASELINE in options:
+        return None
+    return next((name for name, settings in options.items() if not settings), None)
 
 
 def _split(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -44,6 +44,21 @@ def framework_of(make_step: Any, program: Program) -> str:
     return name
 
 
+def parameters_of(program: Program) -> Sequence[str] | None:
+    """Return the names that a program's function takes, read from its source.
+
+    None where the function is not defined there, or takes any name.
+    """
+    tree = _tree(program)
+    for node in () if tree is None else tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == program.function:
+            given = node.args
+            if given.kwarg is not None or node.decorator_list:
+                return None
+            return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return None
+
+
 def _of_function(function: Any) -> Iterator[str]:
     function = getattr(function, "func", function)
     code = getattr(function, "__code__", None)
@@ -77,20 +92,22 @@ def _module_of(item: Any) -> str:
 
 
 def _of_source(program: Program) -> Iterator[str]:
-    path = _file_of(program)
-    if path is None:
-        return
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, ValueError, SyntaxError):
-        # whoever runs it will say so
-        return
-    for node in ast.walk(tree):
+    tree = _tree(program)
+    for node in () if tree is None else ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _framework(alias.name)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from _framework(node.module)
+
+
+def _tree(program: Program) -> ast.Module | None:
+    path = _file_of(program)
+    try:
+        return None if path is None else ast.parse(path.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        # whoever runs it will say so
+        return None
 
 
 def _file_of(program: Program) -> Path | None:

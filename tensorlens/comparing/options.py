@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,18 +57,35 @@ def checked(
     return tuple(_option(name, each, known, arguments, with_data) for name, each in given.items())
 
 
-def parsed(texts_given: Sequence[str], known: Catalogue) -> dict[str, Any]:
+def parsed(
+    texts_given: Sequence[str], known: Catalogue, parameters: Sequence[str] | None = None
+) -> dict[str, Any]:
     """Return the settings that ``optimizer=adam``, ``fused=True`` and so on stand for.
 
+    Args:
+        texts_given: what was typed.
+        known: the settings; what is none of them is an argument of ``make_step``.
+        parameters: the names that ``make_step`` takes; None where they are not known.
+
     Raises:
-        UsageError: one is not ``NAME=VALUE``.
+        UsageError: one is not ``NAME=VALUE``, or neither a setting nor an argument.
     """
     found: dict[str, Any] = {}
     for each in texts_given:
         name, value = pair(each, "optimizer=adam")
+        if name not in known and name not in (parameters or ()):
+            near = nearest(name, [*known, *(parameters or ())])
+            if near or parameters is not None:
+                raise UsageError(f"{each}: {name!r} is no setting and no argument{near}")
         target = found if name in known else found.setdefault(_ARGUMENTS, {})
         target[name] = value
     return found
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return a question for the name that was likely meant; empty where none is near."""
+    found = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def pair(text: str, example: str) -> tuple[str, Any]:
@@ -116,7 +134,8 @@ def _option(
     for key in given:
         if key not in known and key not in (_FUNCTION, _ARGUMENTS):
             names = ", ".join([*known, _FUNCTION, _ARGUMENTS])
-            raise UsageError(f"option {name!r}: there is no setting {key!r}; there are {names}")
+            near = nearest(str(key), [*known, _FUNCTION, _ARGUMENTS]) or f"; there are {names}"
+            raise UsageError(f"option {name!r}: there is no setting {key!r}{near}")
     for key, value in settings.items():
         if not known[key].check(value):
             raise UsageError(f"option {name!r}: {key}={value!r}: it takes {known[key].takes}")

@@ -114,7 +114,43 @@ def test_what_is_asked_of_an_estimate(asked: Asked) -> None:
 def test_a_value_with_commas_and_colons_is_one(asked: Asked) -> None:
     conf = "expandable_segments:True,max_split_size_mb:128"
     run("train:make_step", "--framework", "torch", "--option", "a", f"alloc_conf={conf},fused=True")
-    assert asked.given[1] == {"a": {"alloc_conf": conf, "fused": True}}
+    assert asked.given[1] == {"baseline": {}, "a": {"alloc_conf": conf, "fused": True}}
+
+
+@pytest.mark.parametrize(
+    ("options", "baseline"),
+    [
+        (["adam optimizer=adam", "sgd optimizer=sgd"], "baseline"),
+        (["adam optimizer=adam", "plain"], "plain"),
+        (["plain", "baseline optimizer=sgd"], None),
+    ],
+)
+def test_unmodified_program_is_the_baseline(
+    asked: Asked, options: list[str], baseline: str | None
+) -> None:
+    words = [word for each in options for word in ("--option", *each.split())]
+    run("train:make_step", "--framework", "torch", *words)
+    _, found, given = asked.given
+    assert given.get("baseline") == (None if baseline == "baseline" else baseline)
+    assert next(iter(found)) == ("baseline" if baseline == "baseline" else options[0].split()[0])
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("optimiser=adam", "'optimiser' is no setting and no argument; did you mean 'optimizer'?"),
+        ("deepth=3", "'deepth' is no setting and no argument; did you mean 'depth'?"),
+        ("speed=3", "'speed' is no setting and no argument"),
+    ],
+)
+def test_misspelt_setting_is_refused_with_the_nearest(
+    asked: Asked, tmp_path: Path, setting: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\ndef make_step(batch=1, *, depth=2): ...\n")
+    assert run("train.py:make_step", "--option", "a", setting) == 2
+    assert said in capsys.readouterr().err
+    assert asked.calls == []
+    assert run("train.py:make_step", "--option", "a", "depth=3") == 0
 
 
 @pytest.mark.parametrize("columns", [80, 120])

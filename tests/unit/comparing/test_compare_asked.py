@@ -33,7 +33,7 @@ def make_step():
         ({"a": 5}, "option 'a' is a int"),
         ({"": {}}, "the name of an option"),
         ({3: {}}, "the name of an option"),
-        ({"a": {"optimiser": "adam"}}, "no setting 'optimiser'"),
+        ({"a": {"optimiser": "adam"}}, "no setting 'optimiser'; did you mean 'optimizer'?"),
         ({"a": {"optimizer": "adamm"}}, "one of sgd, adam"),
         ({"a": {"accumulate": 1}}, "2 or more"),
         ({"a": {"set_to_none": 1}}, "True or False"),
