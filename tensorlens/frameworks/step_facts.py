@@ -104,6 +104,10 @@ class StepFacts:
     """Whether it is a whole program, which built-in options cannot be put around."""
     recomputes: bool = False
     """Whether the program computes something again in backward already."""
+    has_cache: bool = False
+    """Whether blocks fill a cache as they run: ``use_cache`` of transformers' models."""
+    has_own_checkpoints: bool = False
+    """Whether the models have ``gradient_checkpointing_enable()``."""
     is_compiled: bool = False
     """Whether there is a compiled Keras model, whose train step an estimate traces."""
     is_graph: bool = False

@@ -19,7 +19,7 @@ from tensorlens.frameworks.torch.fake.jobs import Failure
 from tensorlens.recording.devices import dropped_peak
 from tensorlens.records.comparisons import Comparison, Outcome, texts
 from tensorlens.records.recordings import Recording
-from tensorlens.records.suggestions import Suggestion, Suggestions
+from tensorlens.records.suggestions import SIMULATED, Suggestion, Suggestions
 from tensorlens.suggesting.candidates import Candidate, Finder
 from tensorlens.suggesting.checkpoints import checkpointed
 from tensorlens.suggesting.gradients import set_to_none, zero_before_forward
@@ -33,7 +33,7 @@ from tensorlens.suggesting.recomputing import recomputed
 from tensorlens.suggesting.scene import TENSORFLOW, TORCH, Scene
 from tensorlens.suggesting.simulating import Simulation
 from tensorlens.suggesting.slots import without_slots
-from tensorlens.suggesting.verifying import verified
+from tensorlens.suggesting.verifying import verified, without_failures
 from tensorlens.suggesting.watching import Watcher, watched
 from tensorlens.units import format_bytes
 
@@ -44,6 +44,8 @@ _ON_HOST = (
 WORTH = 0.01
 """A change is told when it saves at least this part of the peak, or, where its bytes are beside
 the peak, of what the host holds at most."""
+_ALIKE = 0.02
+"""Savings that differ by less than this part of them are the same: what was replayed counts."""
 _GRAPH_REPEATS = 3
 _GRAPH_STEPS, _SHORT_STEPS, _SHORT, _PATIENCE = 10, 30, 0.2, 60.0
 """Of a graph, how many steps are measured, and of steps below so many seconds, after as many that
@@ -158,11 +160,16 @@ def _tried(
         asked["arguments"] or {},
         asked["warmup"] + asked["steps"],
     )
-    found = [*_candidates(scene), *_SIMULATED[framework](scene, simulation)]
+    found = [
+        *_simulated(scene, simulation, _candidates(scene)),
+        *_SIMULATED[framework](scene, simulation),
+    ]
     told = _told(scene, found, top, run.program, simulation.notes)
-    if not verify or not told.suggestions:
+    if not told.suggestions:
         return replace(told, verified=verify)
     acts = {each.change: each.act for each in found if each.act is not None}
+    if not verify:
+        return told if facts.is_whole else without_failures(told, step, acts, framework, asked)
     if repeats is None:
         repeats = _GRAPH_REPEATS if facts.is_graph else 1
     ways: list[Mapping[str, Any]] = [asked]
@@ -176,6 +183,28 @@ def _tried(
         if done.measured_peak is not None:
             break
     return done
+
+
+def _simulated(
+    scene: Scene, simulation: Simulation, candidates: Iterable[Candidate]
+) -> Iterator[Candidate]:
+    """Give candidates, with the simulated peak where blocks are computed again.
+
+    What else a block's second forward does, as with a cache, no recording tells; and one that
+    does something else fails.
+    """
+    for each in candidates:
+        is_by_torch = each.kind == "checkpoint" and scene.framework == TORCH
+        if not is_by_torch or scene.facts is None or scene.facts.is_whole:
+            yield each
+            continue
+        if _saving(scene, each) < _least(scene, each):
+            continue
+        saving = simulation.savings({each.change: each.settings}).get(each.change)
+        if saving is not None and abs(saving - _saving(scene, each)) > _ALIKE * saving:
+            yield replace(each, peak=scene.peak - saving, how=SIMULATED)
+        elif not simulation.refuses(each.change):
+            yield each
 
 
 def _recorded(

@@ -39,9 +39,9 @@ def checkpointed(scene: Scene) -> Iterator[Candidate]:
         kind="checkpoint",
         change=f"checkpoint {len(used)} blocks",
         what=_called(used),
-        code=_code(used),
+        code=_code(scene, used),
         peak=replay.peak()[0],
-        cost=cost_of(scene, found),
+        cost=cost_of(scene, found) + _of_caches(scene),
         settings={"checkpoint": "blocks"},
     )
 
@@ -108,7 +108,24 @@ def _called(blocks: Sequence[Block]) -> str:
     return ", ".join(f"{count} x {kind} in {path}" for (path, kind), count in lists.items())
 
 
-def _code(blocks: Sequence[Block]) -> str:
+def _of_caches(scene: Scene) -> str:
+    if scene.facts is None or not scene.facts.has_cache:
+        return ""
+    return "; use_cache=False: each block would fill its cache twice"
+
+
+def _code(scene: Scene, blocks: Sequence[Block]) -> str:
+    models = list(dict.fromkeys(block.path.partition(".")[0] for block in blocks))
+    facts = scene.facts
+    of_models = []
+    if facts is not None and facts.has_cache:
+        of_models += [f"{model}.config.use_cache = False" for model in models]
+    if facts is not None and facts.has_own_checkpoints:
+        return "; ".join([*of_models, *(f"{m}.gradient_checkpointing_enable()" for m in models)])
+    return "; ".join([*of_models, _loop(blocks)])
+
+
+def _loop(blocks: Sequence[Block]) -> str:
     lists = list(dict.fromkeys(map(_list, blocks)))
     several = f"[{', '.join(f'*{path}' for path in lists)}]"
     return (

@@ -15,6 +15,17 @@ from tensorlens.records.estimates import Range
 AS_IT_IS = "as it is"
 
 
+_NOT_THE_SAME = (
+    "a block does not compute the same twice: look for a cache (use_cache=True), random numbers of"
+    " its own, or what depends on how often it was called"
+)
+
+
+def explained(why: str) -> str:
+    """Return why a change fails, with what is known of errors of that kind."""
+    return f"{why}; {_NOT_THE_SAME}" if "CheckpointError" in why else why
+
+
 @dataclass
 class Simulation:
     """Runs of a program on tensors without data.
@@ -38,6 +49,12 @@ class Simulation:
     """Why a change could not be tried."""
     peaks: dict[str, Range] = field(default_factory=dict)
     """Change to the bounds of its peak."""
+    _before: int | Trouble | None = None
+    """The peak of the program as it is."""
+
+    def refuses(self, change: str) -> bool:
+        """Tell whether the program could be simulated as it is, and not with a change."""
+        return isinstance(self._before, int) and change not in self.peaks
 
     def savings(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
         """Return what changes save, by name; those that cannot be simulated are noted.
@@ -46,7 +63,9 @@ class Simulation:
             changes: name to settings of :func:`tensorlens.compare`.
         """
         with shared_launcher() as launcher:
-            before = self._peak(AS_IT_IS, {}, launcher)
+            if self._before is None:
+                self._before = self._peak(AS_IT_IS, {}, launcher)
+            before = self._before
             if isinstance(before, Trouble):
                 self.notes.append(f"{' and '.join(changes)} could not be simulated: {before.text}")
                 return {}
@@ -54,7 +73,7 @@ class Simulation:
             for name, settings in changes.items():
                 after = self._peak(name, settings, launcher)
                 if isinstance(after, Trouble):
-                    self.notes.append(f"{name} could not be simulated: {after.text}")
+                    self.notes.append(f"{name} could not be simulated: {explained(after.text)}")
                 else:
                     found[name] = before - after
         return found

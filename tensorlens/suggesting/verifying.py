@@ -10,15 +10,19 @@ from typing import Any
 from tensorlens.comparing import compare
 from tensorlens.comparing.options import Given
 from tensorlens.estimating.programs import MakeStep
+from tensorlens.frameworks.trials import FAILED
 from tensorlens.records.comparisons import Comparison, Outcome
 from tensorlens.records.suggestions import Suggestion, Suggestions
 from tensorlens.suggesting.candidates import Act
+from tensorlens.suggesting.simulating import explained
 from tensorlens.units import format_bytes
 
 _BASE = "as it is"
 _NOTABLE = 1.01
 """How far apart the peaks of repeats must be to be told, as a ratio."""
 _OWN_CODE = "whether your code still needs it, no option can know"
+_STEPS = 2
+"""Optimizers make their state in the first; the second has it."""
 _NO_OPTION = "compare() has no setting that does it"
 
 
@@ -39,14 +43,11 @@ def verified(
         by_step: the peak of the median step counts, not that of the highest.
         asked: further arguments of :func:`tensorlens.compare`.
     """
-    options: dict[str, Given] = {_BASE: {}}
-    for each in told:
-        option = each.option or acts.get(each.change)
-        if option is not None:
-            options[each.change] = option
+    options = {_BASE: {}, **_options(told, acts)}
     if len(options) == 1:
         return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
     found = compare(step, options, baseline=_BASE, device=told.device, **asked)
+    told = _without(told, found)
     if by_step:
         found = replace(found, outcomes=tuple(map(_of_median_step, found.outcomes)))
     return replace(
@@ -57,6 +58,47 @@ def verified(
         suggestions=tuple(
             _measured(each, found) if each.change in options else _unmeasured(each) for each in told
         ),
+    )
+
+
+def without_failures(
+    told: Suggestions,
+    step: MakeStep,
+    acts: Mapping[str, Act],
+    framework: str,
+    asked: Mapping[str, Any],
+) -> Suggestions:
+    """Return suggestions without those with which the program fails.
+
+    Args:
+        told: the suggestions.
+        step: the program, which is run for two steps with each.
+        acts: as for :func:`verified`.
+        framework: of the program.
+        asked: further arguments of :func:`tensorlens.compare`.
+    """
+    options = _options(told, acts)
+    if not options:
+        return told
+    few = {**asked, "warmup": 0, "steps": min(asked["warmup"] + asked["steps"], _STEPS)}
+    found = compare(step, options, device=told.device, repeats=1, framework=framework, **few)
+    return _without(told, found)
+
+
+def _options(told: Suggestions, acts: Mapping[str, Act]) -> dict[str, Given]:
+    given = {each.change: each.option or acts.get(each.change) for each in told}
+    return {change: option for change, option in given.items() if option is not None}
+
+
+def _without(told: Suggestions, found: Comparison) -> Suggestions:
+    """Leave out what the program fails with, unless it fails without any change too."""
+    failed = {each.name: each.why for each in found.outcomes if each.status == FAILED}
+    if _BASE in failed:
+        return told
+    return replace(
+        told,
+        suggestions=tuple(each for each in told if each.change not in failed),
+        notes=(*told.notes, *(f"{name} is left out: {explained(failed[name])}" for name in failed)),
     )
 
 

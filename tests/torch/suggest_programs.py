@@ -1,5 +1,7 @@
 """Programs in which something takes memory that need not."""
 
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -168,5 +170,66 @@ def make_loading(workers=WORKERS, prefetch=PREFETCH):
         loss = (net(rows).sum(1) * numbers).sum()
         loss.backward()
         return loss
+
+    return step
+
+
+class CachingBlock(nn.Module):
+    """Adds its input to a cache, as an attention of transformers does its keys."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, x, cache, place):
+        known = x
+        if cache is not None:
+            known = cache[place] = torch.cat([*cache.get(place, ()), x])[None]
+        return x + self.inner(known.reshape(-1, x.shape[1]))[-len(x) :]
+
+
+class CachingModel(nn.Module):
+    def __init__(self, blocks=6, width=64, switch=True):
+        super().__init__()
+        self.config = SimpleNamespace(use_cache=True) if switch else None
+        self.blocks = nn.ModuleList(CachingBlock(width) for _ in range(blocks))
+
+    def forward(self, x):
+        cache = {} if self.config is None or self.config.use_cache else None
+        for place, block in enumerate(self.blocks):
+            x = block(x, cache, place)
+        return x
+
+
+def make_caching(switch=True):
+    """Blocks with a cache, whose use the model's configuration switches off where it has one."""
+    model = CachingModel(switch=switch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.ones(1024, 64)
+
+    def step():
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def make_always_caching():
+    return make_caching(switch=False)
+
+
+def make_following():
+    """A step that reads Adam's state, which plain SGD does not have."""
+    model = nn.Sequential(nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 200))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        model(torch.ones(4, 200)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return optimizer.state[model[0].weight]["exp_avg"].sum()
 
     return step

@@ -214,3 +214,24 @@ def test_a_program_that_fails():
 
     with pytest.raises(ProgramFailed, match="ValueError: not today"):
         tensorlens.suggest(make_step)
+
+
+def test_checkpoints_of_blocks_with_a_cache_are_predicted_without_it():
+    change = verified(programs.make_caching)["checkpoint"]
+    assert change.predicted_saving == pytest.approx(change.measured_saving, rel=0.02)
+    assert change.code.startswith("model.config.use_cache = False; ")
+    assert "use_cache=False" in change.cost
+
+
+def test_checkpoints_that_fail_are_not_suggested_and_the_cache_is_named():
+    found = tensorlens.suggest(programs.make_always_caching, top=9, steps=1)
+    assert "checkpoint" not in {each.kind for each in found}
+    (said,) = [note for note in found.notes if "CheckpointError" in note]
+    assert "use_cache=True" in said
+
+
+def test_change_with_which_the_program_fails_is_not_suggested():
+    for verify in (False, True):
+        found = tensorlens.suggest(programs.make_following, top=9, steps=1, verify=verify)
+        assert "optimizer" not in {each.kind for each in found}
+        assert any(note.startswith("SGD is left out: KeyError") for note in found.notes)

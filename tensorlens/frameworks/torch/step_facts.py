@@ -27,7 +27,7 @@ from tensorlens.frameworks.step_facts import (
 from tensorlens.frameworks.torch.ahead import LoaderWatch
 from tensorlens.frameworks.torch.census.graph import walk
 from tensorlens.frameworks.torch.census.modules import class_name
-from tensorlens.frameworks.torch.options.stage import Stage, repeated_blocks, wrapped
+from tensorlens.frameworks.torch.options.stage import Stage, cache_configs, repeated_blocks, wrapped
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 
 _LOWER = (torch.bfloat16, torch.float16)
@@ -83,6 +83,8 @@ class StepWatch:
             own_results=tuple(self._own_results),
             queues=self._loaders.most,
             is_whole=is_whole,
+            has_cache=bool(cache_configs(models)),
+            has_own_checkpoints=bool(models) and all(map(_has_own_checkpoints, models)),
         )
 
     def _zero_grad(self, function: Any) -> Any:
@@ -172,3 +174,9 @@ def _usual_decay(kind: type) -> Any:
         return inspect.signature(kind).parameters["weight_decay"].default
     except (KeyError, TypeError, ValueError):
         return 0
+
+
+def _has_own_checkpoints(model: torch.nn.Module) -> bool:
+    kind = type(model)
+    is_supported = getattr(kind, "supports_gradient_checkpointing", False)
+    return bool(is_supported) and callable(getattr(kind, "gradient_checkpointing_enable", None))

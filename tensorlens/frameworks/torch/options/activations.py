@@ -15,6 +15,7 @@ from tensorlens.frameworks.torch.options.stage import (
     CannotApply,
     Option,
     Stage,
+    cache_configs,
     repeated_blocks,
     stepping_classes,
     wrapped,
@@ -79,7 +80,8 @@ class Checkpoint(Option):
     """Repeated blocks keep their inputs alone, or with ``selective`` what products give as well.
 
     Each block's ``forward`` becomes ``torch.utils.checkpoint.checkpoint`` of it
-    (``use_reentrant=False``) wherever gradients are on.
+    (``use_reentrant=False``) wherever gradients are on. ``use_cache`` of transformers' models is
+    switched off: what a block adds to a cache it would add once more in backward.
     """
 
     def built(self) -> None:
@@ -92,6 +94,11 @@ class Checkpoint(Option):
                 f"checkpoint finds no repeated blocks in {names}: no list of modules holds two or"
                 " more blocks of one class that have modules inside"
             )
+        configs = cache_configs(models)
+        for config in configs:
+            config.use_cache = False
+        if configs:
+            self.stage.notes.append("checkpoint: use_cache=False")
         for block in blocks:
             self._checkpointed(block)
         kinds = ", ".join(sorted({type(block).__name__ for block in blocks}))

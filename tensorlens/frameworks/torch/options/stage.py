@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ __all__ = [
     "Option",
     "Stage",
     "Step",
+    "cache_configs",
     "repeated_blocks",
     "stepping_classes",
     "wrapped",
@@ -57,6 +59,16 @@ def repeated_blocks(models: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
     for model in models:
         _look(model, found)
     return found
+
+
+def cache_configs(models: Sequence[torch.nn.Module]) -> list[Any]:
+    """Return the configurations with ``use_cache`` on, as transformers' models have them.
+
+    Each block of such a model fills a cache in its forward, which cannot be filled twice.
+    """
+    configs = [vars(module).get("config") for model in models for module in model.modules()]
+    on = {id(each): each for each in configs if getattr(each, "use_cache", None) is True}
+    return list(on.values())
 
 
 def stepping_classes() -> list[type]:
