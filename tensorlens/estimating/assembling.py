@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from tensorlens.allocators import Settings
 from tensorlens.errors import TensorlensError
@@ -12,7 +13,7 @@ from tensorlens.estimating.simulation import Simulated, Simulation, least_capaci
 from tensorlens.estimating.terms import why
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate, Range, Term
-from tensorlens.records.events import ALLOC, FREE, EventLog, Label
+from tensorlens.records.events import ALLOC, FREE, EventLog, Label, Stacks
 from tensorlens.records.recordings import Origin, Recording
 from tensorlens.records.traces import Caution, Trace
 from tensorlens.units import format_bytes
@@ -144,6 +145,26 @@ def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
         made = simulated.rows.get(row)
         if made is not None and log.pair[made] < 0:
             log.name(made, Label(name, "other"))
+            _take_from_module(log, made)
+
+
+def _take_from_module(log: EventLog, row: int) -> None:
+    """Give a block to the line that called the model: the layer that came first only met it."""
+    log.stack[row] = _outside(log.stacks, log.stack[row])
+    if log.context[row] >= 0:
+        context = log.contexts[log.context[row]]
+        forward = _outside(log.stacks, context.forward)
+        log.context[row] = log.context_number(replace(context, forward=forward, module=None))
+
+
+def _outside(stacks: Stacks, node: int) -> int:
+    """Return the innermost node of a stack that is in no module."""
+    outside = node
+    while node >= 0:
+        if stacks.module[node] >= 0:
+            outside = stacks.parent[node]
+        node = stacks.parent[node]
+    return outside
 
 
 def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[Term]:

@@ -382,3 +382,21 @@ def test_weights_that_are_converted_are_no_inputs():
         )
 
     assert tensorlens.estimate(make_half).batch == 3
+
+
+def test_workspaces_are_of_no_module():
+    def make_step():
+        layers = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+        model = torch.nn.Sequential(*layers).cuda()
+
+        def step():
+            model(torch.ones(8, 64, device="cuda")).sum().backward()
+
+        return step
+
+    found = tensorlens.estimate(make_step, card="a100-80gb")
+    # one of the thread that runs forward, one of that of backward; blocks are multiples of 512
+    workspaces, parameters = 2 * 8_519_680, 2 * (64 * 64 * 4 + 512)
+    batch, loss, gradient = 8 * 64 * 4, 512, 512
+    assert found.by_module[None] == workspaces + parameters + batch + loss + gradient
+    assert {line.filename for line in found.by_line if line is not None} == {__file__}
