@@ -34,7 +34,8 @@ def start(folder, *words, code=STEP, **options):
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        env=environment(**changes),
+        # what there is no room for is bytecode, too, which Python would leave behind in part
+        env=environment(PYTHONDONTWRITEBYTECODE="1", **changes),
         **options,
     )
 
