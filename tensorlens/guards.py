@@ -53,6 +53,7 @@ def reason(error: BaseException) -> str:
     """Return an error in one line: its text where it is ours, else its type as well."""
     try:
         text = " ".join(str(error).split())
+        text = "".join(each for each in text if each.isprintable())
     except Exception:  # somebody's __str__
         text = ""
     if isinstance(error, TensorlensError) and text:

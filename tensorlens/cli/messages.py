@@ -6,12 +6,14 @@ import sys
 from contextlib import suppress
 
 from tensorlens.errors import TensorlensError
+from tensorlens.render.source import printable
 from tensorlens.streams import write
 
 
 def say(text: str) -> None:
     """Print one line on standard error; where there is none, nobody is told."""
-    line = " ".join(text.split("\n"))
+    # names of files and functions may hold what a terminal obeys
+    line = printable(" ".join(text.split("\n")))
     with suppress(OSError, ValueError, AttributeError):
         print(f"tensorlens: {line}", file=sys.stderr, flush=True)
 

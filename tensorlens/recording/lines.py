@@ -19,7 +19,8 @@ class Lines:
     (what checkpoints compute again, hooks), else to the line that made the node that ran, else to
     the line that ran backward. The backward of a custom function is no forward line: what it
     allocates goes to the line that made its node, which called ``apply``. Modules are found the
-    same way. Where a stack has no frame of the user at all, its innermost frame stands for it.
+    same way. Where a stack has no frame of the user at all, its innermost frame of Python stands
+    for it, else its innermost of C++.
 
     Where the user's frame calls a model that a library defines, there is a second line: the
     innermost of the model's own code.
@@ -29,6 +30,7 @@ class Lines:
         self._stacks = stacks
         self._contexts = contexts
         self._user: list[int] = []
+        self._python: list[int] = []
         self._user_inside: list[int] = []
         self._module: list[int] = []
         self._module_inside: list[int] = []
@@ -43,7 +45,9 @@ class Lines:
 
     def born(self, stack: int) -> SourceLine | None:
         """Return the innermost line of the user, None where there is no stack."""
-        return None if stack < 0 else self._line(_first(self._user[stack], stack))
+        return (
+            None if stack < 0 else self._line(_first(self._user[stack], self._python[stack], stack))
+        )
 
     def charged(self, stack: int, context: int, phase: str) -> SourceLine | None:
         """Return the line that a block is counted for; None where no line is known."""
@@ -53,7 +57,8 @@ class Lines:
         inside, outside = _at(self._user_inside, stack), _at(self._user, stack)
         if self._is_of_graph(stack, context) or self._is_custom(stack, context):
             inside = -1
-        node = _first(inside, _at(self._user, forward), outside, forward, stack)
+        users = inside, _at(self._user, forward), outside
+        node = _first(*users, _at(self._python, forward), _at(self._python, stack), forward, stack)
         return None if node < 0 else self._line(node)
 
     def custom(self, stack: int, context: int) -> SourceLine | None:
@@ -106,6 +111,7 @@ class Lines:
         stacks = self._stacks
         users = [frame.user for frame in stacks.frames]
         models = [frame.model for frame in stacks.frames]
+        pythons = [frame.is_python for frame in stacks.frames]
         engines = [landmark(frame) == "backward" for frame in stacks.frames]
         again = [computes_again(frame) for frame in stacks.frames]
         applies = [is_custom_call(frame) for frame in stacks.frames]
@@ -115,6 +121,8 @@ class Lines:
         for node, (parent, frame, module) in enumerate(columns):
             user = node if users[frame] else -1
             self._user.append(_first(user, _at(self._user, parent)))
+            python = node if pythons[frame] else -1
+            self._python.append(_first(python, _at(self._python, parent)))
             self._module.append(_first(module, _at(self._module, parent)))
             below = parent >= 0 and self._below_engine[parent]
             self._below_engine.append(engines[frame] or below)

@@ -48,6 +48,11 @@ class Frame:
         return inside != path and inside.partition("/")[0] not in _FRAMEWORKS
 
     @property
+    def is_python(self) -> bool:
+        """Whether it is a line of Python, or of what compiles from it, and not of C++."""
+        return self.filename.endswith((".py", ".pyx", ".ipynb")) or self.filename.startswith("<")
+
+    @property
     def line(self) -> SourceLine:
         """The frame as a line of someone's program."""
         return SourceLine(self.filename, self.lineno, self.function)

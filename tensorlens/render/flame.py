@@ -11,6 +11,7 @@ from tensorlens.errors import UsageError
 from tensorlens.records.events import Frame
 from tensorlens.records.moments import Moment
 from tensorlens.records.recordings import Recording
+from tensorlens.render.source import printable
 
 if TYPE_CHECKING:
     from tensorlens.records.loading import Record
@@ -68,7 +69,7 @@ class FoldedRenderer:
             for stack, nbytes in _stacks(recording, recording.peak(device)):
                 names = [device] if several else []
                 names += [_called(frame) for frame in stack]
-                line = ";".join(re.sub(r"[;\s]+", " ", name) for name in names)
+                line = ";".join(re.sub(r"[;\s]+", " ", printable(name)) for name in names)
                 sums[line] = sums.get(line, 0) + nbytes
         return "".join(f"{line} {nbytes}\n" for line, nbytes in sums.items())
 
@@ -89,7 +90,7 @@ def _profile(
         weights.append(nbytes)
     return {
         "type": "sampled",
-        "name": f"{device} at its peak",
+        "name": printable(f"{device} at its peak"),
         "unit": "bytes",
         "startValue": 0,
         "endValue": peak.bytes,
@@ -110,12 +111,12 @@ def _called(frame: Frame) -> str:
     if frame == _NO_STACK:
         return frame.function
     name = re.split(r"[/\\]", frame.filename)[-1]
-    return f"{frame.function} ({name}:{frame.lineno})"
+    return printable(f"{frame.function} ({name}:{frame.lineno})")
 
 
 def _written(frame: Frame) -> Mapping[str, Any]:
     if frame == _NO_STACK:
         return {"name": frame.function}
-    written: dict[str, Any] = {"name": _called(frame), "file": frame.filename}
+    written: dict[str, Any] = {"name": _called(frame), "file": printable(frame.filename)}
     # the format counts lines from 1
     return {**written, "line": frame.lineno} if frame.lineno > 0 else written

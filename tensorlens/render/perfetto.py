@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorlens.errors import UsageError
 from tensorlens.records.recordings import Recording
+from tensorlens.render.source import printable
 from tensorlens.units import format_bytes
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ class PerfettoRenderer:
 
 
 def _events(recording: Recording) -> Iterator[dict[str, Any]]:
-    yield _event("M", "process_name", args={"name": recording.origin.process or "memory"})
+    yield _event(
+        "M", "process_name", args={"name": printable(recording.origin.process or "memory")}
+    )
     for device in recording.devices:
         yield from _counters(recording, device)
     for mark in recording.marks:
@@ -69,4 +72,4 @@ def _counters(recording: Recording, device: str) -> Iterator[dict[str, Any]]:
 
 
 def _event(kind: str, name: str, **others: Any) -> dict[str, Any]:
-    return {"ph": kind, "name": name, "cat": "memory", "pid": 1, "tid": 1, **others}
+    return {"ph": kind, "name": printable(name), "cat": "memory", "pid": 1, "tid": 1, **others}

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _TAB = 4
+_FORMULA = ("=", "+", "-", "@")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _JOINTS = ".[/\\"
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor moves
@@ -25,6 +27,15 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_shown, _ESCAPE.sub("", text).expandtabs(_TAB))).rstrip()
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return ``text`` printable, behind an apostrophe where a spreadsheet would run it.
+
+    Numbers stay as they are, also negative ones.
+    """
+    text = printable(text)
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def _shown(char: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.records.checking import maybe, text
@@ -95,9 +96,10 @@ class StackReader:
                 lineno = 0
             filename = text(raw["filename"])
             # what tensorlens wrote knows more than a path tells
-            user = raw.get("user", _is_python(filename) and is_users(filename))
+            frame = frame_of(filename, lineno, text(raw["name"]))
+            user = raw.get("user", frame.user)
             module = maybe(text, raw.get("module"))
-            known = Frame(filename, lineno, text(raw["name"]), user is True), module
+            known = replace(frame, user=user is True), module
             self._frames[id(raw)] = known
         return self._stacks.push(stack, *known)
 
@@ -110,24 +112,22 @@ class StackReader:
             stack = -1
             for match in filter(None, found):
                 name, lineno, function = match.groups()
-                frame = Frame(name, int(lineno[:9]), function.split("\n")[0], is_users(name))
+                frame = frame_of(name, int(lineno[:9]), function.split("\n")[0])
                 stack = self._stacks.push(stack, frame)
             self._forward[id(lines)] = stack
         return self._forward[id(lines)]
 
 
-def is_users(filename: str) -> bool:
-    """Tell whether a Python file is a user's own, by its path alone: the machine is not here."""
-    return not filename.startswith("<frozen") and not _INSTALLED.search(filename)
-
-
-def _is_python(filename: str) -> bool:
-    return filename.endswith((".py", ".pyx", ".ipynb")) or filename.startswith("<")
+def frame_of(filename: str, lineno: int, function: str) -> Frame:
+    """Return a frame, a user's own as its path tells: the machine is not here."""
+    frame = Frame(filename, lineno, function)
+    own = not filename.startswith("<frozen") and not _INSTALLED.search(filename)
+    return replace(frame, user=frame.is_python and own)
 
 
 def _told(stack: Sequence[Frame]) -> Context | None:
     """Return what the C++ frames of a stack tell."""
-    native = [frame.function for frame in reversed(stack) if not _is_python(frame.filename)]
+    native = [frame.function for frame in reversed(stack) if not frame.is_python]
     found = [match[1] for name in native if (match := _OPERATOR.search(name))]
     operators = [_OVERLOAD.sub("", name, count=1) or name for name in found]
     nodes = [match[1] for name in native if (match := _NODE.search(name))]

@@ -8,8 +8,8 @@ from typing import Any
 
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import text
-from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
-from tensorlens.records.foreign.frames import is_users
+from tensorlens.records.events import ALLOC, FREE, START, EventLog
+from tensorlens.records.foreign.frames import frame_of
 from tensorlens.records.foreign.steps import WRONG, number
 from tensorlens.records.recordings import Origin, Recording
 
@@ -77,6 +77,6 @@ def _stacks(data: dict[str, Any], log: EventLog) -> list[int]:
         if match is None:
             found.append(parent)
             continue
-        frame = Frame(match[1], int(match[2]), match[3], is_users(match[1]))
+        frame = frame_of(match[1], int(match[2]), match[3])
         found.append(log.stacks.push(parent, frame))
     return found

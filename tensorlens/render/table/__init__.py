@@ -16,6 +16,7 @@ from tensorlens.records.queues import Queue
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.suggestions import Suggestions
+from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.table import (
     comparisons,
     estimates,
@@ -43,8 +44,8 @@ class CsvRenderer:
     difference one per change; a recording one per event; a leak report one per leak; an estimate
     one per figure; an input queue one for the whole, one per part and one per worker; a plan one
     per batch size and shape; a comparison one per option; suggestions one per change.
-    What could not be had is empty. Text is written as it is, so that ``csv.reader`` gives back
-    the very source.
+    What could not be had is empty. Text is made printable, one line each; where a spreadsheet
+    would take it for a formula, an apostrophe comes first.
     """
 
     extension = "csv"
@@ -56,8 +57,19 @@ class CsvRenderer:
         # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
         writer = csv.writer(text, lineterminator="\r\n")
         writer.writerow(columns)
-        writer.writerows(rows)
+        cells: dict[str, str] = {}
+        writer.writerows([_cell(value, cells) for value in row] for row in rows)
         return text.getvalue()
+
+
+def _cell(value: Any, cells: dict[str, str]) -> Any:
+    """Return what stands for a value; ``cells`` has the texts that were met before."""
+    if not isinstance(value, str):
+        return value
+    found = cells.get(value)
+    if found is None:
+        found = cells[value] = spreadsheet_text(value)
+    return found
 
 
 def to_pandas(record: Record) -> pandas.DataFrame:

@@ -377,3 +377,34 @@ def test_the_same_parts_over_and_over_are_refused_soon():
     doubled = event("alloc", frames=frames)
     content = pickle.dumps(trace(*[{**doubled, "addr": 512 * n} for n in range(100)]))
     assert len(read(content).log.stacks) == 2
+
+
+PYTHON = "/usr/lib/python3.11/site-packages/net/model.py"
+
+
+def test_native_frames_of_the_viewers_file_do_not_hide_python():
+    strings = ["/me/train.py:7:step", "??:0:at::_ops::empty::call", "alloc.cpp:31:malloc"]
+    strings += [f"{PYTHON}:5:forward"]
+    data = {
+        "actions": [0, 1, 2],
+        "elements_size": [100, 10, 1],
+        "elements_info": [2, 4, 5],
+        # a user's line, a library's alone, none of Python
+        "suffix_table": [[0, None], [1, 0], [2, 1], [3, None], [1, 3], [2, None]],
+        "string_table": strings,
+    }
+    peak = from_viewer(data).peak()
+    lines = {str(line): nbytes for line, nbytes in peak.by_line.items()}
+    assert lines == {
+        "/me/train.py:7 in step": 100,
+        f"{PYTHON}:5 in forward": 10,
+        "alloc.cpp:31 in malloc": 1,
+    }
+
+
+def test_native_frames_of_a_snapshot_do_not_hide_python():
+    native = {"filename": "alloc.cpp", "line": 31, "name": "malloc"}
+    library = {"filename": PYTHON, "line": 5, "name": "forward"}
+    data = trace(event("alloc", 0, 512, frames=[native, library]))
+    peak = from_snapshot(data).peak()
+    assert [str(line) for line in peak.by_line] == [f"{PYTHON}:5 in forward"]

@@ -54,7 +54,7 @@ def test_speedscope_has_a_profile_in_bytes():
         tuple(frames[number]["name"].partition(" ")[0] for number in sample): weight
         for sample, weight in zip(profile["samples"], profile["weights"], strict=True)
     }
-    assert named == {("<module>", "forward"): 100, ("<module>", "odd;name\nof"): 500, ("no",): 1000}
+    assert named == {("<module>", "forward"): 100, ("<module>", "odd;name"): 500, ("no",): 1000}
 
 
 @pytest.mark.parametrize("kind", rendered_recordings.KINDS)

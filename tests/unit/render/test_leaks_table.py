@@ -4,6 +4,7 @@ import io
 import pytest
 import rendered_leaks as leaks
 
+from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.table import CsvRenderer, to_pandas
 
 
@@ -23,7 +24,7 @@ def test_a_row_per_leak_with_all_that_is_known() -> None:
             "tensors_per_step": "1.0",
             "bytes_per_step": "12292.0",
             "born": "train.py:12 in Trainer.step",
-            "source": leaks.LOSSES.source,
+            "source": leaks.LOSSES.source.rstrip(),
             "path": leaks.LOSSES.path,
             "other_paths": "log (closure) -> dict['loss']",
             "reason": leaks.LOSSES.reason,
@@ -66,4 +67,4 @@ def test_pandas_has_the_rows_of_the_csv(kind: str) -> None:
     for index, row in enumerate(rows):
         for name, text in row.items():
             value = frame[name][index]
-            assert text == ("" if pandas.isna(value) else str(value))
+            assert text == ("" if pandas.isna(value) else spreadsheet_text(str(value)))

@@ -8,6 +8,7 @@ import rendered_recordings
 from tensorlens.records.events import ALLOC, FREE, EventLog, Mark
 from tensorlens.records.recordings import Recording
 from tensorlens.render.perfetto import PerfettoRenderer
+from tensorlens.render.source import printable
 
 
 def events(recording, kind=None):
@@ -19,14 +20,18 @@ def events(recording, kind=None):
 def test_every_kind_has_its_peaks(kind):
     recording = rendered_recordings.KINDS[kind]()
     for device in recording.devices:
-        counters = [each for each in events(recording, "C") if each["name"] == f"{device} bytes"]
+        counters = [
+            each for each in events(recording, "C") if each["name"] == f"{printable(device)} bytes"
+        ]
         times = [each["ts"] for each in counters]
         assert times == sorted(set(times))
         totals = [sum(each["args"].values()) for each in counters]
         line = recording.timeline(device, 20_000)
         assert totals == list(line.totals)
         peaks = [
-            each for each in events(recording, "i") if each["name"].startswith(f"peak of {device}")
+            each
+            for each in events(recording, "i")
+            if each["name"].startswith(f"peak of {printable(device)}")
         ]
         assert [each["args"]["bytes"] for each in peaks] == [max(totals)]
         assert peaks[0]["ts"] == times[totals.index(max(totals))]

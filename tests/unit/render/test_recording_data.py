@@ -6,9 +6,10 @@ import json
 
 import pytest
 import rendered_recordings as recordings
-from rendered_recordings import HOSTILE, KIB, MS
+from rendered_recordings import KIB, MS
 
 from tensorlens.render.json import JsonRenderer
+from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.summary import TENSORS, summary
 from tensorlens.render.table import CsvRenderer, to_pandas
 from tensorlens.render.table.recording import COLUMNS
@@ -25,7 +26,7 @@ def test_every_event_has_a_row(kind: str) -> None:
     assert len(rows) == len(recording.events)
     for row, event in zip(rows, recording.events, strict=True):
         assert tuple(row) == COLUMNS
-        assert (row["action"], row["device"]) == (event.action, event.device)
+        assert (row["action"], row["device"]) == (event.action, spreadsheet_text(event.device))
         assert int(row["row"]) == event.row
         assert int(row["nbytes"]) == event.nbytes
         assert int(row["address"]) == event.address
@@ -52,8 +53,9 @@ def test_rows_of_a_training_step() -> None:
     assert (freed["action"], freed["pair"], freed["name"], freed["role"]) == ("free", "2", "", "")
 
 
-def test_text_comes_back_as_it_is() -> None:
-    assert read_back(recordings.hostile())[0]["name"] == HOSTILE
+def test_text_is_printable() -> None:
+    shown = "</script><script>alert(1)</script><!-- \"' &    {{ 7*7 }} <b>bold</b>"
+    assert read_back(recordings.hostile())[0]["name"] == shown
 
 
 def test_what_the_allocator_set_aside() -> None:

@@ -8,6 +8,7 @@ import pytest
 import rendered_reports as reports
 
 from tensorlens.records.lines import LineReport
+from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.table import COLUMNS, CsvRenderer, to_pandas
 
 
@@ -41,7 +42,7 @@ def expected_rows(report: LineReport) -> list[dict[str, Any]]:
 
 
 def as_text(value: Any) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else spreadsheet_text(str(value))
 
 
 @pytest.mark.parametrize("kind", reports.KINDS)
