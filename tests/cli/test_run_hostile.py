@@ -21,7 +21,7 @@ for size in (10, 20, 30):
     step(size)
 """
 TRAIN = "import torch\n" + STEP.replace("len(bytearray(size))", "torch.ones(size).numel()")
-WAIT = "import os, time\nprint('ready', flush=True)\ntime.sleep(600)\n"
+WAIT = "import os, time\nprint('ready', flush=True)\n[time.sleep(0.01) for _ in range(60000)]\n"
 
 
 def start(folder, *words, code=STEP, **options):
@@ -93,7 +93,14 @@ ENDING = ["SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2"]
 @pytest.mark.parametrize("name", ENDING)
 def test_signal_that_ends_the_program_ends_it_with_its_file(tmp_path, name):
     number = getattr(signal, name)
-    process = start(tmp_path, "run", "-o", "out.json", "step.py", code=STEP + WAIT)
+    words = ("run", "-o", "out.json", "step.py")
+    # a shell lets what it runs in the background ignore some
+    process = start(
+        tmp_path,
+        *words,
+        code=STEP + WAIT,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     code, _, err = finish(process)

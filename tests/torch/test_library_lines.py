@@ -140,7 +140,9 @@ class Block(torch.nn.Module):
         return x + self.down(h)
 
 
-def test_compiled_code_goes_back_to_the_lines_it_was_made_from() -> None:
+def test_compiled_code_goes_back_to_the_lines_it_was_made_from(tmp_path, monkeypatch) -> None:
+    # code that another checkout has left in the cache is of its files
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
     net = torch.nn.Sequential(Block(), Block())
     compiled = torch.compile(net)
