@@ -94,17 +94,20 @@ def test_data_of_a_dataset_is_called_as_its_variable(reporter):
 
 
 def test_what_threads_of_data_make_is_a_batch(reporter):
-    since = Since()
-    there = {block.address for block in reporter.snapshot().ledger["cpu"].blocks}
+    before = reporter.snapshot()
+    left = {(each.storage, each.name) for each in before.tensors}
+    blocks = {block.address for block in before.ledger["cpu"].blocks}
     rows = tf.data.Dataset.range(40).shuffle(8).map(lambda n: tf.fill((5_000,), n), 2).batch(4)
     iterator = iter(rows.prefetch(2))
     next(iterator)
     # whatever its threads have made so far
-    made = [each for each in since.records() if each.nbytes >= 5_000 * 8 and "()" not in each.name]
+    snapshot = reporter.snapshot()
+    new = [each for each in snapshot.tensors if (each.storage, each.name) not in left]
+    made = [each for each in new if each.nbytes >= 5_000 * 8 and "()" not in each.name]
     names = {"batch of tf.data", "batch of tf.data: map(lambda)"}
     assert {(each.name in names, each.role) for each in made} <= {(True, "input")}
-    blocks = [block for block in reporter.snapshot().ledger["cpu"].blocks if block.nbytes >= 40_000]
-    assert {block.address for block in blocks} <= there
+    large = [block for block in snapshot.ledger["cpu"].blocks if block.nbytes >= 5_000 * 8]
+    assert {block.address for block in large} <= blocks
 
 
 def test_constants_are_those_of_the_step_of_keras():
