@@ -75,6 +75,7 @@ def assemble(
         settings=settings,
         warnings=(*trace.cautions, *_growth(log, device)),
         approximate=trace.approximate,
+        unsimulated=trace.unsimulated,
         versions=trace.versions,
         program=program,
         framework=trace.framework,

@@ -165,7 +165,10 @@ class _Search:
         return self._needed(batch) <= self._capacity
 
     def _needed(self, batch: int) -> int:
-        needed = self._tried[batch].needed
+        found = self._tried[batch]
+        if self._surely and found.unsimulated:
+            raise UsageError(f"surely=True takes the upper bound, and {found.unsimulated}")
+        needed = found.needed
         return needed.high if self._surely else needed.point
 
     def _guess(self, fitting: int, too_large: int, step: int) -> int:

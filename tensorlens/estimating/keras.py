@@ -66,17 +66,9 @@ class KerasQuestion:
             card=self.card,
             settings="",
             capacity=self.capacity,
-            program=self._program(),
+            program=f"{self.model.name} without XLA" if trace.unsimulated else self.model.name,
         )
         return replace(found, batch=self.batch)
-
-    def _program(self) -> str:
-        """Return what is told of: on a GPU Keras would take XLA, if not told otherwise."""
-        compiled = getattr(self.model, "_compile_config", None)
-        given = {} if compiled is None else compiled.config
-        by_xla = self.device != "cpu" and not self.options["eager"]
-        by_xla = by_xla and bool(given.get("jit_compile", "auto"))
-        return f"{self.model.name} without XLA" if by_xla else str(self.model.name)
 
     def with_batch(self, batch: int) -> KerasQuestion:
         """Return the same question for another batch."""

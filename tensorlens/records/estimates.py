@@ -89,11 +89,13 @@ class Fit:
     """Bytes of the card, context included."""
     needed: Range
     """The least capacity that works, what lies outside of the framework's memory included."""
+    is_bounded: bool = True
+    """Whether ``needed`` has bounds; else only its likeliest figure counts."""
 
     @property
     def verdict(self) -> str:
         """``fits`` if even the upper bound does, ``does not fit`` if the likeliest does not."""
-        if self.needed.high <= self.capacity:
+        if self.is_bounded and self.needed.high <= self.capacity:
             return FITS
         return TIGHT if self.needed.point <= self.capacity else TOO_LARGE
 
@@ -104,8 +106,9 @@ class Fit:
 class Fits:
     """Answers for the capacity that was asked for, or, when called, for any other."""
 
-    def __init__(self, needed: Range, capacity: int | None) -> None:
+    def __init__(self, needed: Range, capacity: int | None, *, is_bounded: bool = True) -> None:
         self._needed = needed
+        self._is_bounded = is_bounded
         self._capacity = capacity
 
     def __call__(self, capacity: int | str | None = None) -> Fit:
@@ -116,8 +119,8 @@ class Fits:
         """
         wanted = self._capacity if capacity is None else parse_bytes(capacity)
         if wanted is None:
-            raise UsageError('fits() needs a capacity: fits("24 GiB")')
-        return Fit(wanted, self._needed)
+            raise UsageError('host memory has no end here: fits("24 GiB") answers for a capacity')
+        return Fit(wanted, self._needed, self._is_bounded)
 
     def __bool__(self) -> bool:
         return bool(self())
@@ -160,6 +163,8 @@ class Estimate:
     """What was not run as a real device would run it."""
     approximate: str | None = None
     """Why figures are those of host memory in place of the device's; else None."""
+    unsimulated: str | None = None
+    """What of the program no simulator knows, so that the figures have no bounds; else None."""
     versions: Mapping[str, str] | None = None
     program: str = ""
     """What was run: ``train.py:make_step``."""
@@ -203,14 +208,14 @@ class Estimate:
         )
 
     @property
-    def lower(self) -> int:
-        """The least peak of :attr:`taken`."""
-        return self.taken.low
+    def lower(self) -> int | None:
+        """The least peak of :attr:`taken`; None where no bound is known."""
+        return None if self.unsimulated else self.taken.low
 
     @property
-    def upper(self) -> int:
-        """The highest peak of :attr:`taken`."""
-        return self.taken.high
+    def upper(self) -> int | None:
+        """The highest peak of :attr:`taken`; None where no bound is known."""
+        return None if self.unsimulated else self.taken.high
 
     @property
     def needed(self) -> Range:
@@ -219,8 +224,14 @@ class Estimate:
 
     @property
     def fits(self) -> Fits:
-        """Whether it fits: ``if estimate.fits`` for the capacity asked, ``fits("24 GiB")`` else."""
-        return Fits(self.needed, self.capacity)
+        """Whether it fits: ``if estimate.fits``, or ``fits("24 GiB")`` for any other capacity.
+
+        Without one it is the capacity that was asked for, else the card's memory.
+        """
+        capacity = self.capacity
+        if capacity is None and self.card is not None:
+            capacity = self.card.memory
+        return Fits(self.needed, capacity, is_bounded=self.unsimulated is None)
 
     @property
     def peak(self) -> Moment:

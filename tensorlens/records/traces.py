@@ -68,6 +68,8 @@ class Trace:
     cautions: list[Caution] = field(default_factory=list)
     approximate: str | None = None
     """Why the device could not be put on stage, and host memory stands for it; else None."""
+    unsimulated: str | None = None
+    """What of the program no simulator knows, so that its figures have no bounds; else None."""
     framework: str = "torch"
     """Whose allocators are asked: ``torch`` or ``tensorflow``."""
     spread: tuple[int, int] | None = None

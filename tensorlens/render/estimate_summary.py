@@ -17,8 +17,9 @@ def estimate_summary(estimate: Estimate) -> dict[str, Any]:
     A range is a dict of ``low``, ``point`` (the likeliest) and ``high``. ``allocated``,
     ``reserved``, ``least_capacity``, ``apart`` and ``needed`` are ranges, as are the ``nbytes`` of
     the ``terms``; ``lower`` and ``upper`` bound what the process takes from the card without its
-    context. ``fits`` has ``capacity`` and ``verdict`` (``fits``, ``tight``, ``does not fit``), of
-    what was asked or else of the card's memory; None where there is neither.
+    context, None where ``unsimulated`` says why no bounds are known. ``fits`` has ``capacity`` and
+    ``verdict`` (``fits``, ``tight``, ``does not fit``), of what was asked or else of the card's
+    memory; None where there is neither.
 
     ``peak`` has what :func:`tensorlens.render.summary.moment_data` gives, and ``step``, ``phase``,
     ``line``, ``module`` and ``op`` of the allocation that made it. ``by_role``, ``by_line`` and
@@ -39,6 +40,7 @@ def estimate_summary(estimate: Estimate) -> dict[str, Any]:
         "settings": estimate.settings,
         "versions": None if estimate.versions is None else dict(estimate.versions),
         "approximate": estimate.approximate,
+        "unsimulated": estimate.unsimulated,
         "batch": estimate.batch,
         "capacity": estimate.capacity,
         "fits": None if fit is None else {"capacity": fit.capacity, "verdict": fit.verdict},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorlens.records.estimates import FITS, TIGHT, Estimate, Fit, Range
 from tensorlens.records.events import ALLOC
@@ -84,22 +84,29 @@ def spread(nbytes: Range) -> str:
 
 def judged(estimate: Estimate) -> Fit | None:
     """Return whether it fits: into what was asked, else into the card's whole memory."""
-    if estimate.capacity is not None:
-        return estimate.fits()
-    return None if estimate.card is None else estimate.fits(estimate.card.memory)
+    return None if estimate.capacity is None and estimate.card is None else estimate.fits()
 
 
 def verdict(estimate: Estimate) -> str:
     """Return the answer in one line: whether it fits, what it needs, what is left or lacks."""
     needed, fit = estimate.needed, judged(estimate)
+    unsimulated = estimate.unsimulated
+    if unsimulated:
+        needed = Range.exactly(needed.point)
     if fit is None:
-        return f"needs {spread(needed)}"
+        text = f"needs {spread(needed)}"
+        return f"likely {text}; {unsimulated}: no bounds are known" if unsimulated else text
     where = size(fit.capacity)
     if estimate.capacity is None:
         where = f"the card's {where}"
     spare = fit.capacity - needed.point
     if fit.verdict == FITS:
         return f"fits into {where}: needs {spread(needed)}, {size(spare)} to spare"
+    if fit.verdict == TIGHT and unsimulated:
+        return (
+            f"likely fits into {where}: needs {spread(needed)}, {size(spare)} to spare;"
+            f" {unsimulated}: no bounds are known"
+        )
     if fit.verdict == TIGHT:
         return (
             f"tight in {where}: likely needs {size(needed.point)}, {size(spare)} to spare,"
@@ -115,7 +122,17 @@ def figures(estimate: Estimate) -> tuple[Figure, ...]:
     decides whether it fits.
     """
     if estimate.card is None:
-        return (Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),)
+        found: tuple[Figure, ...] = (
+            Figure("peak allocated", estimate.allocated, "in tensors and in kernels"),
+        )
+    else:
+        found = _of_card(estimate)
+    if estimate.unsimulated:
+        return tuple(replace(each, nbytes=Range.exactly(each.nbytes.point)) for each in found)
+    return found
+
+
+def _of_card(estimate: Estimate) -> tuple[Figure, ...]:
     outside = f"outside of {estimate.framework}"
     allocated, reserved = _CALLS.get(estimate.framework, _CALLS["torch"])
     return (

@@ -231,6 +231,63 @@ def test_that_xla_is_left_out_is_in_the_headline(on_t4):
     assert "as for a CPU" in layout
 
 
+@tf.function(jit_compile=True)
+def compiled_gelu(features):
+    return tf.nn.gelu(features) * 2.0
+
+
+def small(activation=None, **compiled):
+    inner = [layers.Dense(32, activation=activation), layers.Dense(4)]
+    model = keras.Sequential([keras.Input((64,)), *inner])
+    if compiled:
+        model.compile("sgd", "mse", **compiled)
+    return model
+
+
+def unsupported():
+    model = small()
+    model.layers[0].supports_jit = False
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "device", "asked", "why"),
+    [
+        (partial(small, jit_compile=True), "cpu", {}, "compile(jit_compile=True)"),
+        (partial(small, jit_compile=True), "cuda", {}, "compile(jit_compile=True)"),
+        (small, "cuda", {"loss": "mse"}, "unless compile(jit_compile=False)"),
+        (partial(small, compiled_gelu, jit_compile=False), "cpu", {}, "tf.function(jit_compile"),
+        (partial(small, compiled_gelu, run_eagerly=True), "cuda", {}, "tf.function(jit_compile"),
+        (small, "cpu", {"loss": "mse"}, ""),
+        (unsupported, "cuda", {"loss": "mse"}, ""),
+        (partial(small, jit_compile=False), "cuda", {}, ""),
+        (partial(small, jit_compile=True), "cpu", {"run_eagerly": True}, ""),
+    ],
+)
+def test_xla_is_told_and_has_no_bounds(make, device, asked, why):
+    found = tensorlens.estimate(make(), batch_size=4, device=device, capacity="1 GiB", **asked)
+    told = [each.text for each in found.warnings if "XLA plans buffers" in each.text]
+    headline, verdict = str(found).splitlines()[:2]
+    if not why:
+        assert not told and found.unsimulated is None
+        assert found.upper is not None and found.fits().verdict == "fits"
+        assert "without XLA" not in headline
+        return
+    (text,) = told
+    assert why in text
+    assert headline.endswith("without XLA")
+    assert found.lower is None and found.upper is None
+    assert found.fits and found.fits().verdict == "tight" and not found.fits("1 KiB")
+    assert verdict.startswith("  likely fits into 1.00 GiB: needs ")
+    assert "no bounds are known" in " ".join(found.explain().split())
+    assert " to " not in str(found).partition("At the peak")[0].replace(" to spare", "")
+
+
+def test_what_xla_compiles_has_no_sure_batch():
+    with pytest.raises(UsageError, match=r"surely=True .* XLA's buffers are not simulated"):
+        tensorlens.max_batch(small(jit_compile=True), "1 GiB", surely=True, highest=4)
+
+
 def test_batches_that_fit_holds_ahead_are_within_the_upper_bound():
     model = keras.Sequential([keras.Input((2000,)), layers.Dense(10)])
     model.compile("sgd", loss(), run_eagerly=True)

@@ -106,3 +106,11 @@ def test_the_recording_loads_again_and_the_figures_say_why_not(tmp_path: Path) -
         f"{path}: the figures of an estimate, without its events: save the .tlens too, which"
         " shows again"
     )
+
+
+def test_fits_answers_for_the_card_where_no_capacity_was_asked():
+    estimate = estimates.unasked()
+    assert estimate.capacity is None and estimate.card is not None
+    assert estimate.fits
+    assert estimate.fits().capacity == estimate.card.memory
+    assert not estimate.fits("1 MiB")

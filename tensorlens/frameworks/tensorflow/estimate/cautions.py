@@ -13,8 +13,12 @@ from tensorlens.records.traces import Caution
 from tensorlens.units import format_bytes
 
 _XLA = (
-    "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False): this is the step "
-    "without XLA"
+    "{}: XLA plans buffers of its own when it compiles, which are not simulated; the figures are "
+    "of the step without XLA, which may take less or more"
+)
+_AUTO = (
+    "these are figures without XLA: on a GPU Keras compiles a step with it unless "
+    "compile(jit_compile=False) is written"
 )
 _LAYOUT = (
     "the graph is optimized as for a CPU: what TensorFlow's layout optimizer would change on a GPU "
@@ -48,12 +52,23 @@ _AHEAD = (
 )
 
 
-def cautions(nodes: Sequence[Node], asked: Asked, model: Any, batch: int) -> list[Caution]:
-    """Return what applies to a graph on a device, with a batch of so many bytes."""
+def cautions(
+    nodes: Sequence[Node], asked: Asked, model: Any, batch: int, xla: str
+) -> list[Caution]:
+    """Return what applies to a graph on a device.
+
+    Args:
+        nodes: of the graph.
+        asked: what is asked.
+        model: whose step it is.
+        batch: bytes of one batch.
+        xla: why XLA compiles the step or a part of it; empty where it does not.
+    """
     ops = {node.op for node in nodes}
     recurrent = any(hasattr(each, "unroll") for each in model._flatten_layers())
     on_host = asked.device == "cpu"
     texts = [_AHEAD.format(BATCHES_AHEAD, format_bytes(batch)) if on_host else _ONE_BATCH]
+    texts += [_XLA.format(xla)] if xla else []
     if asked.input_dtype is None and not tells_types(model):
         texts.append(TYPES_ARE_GUESSED)
     if on_host:
@@ -62,7 +77,9 @@ def cautions(nodes: Sequence[Node], asked: Asked, model: Any, batch: int) -> lis
         elif recurrent:
             texts.append(_UNROLLED)
     else:
-        texts += [_GROWTH] if asked.eager else [_XLA, _LAYOUT, _GROWTH]
+        texts += [_GROWTH] if asked.eager else [_LAYOUT, _GROWTH]
+        # compile() on a machine without a GPU says False for "auto" as well
+        texts += [_AUTO] if not (asked.eager or xla) else []
         texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
         texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
         texts += [_RECURRENT] if recurrent else []

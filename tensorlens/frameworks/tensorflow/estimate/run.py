@@ -26,6 +26,7 @@ from tensorlens.frameworks.tensorflow.estimate.places import Places
 from tensorlens.frameworks.tensorflow.estimate.playing import Play, bytes_of
 from tensorlens.frameworks.tensorflow.estimate.requests import Requests
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
+from tensorlens.frameworks.tensorflow.estimate.xla import compiled_by
 from tensorlens.records.events import Label
 from tensorlens.records.traces import Caution, Trace
 from tensorlens.units import format_bytes
@@ -54,11 +55,13 @@ def run(model: Any, asked: Asked) -> Trace:
         before, nodes = nodes, merged(nodes)
         building = Building(nodes, by_onednn=onednn.is_used(), before=before)
     batch = sum(bytes_of(each) for each in traced.feeds)
+    xla = compiled_by(model, asked, traced.graph)
     found = Trace(
         framework="tensorflow",
+        unsimulated="XLA's buffers are not simulated" if xla else None,
         formulas=popular(traced.layers, asked.batch),
         cautions=[
-            *cautions(nodes, asked, traced.layers, batch),
+            *cautions(nodes, asked, traced.layers, batch, xla),
             *(products.cautions(nodes) if on_host else ()),
         ],
         versions={
