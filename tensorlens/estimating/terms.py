@@ -30,8 +30,8 @@ _WHY = {
     "count": "how many there are is counted on the card first, 4 B (Nonzero.cu)",
     "counts": "how often each index comes (EmbeddingBackwardKernel.cu)",
     "cuBLAS workspace": (
-        "torch keeps one for each thread and stream that multiplies matrices: 8,519,680 B, 32 MiB "
-        "from capability 9.0 on (CUDABlas.cpp, CublasHandlePool.cpp)"
+        "torch keeps one for each thread and stream that multiplies matrices: 8,519,680 B, or "
+        "32 MiB on Hopper and, from torch 2.12 on, Blackwell (CublasHandlePool.cpp)"
     ),
     "cuBLASLt workspace": "as cuBLAS's, where the two do not share one (CUDABlas.cpp)",
     "cuDNN RNN workspace": "cuDNN takes it while a recurrent network runs; only the card tells",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,7 +16,11 @@ from tensorlens.frameworks.torch.fake.memory.recurrent_memory import (  # noqa: 
     RecurrentWorkspaces,
     rnn_reserve,
 )
-from tensorlens.frameworks.torch.fake.memory.workspaces import Workspaces  # noqa: E402
+from tensorlens.frameworks.torch.fake.memory.workspaces import (  # noqa: E402
+    Workspaces,
+    cublas_workspace,
+)
+from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
 
 aten = torch.ops.aten
 A100, H100, V100 = (find_card(name) for name in ("a100-80gb", "h100", "v100"))
@@ -53,12 +59,37 @@ def test_each_thread_takes_one_workspace_and_keeps_it():
     assert multiplied(workspaces, thread=1) == []
 
 
-@pytest.mark.parametrize(
-    ("card", "nbytes"),
-    [("v100", SMALL), ("rtx 4090", SMALL), ("h100", LARGE), ("b200", LARGE), ("5090", LARGE)],
-)
-def test_newer_cards_have_larger_ones(card, nbytes):
-    assert multiplied(Workspaces(find_card(card), {})) == [(nbytes, nbytes, nbytes)]
+MAJORS_WITH_LARGE_ONES = {
+    "2.6.0": {9},
+    "2.9.1+cu128": {9},
+    "2.11.0": {9},
+    "2.12.0": {9, 10, 12},
+    "2.13.0+cpu": {9, 10, 12},
+    "2.14.1": {9, 10, 11, 12},
+    "2.15.0.dev20260901": {9, 10, 11, 12},
+}
+
+
+@pytest.mark.parametrize("version", MAJORS_WITH_LARGE_ONES)
+def test_newer_cards_have_larger_ones(version):
+    cards = {
+        major: dataclasses.replace(A100, capability=(major, 0)) for major in (7, 8, 9, 10, 11, 12)
+    }
+    nbytes = {
+        major: cublas_workspace(card, {}, parse_release(version)) for major, card in cards.items()
+    }
+    large = MAJORS_WITH_LARGE_ONES[version]
+    assert nbytes == {major: LARGE if major in large else SMALL for major in cards}
+
+
+def test_consumer_blackwell_before_torch_2_12_has_a_small_one():
+    # blocks of 8,519,680 B in traces of torch.cuda.memory of such cards and releases
+    assert cublas_workspace(find_card("rtx 5090"), {}, parse_release("2.9.0")) == SMALL
+    assert cublas_workspace(find_card("rtx pro 6000"), {}, parse_release("2.11.0")) == SMALL
+
+
+def test_workspace_of_h100_is_large_with_any_torch():
+    assert multiplied(Workspaces(H100, {})) == [(LARGE, LARGE, LARGE)]
 
 
 @pytest.mark.parametrize(

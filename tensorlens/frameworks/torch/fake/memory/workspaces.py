@@ -12,12 +12,19 @@ import torch
 from tensorlens.frameworks.torch.fake.memory.convolutions import ConvolutionWorkspaces
 from tensorlens.frameworks.torch.fake.memory.recurrent_memory import RecurrentWorkspaces
 from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf
+from tensorlens.frameworks.torch.release import Release, installed_release
 from tensorlens.records.cards import Card
 
 _aten: Any = torch.ops.aten
 _KIB = 1024
 _SMALL = (4096 * 2 + 16 * 8) * _KIB
 _LARGE = 4096 * 8 * _KIB
+_LARGE_SINCE: tuple[tuple[Release, frozenset[int]], ...] = (
+    ((2, 14, 0), frozenset({9, 10, 11, 12})),
+    ((2, 12, 0), frozenset({9, 10, 12})),
+    ((0, 0, 0), frozenset({9})),
+)
+"""From which release on cards of which major capabilities have the large workspace."""
 _LT = 1024 * _KIB
 CUBLAS = "cuBLAS workspace"
 CUBLASLT = "cuBLASLt workspace"
@@ -49,10 +56,10 @@ class Workspaces:
 
     cuBLAS: ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13. Each thread has a handle of
     its own, and each handle gets a workspace at its first call on a stream, which stays; a step
-    that trains has two, as autograd runs the backward pass on a thread of its own. It has 8,519,680
-    bytes (``:4096:2:16:8``), from capability 9.0 on 32 MiB, or what ``CUBLAS_WORKSPACE_CONFIG``
-    says. cuBLASLt takes the same one, unless ``TORCH_CUBLASLT_UNIFIED_WORKSPACE`` is switched off:
-    then one of 1 MiB, or of ``CUBLASLT_WORKSPACE_SIZE`` KiB.
+    that trains has two, as autograd runs the backward pass on a thread of its own. For its bytes
+    see :func:`cublas_workspace`. cuBLASLt takes the same one, unless
+    ``TORCH_CUBLASLT_UNIFIED_WORKSPACE`` is switched off: then one of 1 MiB, or of
+    ``CUBLASLT_WORKSPACE_SIZE`` KiB.
 
     For cuDNN see :class:`~.convolutions.ConvolutionWorkspaces` and
     :class:`~.recurrent_memory.RecurrentWorkspaces`.
@@ -64,7 +71,7 @@ class Workspaces:
 
     def __init__(self, card: Card, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
-        self.cublas = cublas_workspace(card, environment)
+        self.cublas = cublas_workspace(card, environment, installed_release())
         self.cublaslt = cublaslt_workspace(self.cublas, environment)
         self._unified = _is_unified(environment)
         self._held: set[tuple[str, tuple[int, int, int]]] = set()
@@ -101,12 +108,19 @@ class Workspaces:
         return (Hidden.exactly(nbytes, name, stays=True),)
 
 
-def cublas_workspace(card: Card, environment: Mapping[str, str]) -> int:
-    """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``)."""
+def cublas_workspace(card: Card, environment: Mapping[str, str], release: Release) -> int:
+    """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``).
+
+    What ``CUBLAS_WORKSPACE_CONFIG`` says, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on some
+    cards: before torch 2.12 those of capability 9, from 2.12 on 9, 10 and 12 (pytorch pull request
+    175344), from 2.14 on 11 too (189312). Read in the ``libtorch_cuda.so`` of the published 2.11.0,
+    2.12.0, 2.13.0 and 2.14.1; 2.14.0 is taken to be as 2.14.1.
+    """
     pieces = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pieces:
         return sum(int(size) * int(count) for size, count in pieces) * _KIB
-    return _LARGE if card.capability[0] >= 9 else _SMALL
+    large = next(majors for since, majors in _LARGE_SINCE if release >= since)
+    return _LARGE if card.capability[0] in large else _SMALL
 
 
 def cublaslt_workspace(cublas: int, environment: Mapping[str, str]) -> int:
