@@ -7,7 +7,6 @@ from typing import Any
 
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
-from tensorlens.cli.viewing import called
 from tensorlens.errors import FileFormatError, TensorlensError
 from tensorlens.records.loading import load
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
@@ -49,6 +48,6 @@ def run(args: argparse.Namespace) -> int:
     except (TensorlensError, OSError):
         raise
     except Exception as error:  # figures of the wrong type are met only where they are used
-        raise FileFormatError(f"{args.file}: damaged {called(record)}: {error}") from None
+        raise FileFormatError(f"{args.file}: damaged {record.KIND}: {error}") from None
     say(f"wrote {output.typed}")
     return 0

@@ -128,11 +128,9 @@ def _tagged(name: str, tag: str) -> str:
 
 def add_options(parser: argparse.ArgumentParser, content: str, *, recordings: bool = False) -> None:
     """Add ``-o`` and ``-f`` to a verb; ``recordings`` tells whether it may write any."""
-    again = "can be shown again"
-    formats = f".json ({again}), {either(OF_ALL[1:])}"
+    formats = f".json (can be shown again), {either(OF_ALL[1:])}"
     if recordings:
-        formats += f"; of recordings .json is a summary, .tlens {again}, and there are"
-        formats += f" {either(OF_RECORDINGS)}"
+        formats += f"; of recordings also {either(OF_RECORDINGS)}"
     parser.add_argument(
         "-o",
         "--output",

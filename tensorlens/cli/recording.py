@@ -13,9 +13,10 @@ from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
 from tensorlens.frameworks.arrival import when_imported
 from tensorlens.guards import reason
+from tensorlens.render import ending_of
 
 _FRAMEWORKS = ("torch", "tensorflow")
-_CAN_BE_SHOWN = (".tlens", ".tlens.gz", ".pickle", ".pkl")
+_CAN_BE_SHOWN = ("json", "tlens", "tlens.gz", "pickle")
 
 
 class RecordedRun:
@@ -91,12 +92,12 @@ class RecordedRun:
 
     def _next_step(self) -> str:
         name = shlex.quote(self._output.typed)
-        ending = self._output.path.name.lower()
-        if ending.endswith(_CAN_BE_SHOWN):
+        ending = ending_of(self._output.path.name)
+        if ending in _CAN_BE_SHOWN:
             return f"next: {shlex.join([*self._command[:-1], 'show'])} {name}"
-        if ending.endswith(".html"):
+        if ending == "html":
             return f"next: open {name} in a browser"
-        return f"next: {'less' if ending.endswith('.txt') else 'head'} {name}"
+        return f"next: {'less' if ending == 'txt' else 'head'} {name}"
 
 
 def _counted(events: int) -> str:

@@ -26,6 +26,7 @@ from tensorlens.records.lines import LineReport
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for
 
 _SHOWN_ONCE = [each for each in OF_RECORDINGS if each not in ("tlens", "tlens.gz", "pickle")]
+_SHOWN_ONCE += [each for each in OF_ALL if each != "json"]
 
 if TYPE_CHECKING:
     from tensorlens.cli.recording import RecordedRun
@@ -82,7 +83,7 @@ def add_parser(subparsers: Any) -> None:
         "--record",
         metavar="FILE",
         help="record every allocation and free, and write that to FILE: .tlens, .tlens.gz,"
-        f" .pickle (can be shown again), {either((*_SHOWN_ONCE, *OF_ALL))}",
+        f" .json, .pickle (can be shown again), {either(_SHOWN_ONCE)}",
     )
     parser.add_argument(
         "--events",

@@ -17,9 +17,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "show",
         help="print a saved report again, or convert it",
-        description="Print what tensorlens saved as .json or .tlens, or convert it with -o:"
-        " line reports, snapshots, differences, recordings, leak reports. A memory snapshot that"
-        " torch pickled is read as a recording, without running code in it.",
+        description="Print what any command of tensorlens saved as .json or .tlens, or convert it"
+        " with -o. A memory snapshot that torch pickled is read as a recording, without running"
+        " code in it.",
     )
     parser.add_argument(
         "file",
@@ -43,11 +43,11 @@ def run(args: argparse.Namespace) -> int:
     output = Output.checked(args.output, args.force) if args.output else None
     record = load(args.file)
     if args.at is not None and not isinstance(record, Recording):
-        raise UsageError(f"--at is for recordings: {args.file} is a {called(record)}")
+        raise UsageError(f"--at is for recordings: {args.file} is {called(record)}")
     try:
         give(record, output, view)
     except (TensorlensError, OSError):
         raise
     except Exception as error:  # figures of the wrong type are met only where they are used
-        raise FileFormatError(f"{args.file}: damaged {called(record)}: {error}") from None
+        raise FileFormatError(f"{args.file}: damaged {record.KIND}: {error}") from None
     return 0

@@ -13,18 +13,6 @@ from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.records.tensors import BLOCK_ROLES
 from tensorlens.units import parse_bytes
 
-_CALLED = {
-    "LineReport": "line report",
-    "Snapshot": "snapshot",
-    "Difference": "difference",
-    "Recording": "recording",
-    "LeakReport": "leak report",
-    "Queue": "input queue",
-    "Plan": "plan",
-    "Comparison": "comparison",
-    "Suggestions": "list of suggestions",
-}
-
 
 def add_view_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose which tensors are shown, and how fully."""
@@ -94,13 +82,14 @@ def read_snapshot(name: str) -> Snapshot:
     """
     record = load(name)
     if not isinstance(record, Snapshot):
-        raise FileFormatError(f"{name}: a {called(record)}, not a snapshot")
+        raise FileFormatError(f"{name}: {called(record)}, not a snapshot")
     return record
 
 
 def called(record: Record) -> str:
-    """Return what a person calls the kind of a record."""
-    return _CALLED[type(record).__name__]
+    """Return what a person calls the kind of a record, with its article: ``an estimate``."""
+    article = "an" if record.KIND[0] in "aeiou" else "a"
+    return f"{article} {record.KIND}"
 
 
 def give(record: Record, output: Output | None, view: View | None) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, ClassVar, overload
 
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
+from tensorlens.records.documents import Document
 from tensorlens.records.joining import picked
 from tensorlens.records.ledger import FIGURES, Ledger
 from tensorlens.records.matching import matches
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import ROLES, TensorRecord, TensorTable
-
-if TYPE_CHECKING:
-    import pandas
 
 SCHEMA = "tensorlens.difference"
 VERSION = 1
@@ -137,12 +134,18 @@ class LedgerChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Document):
     """What appeared, went and grew from one snapshot to a later one.
 
     Each storage is counted once, at the tensor that stands for it: a new view of memory that was
-    there before is no growth. Prints itself as text and, in a notebook, as HTML.
+    there before is no growth. Prints itself as text and, in a notebook, as HTML. As a
+    table: one row per change.
     """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "difference"
+    INDENT: ClassVar[int | None] = None
 
     appeared: Changes
     gone: Changes
@@ -155,19 +158,6 @@ class Difference:
     process: str | None = None
     notes: tuple[str, ...] = ()
     """What a reader must know, of both snapshots."""
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self)
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
     def kinds(self) -> tuple[tuple[str, Changes], ...]:
         """Return the changes by the name of their kind."""
@@ -199,26 +189,6 @@ class Difference:
             "ledger": {device: asdict(change) for device, change in self.ledger.items()},
         }
 
-    def to_json(self) -> str:
-        """Return the difference as JSON text; :meth:`from_json` reads it back equal."""
-        return json.dumps(self.to_dict(), separators=(",", ":"))
-
-    def to_csv(self) -> str:
-        """Return CSV text: one row per change, sizes in bytes."""
-        from tensorlens.render import table
-
-        return table.CsvRenderer().render(self)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame: one row per change, sizes in bytes.
-
-        Raises:
-            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
-        """
-        from tensorlens.render import table
-
-        return table.to_pandas(self)
-
     @classmethod
     def from_dict(cls, data: Any) -> Difference:
         """Return the difference that :meth:`to_dict` gave.
@@ -226,7 +196,7 @@ class Difference:
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        check_schema(data, SCHEMA, VERSION, "difference")
+        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
         try:
             return cls(
                 **_changes(data),
@@ -237,19 +207,6 @@ class Difference:
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(f"damaged difference: {error}") from None
-
-    @classmethod
-    def from_json(cls, content: str) -> Difference:
-        """Return the difference that :meth:`to_json` wrote.
-
-        Raises:
-            FileFormatError: the text is not such a difference.
-        """
-        try:
-            data = json.loads(content)
-        except (ValueError, RecursionError):
-            raise FileFormatError("not a tensorlens difference: it is not JSON") from None
-        return cls.from_dict(data)
 
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:

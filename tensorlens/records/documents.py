@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class Document:
-    """What a frozen dataclass of plain fields gets by deriving from it.
+    """What every record that is printed and saved as a whole derives from.
 
-    Its own class says what a row of the table is.
+    A frozen dataclass of plain fields gets all of it; another record has its own :meth:`to_dict`
+    and :meth:`from_dict`. Its own class says what a row of the table is.
     """
 
     __slots__ = ()
@@ -26,6 +27,8 @@ class Document:
     VERSION: ClassVar[int]
     KIND: ClassVar[str]
     """What messages call it."""
+    INDENT: ClassVar[int | None] = 1
+    """Of its JSON; None puts all of it on one line, as what has many rows is."""
 
     def __str__(self) -> str:
         from tensorlens.render import text
@@ -46,7 +49,8 @@ class Document:
 
     def to_json(self) -> str:
         """Return the record as JSON text; :meth:`from_json` reads it back equal."""
-        return json.dumps(self.to_dict(), indent=1)
+        separators = (",", ":") if self.INDENT is None else None
+        return json.dumps(self.to_dict(), indent=self.INDENT, separators=separators)
 
     def to_csv(self) -> str:
         """Return the table as CSV text, sizes in bytes."""

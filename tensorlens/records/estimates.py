@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from tensorlens.errors import UsageError
+from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.records.cards import Card
+from tensorlens.records.checking import check_schema, whole
+from tensorlens.records.documents import Document
 from tensorlens.records.moments import Moment
 from tensorlens.records.recordings import Recording
+from tensorlens.records.restoring import restored
 from tensorlens.records.tensors import SourceLine
 from tensorlens.records.traces import Caution, Formula
 from tensorlens.units import parse_bytes
@@ -130,12 +133,17 @@ class Fits:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Document):
     """What a program's steps will need on one device; prints itself, in a notebook as HTML.
 
     All sizes are bytes. What is outside of the framework's memory is only in :attr:`apart`,
     :attr:`upper`, :attr:`needed` and :attr:`fits`.
     """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "estimate"
+    INDENT: ClassVar[int | None] = None
 
     device: str
     card: Card | None
@@ -264,6 +272,37 @@ class Estimate:
 
         return text.explain(self)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what it tells as plain data, and its recording's events packed under ``log``.
+
+        :meth:`from_dict` reads the estimate back equal.
+        """
+        from tensorlens.records import tlens
+        from tensorlens.render.estimate_summary import estimate_summary
+
+        return {**estimate_summary(self), "log": tlens.packed(self.recording)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Estimate:
+        """Return the estimate that :meth:`to_dict` gave.
+
+        Raises:
+            FileFormatError: it is something else, newer than this tensorlens, or damaged.
+        """
+        from tensorlens.records import tlens
+
+        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
+        if "log" not in data:
+            raise FileFormatError("an estimate without its events, as older ones are")
+        recording = tlens.unpacked(data["log"])
+        names = {each.name for each in fields(cls)}
+        given = {name: value for name, value in data.items() if name in names}
+        try:
+            row = whole(data["peak"]["row"])
+            return restored(cls, given, recording=recording, peak_row=row)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise FileFormatError(f"damaged estimate: {error}") from None
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write it: ``.html``, ``.json`` or ``.txt``, or its recording as ``.tlens``.
 
@@ -274,19 +313,6 @@ class Estimate:
         from tensorlens.render import save
 
         return save(self, path, overwrite=overwrite)
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self)
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
     def __repr__(self) -> str:
         return f"<estimate for {self.device}: {self.peak_reserved} bytes reserved at the peak>"

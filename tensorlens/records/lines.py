@@ -6,16 +6,13 @@ could not be had; the device's ``missing`` says why.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import check_schema
-
-if TYPE_CHECKING:
-    import pandas
+from tensorlens.records.documents import Document
 
 SCHEMA = "tensorlens.lines"
 VERSION = 1
@@ -113,8 +110,15 @@ class DeviceSource:
 
 
 @dataclass(frozen=True, slots=True)
-class LineReport:
-    """Line tables of one process; prints itself as text and, in a notebook, as HTML."""
+class LineReport(Document):
+    """Line tables of one process; prints itself as text and, in a notebook, as HTML.
+
+    As a table: one row per function, line and device.
+    """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "line report"
 
     functions: tuple[FunctionLines, ...]
     devices: tuple[DeviceSource, ...]
@@ -134,19 +138,6 @@ class LineReport:
             for memory in line.memory.values()
         )
 
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self)
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and integers (what :meth:`to_json` writes)."""
         data = {"schema": SCHEMA, "version": VERSION, **asdict(self)}
@@ -160,26 +151,6 @@ class LineReport:
                 del function["execution"], function["whole"]
         return data
 
-    def to_json(self) -> str:
-        """Return the report as JSON text; :meth:`from_json` reads it back equal."""
-        return json.dumps(self.to_dict(), indent=1)
-
-    def to_csv(self) -> str:
-        """Return CSV text: one row per function, line and device, sizes in bytes."""
-        from tensorlens.render import table
-
-        return table.CsvRenderer().render(self)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame: one row per function, line and device, sizes in bytes.
-
-        Raises:
-            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
-        """
-        from tensorlens.render import table
-
-        return table.to_pandas(self)
-
     @classmethod
     def from_dict(cls, data: Any) -> LineReport:
         """Return the report that :meth:`to_dict` gave.
@@ -187,7 +158,7 @@ class LineReport:
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        check_schema(data, SCHEMA, VERSION, "line report")
+        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
         try:
             return cls(
                 functions=tuple(_function(item) for item in data["functions"]),
@@ -198,19 +169,6 @@ class LineReport:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FileFormatError(f"damaged line report: {error}") from None
-
-    @classmethod
-    def from_json(cls, text: str) -> LineReport:
-        """Return the report that :meth:`to_json` wrote.
-
-        Raises:
-            FileFormatError: the text is not such a report.
-        """
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError):
-            raise FileFormatError("not a tensorlens report: it is not JSON") from None
-        return cls.from_dict(data)
 
 
 def _function(data: dict[str, Any]) -> FunctionLines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from tensorlens.errors import FileFormatError, TensorlensError
 from tensorlens.records import (
@@ -34,32 +34,16 @@ Record: TypeAlias = (
     | comparisons.Comparison
     | suggestions.Suggestions
 )
-"""Everything that can be shown and saved; of estimates what is loaded is their recording."""
+"""Everything that can be shown, saved, and read again."""
 
-_InJson: TypeAlias = (
-    lines.LineReport
-    | snapshots.Snapshot
-    | differences.Difference
-    | leaks.LeakReport
-    | queues.Queue
-    | plans.Plan
-    | comparisons.Comparison
-    | suggestions.Suggestions
-)
+_KINDS: dict[object, type[Record]] = {kind.SCHEMA: kind for kind in get_args(Record)}
 
-_KINDS: dict[object, type[_InJson]] = {
-    lines.SCHEMA: lines.LineReport,
-    snapshots.SCHEMA: snapshots.Snapshot,
-    differences.SCHEMA: differences.Difference,
-    leaks.SCHEMA: leaks.LeakReport,
-    queues.SCHEMA: queues.Queue,
-    plans.SCHEMA: plans.Plan,
-    comparisons.SCHEMA: comparisons.Comparison,
-    suggestions.SCHEMA: suggestions.Suggestions,
+_ELSEWHERE = {
+    ".html": "open it in a browser",
+    ".csv": "open it as a table",
+    ".txt": "it is text to read",
+    ".folded": "open it with flamegraph.pl or speedscope.app",
 }
-
-
-_FOR_PEOPLE = {".csv", ".html", ".txt"}
 _FOREIGN = ("device_traces", "suffix_table")
 _PICKLES = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and the archive of pickles that ``torch.save`` makes."""
@@ -99,10 +83,11 @@ def load(path: str | os.PathLike[str]) -> Record:
     except UnicodeDecodeError:
         raise FileFormatError(f"{name}: not a tensorlens report: it is not text") from None
     except FileFormatError as error:
-        if file.suffix.lower() in _FOR_PEOPLE:
+        remedy = _ELSEWHERE.get(file.suffix.lower())
+        if remedy is not None:
             raise FileFormatError(
-                f"{name}: a {file.suffix} file cannot be shown again; keep the .json"
-                " (tensorlens run -o FILE.json), which also converts to the others"
+                f"{name}: a {file.suffix} file is not shown again: {remedy}, or keep the .json,"
+                " which shows and converts to all others"
             ) from None
         raise FileFormatError(f"{name}: {error}") from None
 
@@ -118,14 +103,6 @@ def parse(content: str) -> Record:
     except (ValueError, RecursionError):
         raise FileFormatError("not a tensorlens report: it is not JSON") from None
     schema = data.get("schema") if isinstance(data, dict) else None
-    if schema == recordings.SUMMARY_SCHEMA:
-        raise FileFormatError(
-            "a summary of a recording, without its events: keep the .tlens to show it again"
-        )
-    if schema == estimates.SCHEMA:
-        raise FileFormatError(
-            "the figures of an estimate, without its events: save the .tlens too, which shows again"
-        )
     kind = _KINDS.get(schema) if isinstance(schema, str) else None
     if kind is not None:
         return kind.from_dict(data)
@@ -135,4 +112,13 @@ def parse(content: str) -> Record:
         if foreign.is_viewer(data):
             return foreign.from_viewer(data)
         return foreign.from_snapshot(data, budget=len(content))
-    raise FileFormatError("not a tensorlens report")
+    raise FileFormatError(_what_it_is(data))
+
+
+def _what_it_is(data: Any) -> str:
+    """Return one line about JSON that is no record."""
+    if isinstance(data, dict) and "traceEvents" in data:
+        return "a trace, which is not shown again: open it at ui.perfetto.dev"
+    if isinstance(data, dict) and "speedscope" in str(data.get("$schema")):
+        return "a profile, which is not shown again: open it at speedscope.app"
+    return "not a tensorlens report"

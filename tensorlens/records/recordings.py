@@ -6,8 +6,11 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from tensorlens.errors import FileFormatError
+from tensorlens.records.checking import check_schema
+from tensorlens.records.documents import Document
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.moments import (
     BackwardCost,
@@ -21,15 +24,12 @@ from tensorlens.records.moments import (
 )
 from tensorlens.records.tensors import SourceLine
 
-if TYPE_CHECKING:
-    import pandas
-
 _T = TypeVar("_T")
 
 SCHEMA = "tensorlens.recording"
 VERSION = 1
 SUMMARY_SCHEMA = "tensorlens.recording_summary"
-"""Of what ``.json`` keeps of a recording: its answers without its events."""
+"""Of what ``.json`` keeps of a recording: its answers, and its events packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,17 @@ class Origin:
     that clock; within the process that recorded."""
 
 
-class Recording:
+class Recording(Document):
     """Every allocation and free of a span of time; prints itself, and in a notebook as HTML.
 
     What it answers is computed when asked for the first time. Devices are torch's spelling; where
     a device may be left out, it is the one with the highest peak.
     """
+
+    SCHEMA: ClassVar[str] = SUMMARY_SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "recording"
+    INDENT: ClassVar[int | None] = None
 
     def __init__(self, log: EventLog, origin: Origin | None = None) -> None:
         self._log = log
@@ -244,34 +249,39 @@ class Recording:
 
         return save(self.still(), path, overwrite=overwrite)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what it tells as plain data, and its events packed under ``log``.
+
+        :meth:`from_dict` reads the recording back equal.
+        """
+        from tensorlens.records import tlens
+        from tensorlens.render.summary import summary
+
+        now = self.still()
+        return {**summary(now), "log": tlens.packed(now)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Recording:
+        """Return the recording that :meth:`to_dict` gave.
+
+        Raises:
+            FileFormatError: it is something else, newer than this tensorlens, or damaged.
+        """
+        from tensorlens.records import tlens
+
+        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
+        if "log" not in data:
+            raise FileFormatError("a summary of a recording without its events, as older ones are")
+        return tlens.unpacked(data["log"])
+
+    def _record(self) -> Recording:
+        return self.still()
+
     def to_html(self) -> str:
         """Return a page that needs nothing else: timeline, peak, backward, source."""
         from tensorlens.render import html
 
         return html.HtmlRenderer().render(self.still())
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame: one row per event, sizes in bytes.
-
-        Raises:
-            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
-        """
-        from tensorlens.render import table
-
-        return table.to_pandas(self.still())
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self.still())
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self.still())
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
     def __repr__(self) -> str:
         return f"<recording of {len(self.log)} events on {', '.join(self.devices) or 'no device'}>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -16,12 +16,12 @@ from tensorlens.records.checking import items, mapping, maybe, text, whole
 _T = TypeVar("_T")
 
 
-def restored(kind: type[_T], data: Any) -> _T:
+def restored(kind: type[_T], data: Any, **ready: Any) -> _T:
     """Return the dataclass that ``asdict`` gave ``data`` for.
 
     Fields are texts, members of a ``StrEnum``, numbers, flags, dataclasses, tuples of one of
     these, dicts from texts to one of these, or one of these or None. Those that have a default
-    may be missing.
+    may be missing. Fields in ``ready`` are what they are to be, of any type.
 
     Raises:
         KeyError: a field is missing.
@@ -34,9 +34,9 @@ def restored(kind: type[_T], data: Any) -> _T:
     unknown = next((name for name in data if name not in checks), None)
     if unknown is not None:
         raise TypeError(f"unknown field {unknown!r}")
-    values = {}
+    values = dict(ready)
     for name, (check, is_needed) in checks.items():
-        if name in data or is_needed:
+        if name not in ready and (name in data or is_needed):
             values[name] = check(data[name])
     return kind(**values)
 
@@ -57,17 +57,21 @@ def _check(hint: Any) -> Callable[[Any], Any]:
     if origin is types.UnionType:
         (one,) = (_check(each) for each in arguments if each is not types.NoneType)
         return lambda value: maybe(one, value)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         item = _check(arguments[0])
         return lambda value: items(item, value)
-    if origin is dict:
+    if origin in (dict, Mapping):
         value_of = _check(arguments[1])
         return lambda value: mapping(value_of, value)
     if isinstance(hint, type) and is_dataclass(hint):
         return lambda value: restored(hint, value)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return lambda value: hint(text(value))
-    return {str: text, int: whole, float: _number, bool: _flag}[hint]
+    return {str: text, int: whole, float: _number, bool: _flag}.get(hint, _refused)
+
+
+def _refused(value: Any) -> Any:
+    raise TypeError(f"{type(value).__name__} where only what is ready can stand")
 
 
 def _number(value: Any) -> float:

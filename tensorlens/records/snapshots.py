@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.records.checking import check_schema, items, mapping, maybe, text
+from tensorlens.records.documents import Document
 from tensorlens.records.joining import joined
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import BLOCK_ROLES, TensorTable
 
 if TYPE_CHECKING:
-    import pandas
-
     from tensorlens.records.differences import Difference
 
 SCHEMA = "tensorlens.snapshot"
@@ -23,12 +21,17 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Document):
     """Every live tensor by name and a ledger that balances; holds no tensor alive.
 
     Prints itself as text and, in a notebook, as HTML. ``after - before`` is a
-    :class:`~tensorlens.records.differences.Difference`.
+    :class:`~tensorlens.records.differences.Difference`. As a table: one row per tensor.
     """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    VERSION: ClassVar[int] = VERSION
+    KIND: ClassVar[str] = "snapshot"
+    INDENT: ClassVar[int | None] = None
 
     tensors: TensorTable
     ledger: Mapping[str, Ledger]
@@ -38,19 +41,6 @@ class Snapshot:
     """Set when several processes were merged, or it is not the main one."""
     notes: tuple[str, ...] = ()
     """What a reader must know: tensors left out, a fallback in use."""
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self)
-
-    def _repr_html_(self) -> str:
-        from tensorlens.render import html
-
-        return html.fragment(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
     def __sub__(self, before: Snapshot) -> Difference:
         """Return what changed from ``before`` to this one."""
@@ -92,26 +82,6 @@ class Snapshot:
             "tensors": self.tensors.to_dict(),
         }
 
-    def to_json(self) -> str:
-        """Return the snapshot as JSON text; :meth:`from_json` reads it back equal."""
-        return json.dumps(self.to_dict(), separators=(",", ":"))
-
-    def to_csv(self) -> str:
-        """Return CSV text: one row per tensor, sizes in bytes."""
-        from tensorlens.render import table
-
-        return table.CsvRenderer().render(self)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame: one row per tensor, sizes in bytes.
-
-        Raises:
-            ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
-        """
-        from tensorlens.render import table
-
-        return table.to_pandas(self)
-
     @classmethod
     def from_dict(cls, data: Any) -> Snapshot:
         """Return the snapshot that :meth:`to_dict` gave.
@@ -119,7 +89,7 @@ class Snapshot:
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        check_schema(data, SCHEMA, VERSION, "snapshot")
+        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
         try:
             return cls(
                 tensors=TensorTable.from_dict(data["tensors"]),
@@ -130,19 +100,6 @@ class Snapshot:
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(f"damaged snapshot: {error}") from None
-
-    @classmethod
-    def from_json(cls, content: str) -> Snapshot:
-        """Return the snapshot that :meth:`to_json` wrote.
-
-        Raises:
-            FileFormatError: the text is not such a snapshot.
-        """
-        try:
-            data = json.loads(content)
-        except (ValueError, RecursionError):
-            raise FileFormatError("not a tensorlens snapshot: it is not JSON") from None
-        return cls.from_dict(data)
 
 
 @dataclass(frozen=True, slots=True)

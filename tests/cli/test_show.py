@@ -113,8 +113,16 @@ def with_peak(peak):
         ("a.json", spoilt(version=2), "line report of version 2; this tensorlens reads 1"),
         ("a.json", spoilt(functions=5), "a.json: damaged line report: "),
         ("a.json", with_peak("much"), "a.json: damaged line report: "),
-        ("a.html", b"<html>", "a.html: a .html file cannot be shown again; keep the .json"),
-        ("a.csv", b"function", "a.csv: a .csv file cannot be shown again; keep the .json"),
+        (
+            "a.html",
+            b"<html>",
+            "a.html: a .html file is not shown again: open it in a browser, or keep the .json",
+        ),
+        (
+            "a.csv",
+            b"function",
+            "a.csv: a .csv file is not shown again: open it as a table, or keep the .json",
+        ),
     ],
 )
 def test_what_it_cannot_show_gets_one_line(tmp_path, capsys, monkeypatch, name, content, text):

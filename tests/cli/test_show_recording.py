@@ -1,5 +1,6 @@
 """``tensorlens show`` of a recording: as text, as a page, at another instant."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -76,16 +77,34 @@ def test_roles_and_devices(saved, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("\nNot shown: cpu (peak 268.00 KiB)\n")
 
 
-def test_a_summary_is_no_recording(saved, monkeypatch, capsys):
+def test_json_keeps_the_events(saved, monkeypatch, capsys):
     monkeypatch.chdir(saved.parent)
     assert main(["show", "run.tlens", "-o", "run.json"]) == 0
     capsys.readouterr()
+    for instant in ([], ["--at", "7"]):
+        assert main(["show", "run.tlens", *instant]) == 0
+        of_events = capsys.readouterr().out
+        assert main(["show", "run.json", *instant]) == 0
+        assert capsys.readouterr() == (of_events, "")
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (None, "a summary of a recording without its events, as older ones are"),
+        (7, "damaged recording: its events are no base64"),
+        ("?", "damaged recording: its events are no base64"),
+        ("aGVsbG8=", "not a tensorlens recording"),
+        ("H4sI", "damaged recording: the file is cut short"),
+    ],
+)
+def test_json_without_the_events_is_refused(tmp_path, monkeypatch, capsys, log, reason):
+    monkeypatch.chdir(tmp_path)
+    data = recordings.training().to_dict()
+    del data["log"]
+    Path("run.json").write_text(json.dumps(data if log is None else {**data, "log": log}))
     assert main(["show", "run.json"]) == 1
-    assert capsys.readouterr() == (
-        "",
-        "tensorlens: error: run.json: a summary of a recording, without its events:"
-        " keep the .tlens to show it again\n",
-    )
+    assert capsys.readouterr() == ("", f"tensorlens: error: run.json: {reason}\n")
 
 
 @pytest.mark.parametrize("output", [[], ["-o", "out.html"]])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from itertools import count
 from math import isfinite
 from typing import Any, cast
@@ -57,6 +58,19 @@ def read(file: BufferedReader) -> Recording:
         raise FileFormatError(f"damaged recording: {reason}") from None
     except (RecursionError, MemoryError):
         raise FileFormatError("damaged recording: more than can be read") from None
+
+
+def unpacked(content: Any) -> Recording:
+    """Return the recording that :func:`~tensorlens.records.tlens.writing.packed` gave a text for.
+
+    Raises:
+        FileFormatError: as :func:`read` does.
+    """
+    try:
+        data = base64.b64decode(text(content), validate=True)
+    except (TypeError, ValueError):
+        raise FileFormatError("damaged recording: its events are no base64") from None
+    return read(BufferedReader(cast(Any, BytesIO(data))))
 
 
 def _recording(lines: Iterator[bytes]) -> Recording:

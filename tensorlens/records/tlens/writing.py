@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,11 @@ def write(recording: Recording, *, compressed: bool = False) -> bytes:
     """Return the content of a `.tlens` file; ``compressed`` makes it gzip."""
     content = b"".join(_lines(recording))
     return gzip.compress(content, _LEVEL, mtime=0) if compressed else content
+
+
+def packed(recording: Recording) -> str:
+    """Return the content of a `.tlens.gz` file in base64, as text within another file."""
+    return base64.b64encode(write(recording, compressed=True)).decode("ascii")
 
 
 def _lines(recording: Recording) -> Iterator[bytes]:

@@ -2,12 +2,14 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rendered_estimates as estimates
 from rendered_estimates import GIB, MIB, PEAK
 
 from tensorlens.errors import FileFormatError
+from tensorlens.records.estimates import Estimate
 from tensorlens.records.loading import load
 from tensorlens.records.recordings import Recording
 from tensorlens.render import OF_ALL, OF_RECORDINGS
@@ -96,16 +98,31 @@ def test_endings_of_recordings_keep_its_recording(tmp_path: Path, ending: str) -
     assert path.read_bytes() == (tmp_path / f"same.{ending}").read_bytes()
 
 
-def test_the_recording_loads_again_and_the_figures_say_why_not(tmp_path: Path) -> None:
-    made = estimates.training()
+@pytest.mark.parametrize("kind", estimates.ALL)
+def test_json_keeps_all_of_it(tmp_path: Path, kind: str) -> None:
+    made = estimates.ALL[kind]()
     assert isinstance(load(made.save(tmp_path / "out.tlens")), Recording)
-    path = made.save(tmp_path / "out.json")
+    again = load(made.save(tmp_path / "out.json"))
+    assert isinstance(again, Estimate)
+    assert str(again) == str(made) and again.explain() == made.explain()
+    assert again.to_dict() == made.to_dict()
+    assert str(again.fits) == str(made.fits) and again.upper == made.upper
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "reason"),
+    [
+        ({"log": None}, "damaged recording: its events are no base64"),
+        ({"steps": 3}, "damaged estimate: int in place of a list"),
+        ({"card": {"name": 3}}, "damaged estimate: int in place of a text"),
+        ({"peak": {"row": "1"}}, "damaged estimate: str in place of a whole number"),
+        ({"version": 2}, "estimate of version 2; this tensorlens reads 1"),
+    ],
+)
+def test_damaged_estimate_is_one_line(spoilt: dict[str, Any], reason: str) -> None:
     with pytest.raises(FileFormatError) as raised:
-        load(path)
-    assert str(raised.value) == (
-        f"{path}: the figures of an estimate, without its events: save the .tlens too, which"
-        " shows again"
-    )
+        Estimate.from_dict({**estimates.training().to_dict(), **spoilt})
+    assert str(raised.value) == reason
 
 
 def test_fits_answers_for_the_card_where_no_capacity_was_asked():

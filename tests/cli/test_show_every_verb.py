@@ -1,0 +1,153 @@
+"""``tensorlens show``: of every verb's ``-o x.json`` it prints what the verb prints."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from commands import own_lines, warm_tensorlens
+
+from tensorlens import render
+from tensorlens.cli import VERBS, main
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "render"))
+
+import rendered_recordings
+
+TRAIN = """
+import contextlib, os, tensorlens, torch
+
+def make_step(rows=64):
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.join(os.path.dirname(__file__), "away"))
+    model = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    data = torch.ones(rows, 32)
+    def step():
+        optimizer.zero_grad()
+        model(data).sum().backward()
+        optimizer.step()
+    return step
+
+def save(name):
+    with open(name, "w") as file:
+        file.write(tensorlens.MemReporter().snapshot().to_json())
+
+if __name__ == "__main__":
+    if not os.path.exists("before.json"):
+        save("before.json")
+    step = make_step()
+    for _ in range(6):
+        step()
+    save("after.json")
+"""
+
+OF_PROGRAMS = {
+    "run": ("run", "-p", "train.py", "-o", "{}", "train.py"),
+    "run --record": ("run", "--record", "{}", "train.py"),
+    "leaks": ("leaks", "-o", "{}", "train.py"),
+    "estimate": ("estimate", "-o", "{}", "train.py:make_step", "--card", "a100"),
+    "compare": (
+        *("compare", "-o", "{}", "train.py:make_step"),
+        *("--option", "half", "rows=32", "--repeats", "1"),
+    ),
+    "suggest": ("suggest", "-o", "{}", "train.py:make_step"),
+}
+"""Their figures are not the same twice: what one run prints is compared with what it saves."""
+OF_FILES = {
+    "plan": ("plan", "64x64x3", "--batch", "8,16", "--workers", "2"),
+    "show": ("show", "run.tlens"),
+    "diff": ("diff", "before.json", "after.json"),
+    "merge": ("merge", "before.json", "after.json"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("verbs")
+    (made / "train.py").write_text(TRAIN)
+    done = warm_tensorlens(made, "run", "--record", "run.tlens", "train.py")
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def test_every_verb_with_an_output_is_here(capsys: pytest.CaptureFixture[str]) -> None:
+    with_output = set()
+    for verb in VERBS:
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        if "--output" in capsys.readouterr().out:
+            with_output.add(verb)
+    # convert prints nothing
+    assert with_output == {*(each.partition(" ")[0] for each in OF_PROGRAMS), *OF_FILES, "convert"}
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+@pytest.mark.parametrize("verb", OF_PROGRAMS)
+def test_what_a_program_made_is_shown_as_it_was_printed(
+    folder: Path, tmp_path: Path, verb: str, columns: str
+) -> None:
+    (folder / "away").mkdir()
+    words = [each.format("away/x.json") for each in OF_PROGRAMS[verb]]
+    # the program takes the folder away: then it is printed, and saved among temporary files
+    done = warm_tensorlens(folder, *words, TMPDIR=str(tmp_path), COLUMNS=columns)
+    assert done.returncode == (0 if verb.startswith(("run", "leaks")) else 1), done.stderr
+    (copy,) = tmp_path.glob("x.*.json")
+    assert f"the figures are printed instead, and are in {copy}" in own_lines(done.stderr)[-1]
+    shown = warm_tensorlens(folder, "show", str(copy), COLUMNS=columns)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == done.stdout
+
+
+@pytest.mark.parametrize("verb", OF_FILES)
+def test_what_a_file_gave_is_shown_as_it_was_printed(folder: Path, verb: str) -> None:
+    words = OF_FILES[verb]
+    printed = warm_tensorlens(folder, *words)
+    assert printed.returncode == 0, printed.stderr
+    assert warm_tensorlens(folder, *words, "-f", "-o", "x.json").returncode == 0
+    shown = warm_tensorlens(folder, "show", "x.json")
+    assert (shown.returncode, shown.stderr, shown.stdout) == (0, "", printed.stdout)
+
+
+def test_what_was_converted_is_shown_as_its_origin(folder: Path) -> None:
+    assert warm_tensorlens(folder, "convert", "run.tlens", "-f", "-o", "x.json").returncode == 0
+    shown = warm_tensorlens(folder, "show", "x.json")
+    assert shown.stdout == warm_tensorlens(folder, "show", "run.tlens").stdout
+    assert "Memory over time" in shown.stdout
+
+
+@pytest.mark.parametrize("kind", rendered_recordings.KINDS)
+def test_json_keeps_any_recording(kind: str) -> None:
+    recording = rendered_recordings.KINDS[kind]()
+    again = type(recording).from_json(recording.to_json())
+    assert render.renderer_for("x.tlens").render(again) == (
+        render.renderer_for("x.tlens").render(recording)
+    )
+
+
+VIEWED = {
+    "html": "open it in a browser",
+    "csv": "open it as a table",
+    "txt": "it is text to read",
+    "folded": "open it with flamegraph.pl or speedscope.app",
+    "speedscope.json": "open it at speedscope.app",
+    "perfetto.json": "open it at ui.perfetto.dev",
+    "trace.json": "open it at ui.perfetto.dev",
+}
+
+
+@pytest.mark.parametrize("ending", (*render.OF_ALL, *render.OF_RECORDINGS))
+def test_what_is_not_shown_again_says_what_opens_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["show", "run.tlens", "-f", "-o", f"y.{ending}"]) == 0
+    capsys.readouterr()
+    code = main(["show", f"y.{ending}"])
+    out, err = capsys.readouterr()
+    if ending in VIEWED:
+        assert (code, out) == (1, "") and err.count("\n") == 1
+        assert err.startswith(f"tensorlens: error: y.{ending}: ") and VIEWED[ending] in err
+    else:
+        assert code == 0 and out.startswith("Memory over time") and err == ""
