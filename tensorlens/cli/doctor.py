@@ -18,6 +18,7 @@ from tabulate import tabulate
 
 from tensorlens.cli.messages import show
 from tensorlens.errors import TensorlensError
+from tensorlens.render.text.page import output_width
 
 _EXTRAS = (
     ("plotly", "plotly", "html", "charts in HTML reports"),
@@ -30,7 +31,10 @@ _BUILDS = {
     "mps": "a Mac with Apple silicon",
     "mtia": "a build of Meta's",
 }
-_NAME_WIDTH, _DETAIL_WIDTH = 20, 53
+_NAME_WIDTH = 20
+_BESIDE = 6
+"""Columns of the mark and between the others."""
+_NARROWEST = 40
 _PATIENCE = 300.0
 """Seconds that an import and two compilations may take."""
 
@@ -246,7 +250,7 @@ def _table(findings: list[Finding]) -> str:
         rows,
         tablefmt="plain",
         disable_numparse=True,
-        maxcolwidths=[None, _NAME_WIDTH, _DETAIL_WIDTH],
+        maxcolwidths=[None, _NAME_WIDTH, max(output_width(), _NARROWEST) - _NAME_WIDTH - _BESIDE],
     )
     return "\n".join(line.rstrip() for line in table.splitlines())
 

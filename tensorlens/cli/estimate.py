@@ -206,12 +206,13 @@ def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
 
         options["capacity"] = find_card(card).memory
     from tensorlens.estimating import max_batch
+    from tensorlens.render.text.page import output_width, wrapped
 
     with _Failures():
         found = max_batch(asked.program, **options, card=card)
     answer = _largest_in_words(found)
     if args.explain or not outputs:
-        show(f"{answer}\n\n")
+        show("\n".join(wrapped("", answer, output_width())) + "\n\n")
     else:
         say(answer)
     _give(found.estimate, args, outputs)

@@ -36,16 +36,18 @@ _LEAK_FOUND = 3
 
 _EPILOG = """\
 examples:
-  tensorlens leaks train.py --lr 0.1            a step ends when the optimizer has stepped
-  tensorlens leaks --step train_step train.py   or when a function of the script returns
+  tensorlens leaks train.py --lr 0.1            a step ends when the optimizer
+                                                has stepped
+  tensorlens leaks --step train_step train.py   or when a function of the
+                                                script returns
   tensorlens leaks --step nets.Trainer.step -m train
   tensorlens leaks --fail -o leaks.json train.py
 
 The loop is judged while it runs, for when it has ended what it left behind may
 be gone: after 3 steps that count, after 6, and whenever there are twice as
 many. The latest verdict is printed to standard output when the program ends,
-also by an exception, Ctrl-C or SIGTERM; all else that tensorlens says goes to
-standard error.
+also by an exception, Ctrl-C, SIGTERM, SIGHUP or another signal that can be
+handled; all else that tensorlens says goes to standard error.
 
 The exit code is the program's own; with --fail it is 3 where that is 0 and
 there is a leak. It is 1 when tensorlens cannot start the program, 2 for a
@@ -60,8 +62,8 @@ def add_parser(subparsers: Any) -> None:
         help="run a program and tell what its loop leaves behind",
         description="Run a script or a module as python would, and tell which tensors each step\n"
         "of its loop leaves behind, which line made them and what holds them.",
-        usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N] [--fail] [-o FILE] [-f]\n"
-        "           (-m MODULE | SCRIPT) [ARGS...]",
+        usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N] [--fail]\n"
+        "           [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -42,8 +42,9 @@ examples:
 
 The exit code is the program's own; 1 when tensorlens cannot start it, 2 for
 a usage error. Tables go to standard output when the program ends, also by an
-exception, Ctrl-C or SIGTERM; all else that tensorlens says goes to standard
-error. If FILE cannot be written at the end, the tables are printed instead.
+exception, Ctrl-C, SIGTERM, SIGHUP or another signal that can be handled; all
+else that tensorlens says goes to standard error. If FILE cannot be written at
+the end, the tables are printed instead.
 
 --record keeps every allocation and free, from the import of torch to the
 program's end, and explains an allocation that fails. It is of this process

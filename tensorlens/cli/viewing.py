@@ -20,7 +20,11 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top", metavar="N", help="the N largest rows of each device, or 'all'")
     group.add_argument("--min-size", metavar="SIZE", help="rows of at least SIZE, as in '1 MiB'")
     group.add_argument(
-        "--role", action="append", choices=BLOCK_ROLES, help="only this role; repeatable"
+        "--role",
+        action="append",
+        choices=BLOCK_ROLES,
+        metavar="ROLE",
+        help=f"only this role: {', '.join(BLOCK_ROLES)}; repeatable",
     )
     group.add_argument(
         "--device", action="append", metavar="NAME", help="only this device; repeatable"

@@ -105,10 +105,11 @@ def shortened(text: str, room: int, ellipsis: str, start: int | None = None) -> 
     tail = text[max(map(text.rfind, _JOINTS), default=0) :]
     least = room * 2 // 3 if start is None else room - min(start, room // 3)
     at_end = min(room, max(width(tail), least))
-    return _start(text, room - at_end) + ellipsis + _start(text[::-1], at_end)[::-1]
+    return leading(text, room - at_end) + ellipsis + leading(text[::-1], at_end)[::-1]
 
 
-def _start(text: str, room: int) -> str:
+def leading(text: str, room: int) -> str:
+    """Return as much of the beginning of ``text`` as takes at most ``room`` columns."""
     for index, char in enumerate(text):
         room -= _columns(char)
         if room < 0:

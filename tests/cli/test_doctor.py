@@ -38,7 +38,9 @@ def printed():
     """What a terminal without UTF-8, one with it, and a program that asks for JSON are told."""
     plain = {"PYTHONIOENCODING": "ascii", "LANG": "C", "LC_ALL": "C"}
     done = subprocess.run(
-        [sys.executable, "-c", MAIN], capture_output=True, env={**os.environ, **plain}
+        [sys.executable, "-c", MAIN],
+        capture_output=True,
+        env={**os.environ, **plain, "COLUMNS": "80"},
     )
     assert done.returncode == 0, done.stderr
     *texts, rest = done.stdout.split(b"\0")

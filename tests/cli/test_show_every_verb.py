@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from commands import own_lines, warm_tensorlens
 
 from tensorlens import render
 from tensorlens.cli import VERBS, main
+from tensorlens.render.source import width
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "render"))
 
@@ -72,6 +74,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture
+def in_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    def run(*words: str, columns: str) -> str:
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(words) in (0, None)
+        return capsys.readouterr().out
+
+    return run
+
+
 def test_every_verb_with_an_output_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     with_output = set()
     for verb in VERBS:
@@ -83,7 +98,11 @@ def test_every_verb_with_an_output_is_here(capsys: pytest.CaptureFixture[str]) -
     assert with_output == {*(each.partition(" ")[0] for each in OF_PROGRAMS), *OF_FILES, "convert"}
 
 
-@pytest.mark.parametrize("columns", ["80", "120"])
+def widest(text: str) -> int:
+    return max(map(width, text.splitlines()))
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
 @pytest.mark.parametrize("verb", OF_PROGRAMS)
 def test_what_a_program_made_is_shown_as_it_was_printed(
     folder: Path, tmp_path: Path, verb: str, columns: str
@@ -98,16 +117,50 @@ def test_what_a_program_made_is_shown_as_it_was_printed(
     shown = warm_tensorlens(folder, "show", str(copy), COLUMNS=columns)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout == done.stdout
+    assert widest(shown.stdout) <= int(columns)
 
 
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
 @pytest.mark.parametrize("verb", OF_FILES)
-def test_what_a_file_gave_is_shown_as_it_was_printed(folder: Path, verb: str) -> None:
+def test_what_a_file_gave_is_shown_as_it_was_printed(
+    folder: Path, verb: str, columns: str, in_folder: Callable[..., str]
+) -> None:
     words = OF_FILES[verb]
-    printed = warm_tensorlens(folder, *words)
-    assert printed.returncode == 0, printed.stderr
-    assert warm_tensorlens(folder, *words, "-f", "-o", "x.json").returncode == 0
-    shown = warm_tensorlens(folder, "show", "x.json")
-    assert (shown.returncode, shown.stderr, shown.stdout) == (0, "", printed.stdout)
+    printed = in_folder(*words, columns=columns)
+    in_folder(*words, "-f", "-o", "x.json", columns=columns)
+    assert in_folder("show", "x.json", columns=columns) == printed
+    assert widest(printed) <= int(columns)
+
+
+OTHERS = {
+    "doctor": ("doctor",),
+    "cards": ("estimate", "train.py:make_step", "--card", "a100", "--card", "rtx 4090"),
+    "explanation": ("estimate", "train.py:make_step", "--card", "a100", "--explain"),
+    "largest batch": (
+        *("estimate", "train.py:make_step", "--card", "a100", "--max-batch"),
+        *("--capacity", "600 MiB", "--steps", "1"),
+    ),
+    "diff, all of it": ("diff", "before.json", "after.json", "-v", "--explain", "--top", "all"),
+}
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+@pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS)
+def test_columns_hold_where_it_is_piped(
+    words: Sequence[str], columns: str, in_folder: Callable[..., str]
+) -> None:
+    assert 0 < widest(in_folder(*words, columns=columns)) <= int(columns)
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_as_wide_as_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    assert widest(capsys.readouterr().out) <= int(columns)
 
 
 def test_what_was_converted_is_shown_as_its_origin(folder: Path) -> None:

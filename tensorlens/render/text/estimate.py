@@ -20,14 +20,12 @@ from tensorlens.render.needs import (
     verdict,
 )
 from tensorlens.render.peak_parts import peak_parts
-from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import width
-from tensorlens.render.text.page import GAP, Page, aligned, padded, ruled
+from tensorlens.render.text.page import Page, aligned, padded, table
 from tensorlens.render.text.recording import more_rows, rows_by_module, share, with_source
 
 _INDENT = 2
 _UNDER = 6
-_NAME_LEAST = 12
 _MAKER = "NVIDIA "
 FEW = 5
 """So many lines and modules are named before the others are summed."""
@@ -35,7 +33,7 @@ FEW = 5
 
 def estimate_parts(estimate: Estimate, page: Page) -> list[str]:
     """Return the parts of the report, what is asked first first."""
-    tables = [
+    sections = [
         _header(estimate, page),
         _figures(estimate, page),
         _peak(estimate, page),
@@ -46,28 +44,22 @@ def estimate_parts(estimate: Estimate, page: Page) -> list[str]:
         _formulas(estimate, page),
         _warnings(estimate, page),
     ]
-    return ["\n".join(lines) for lines in tables]
+    return ["\n".join(lines) for lines in sections]
 
 
 def card_parts(estimates: Sequence[Estimate], page: Page) -> list[str]:
     """Return one table of the same program on several cards."""
-    names = ["Card"]
-    cells = [["Capacity", "Allocated", "Reserved", "Needed", ""]]
+    cells = [["Card", "Capacity", "Allocated", "Reserved", "Needed", ""]]
     for each in estimates:
         fit = judged(each)
-        names.append(page.shown(each.card.name if each.card else each.device))
+        name = page.shown(each.card.name if each.card else each.device).removeprefix(_MAKER)
         capacity, said = ("", "") if fit is None else (size(fit.capacity), fit.verdict)
         peaks = (each.peak_allocated, each.peak_reserved, each.needed.point)
-        cells.append([capacity, *map(size, peaks), said])
-    fixed = sum(max(map(width, column)) + GAP for column in zip(*cells, strict=True))
-    room = max(page.width - _INDENT - fixed, _NAME_LEAST)
-    short = [name.removeprefix(_MAKER) for name in names]
-    short = told_apart(short, [room] * len(short), page.glyphs.ellipsis)
-    rows = [[name, *row] for name, row in zip(short, cells, strict=True)]
+        cells.append([name, capacity, *map(size, peaks), said])
     program = page.shown(estimates[0].program)
     found = page.wrapped("", f"Estimates for {counted(len(estimates), 'card')}: {program}")
-    table = aligned(rows, (False, True, True, True, True, False), _INDENT)
-    return ["\n".join([*found, *ruled(table, page, _INDENT)])]
+    right = (False, True, True, True, True, False)
+    return ["\n".join([*found, *table(cells, right, page, _INDENT, spare=(2, 3))])]
 
 
 def _header(estimate: Estimate, page: Page) -> list[str]:
@@ -94,10 +86,10 @@ def _figures(estimate: Estimate, page: Page) -> list[str]:
     if all(row.nbytes.is_exact for row in rows):
         cells = [[*row[:2], *row[4:]] for row in cells]
         cells[0][1], right = "Size", [*right[:3], False]
-    table = aligned(cells, right, _INDENT)
-    if max(map(width, table)) > page.width or len(rows) == 1:
-        table = aligned([row[:-1] for row in cells], right[:-1], _INDENT)
-    return ruled(table, page, _INDENT)
+    # the meaning is for those who have the room
+    if len(rows) == 1 or max(map(width, aligned(cells, right, _INDENT))) > page.width:
+        cells, right = [row[:-1] for row in cells], right[:-1]
+    return table(cells, right, page, _INDENT, spare=(len(right) - 1,))
 
 
 def _peak(estimate: Estimate, page: Page) -> list[str]:
@@ -112,7 +104,7 @@ def _peak(estimate: Estimate, page: Page) -> list[str]:
     cells += [
         [page.shown(each.label), size(each.nbytes), share(each.nbytes, whole)] for each in parts
     ]
-    return found + ruled(aligned(cells, (False, True, True), _INDENT), page, _INDENT)
+    return found + table(cells, (False, True, True), page, _INDENT)
 
 
 def _lines(estimate: Estimate, page: Page) -> list[str]:
@@ -145,7 +137,7 @@ def _steps(estimate: Estimate, page: Page) -> list[str]:
     for step in estimate.steps:
         known = (step.peak_allocated, step.peak_reserved, step.allocated, step.reserved)
         cells.append([page.shown(step.name), *map(size, known)])
-    return ruled(aligned(cells, (False, True, True, True, True), _INDENT), page, _INDENT)
+    return table(cells, (False, True, True, True, True), page, _INDENT, spare=(4, 3))
 
 
 def _terms(estimate: Estimate, page: Page) -> list[list[str]]:

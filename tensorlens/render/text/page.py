@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorlens.records.snapshots import View
-from tensorlens.render.source import printable, width
+from tensorlens.render.shortening import told_apart
+from tensorlens.render.source import leading, printable, width
 
 GAP = 2
 _HANGING = 4
 _DEFAULT_WIDTH = 120
+_NAME_LEAST = 12
+_WORD = re.compile(" *[^ ]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,27 @@ class Page:
 
 
 def wrapped(start: str, text: str, limit: int, hanging: int = _HANGING) -> list[str]:
-    """Return ``start`` and ``text`` in lines of at most ``limit`` characters, no word broken."""
-    return textwrap.wrap(
-        start + text,
-        limit,
-        subsequent_indent=" " * hanging,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    """Return ``start`` and ``text`` in lines of at most ``limit`` columns of a terminal.
+
+    A word is broken only where it takes more than a line by itself. Not textwrap's, which counts
+    characters: a name in Chinese would take twice its room.
+    """
+    lines: list[str] = []
+    line = ""
+    for word in _WORD.findall(start + text):
+        if width(line + word) <= limit:
+            line += word
+            continue
+        if line.strip():
+            lines.append(line)
+            line = " " * hanging
+        line += word.lstrip(" ") if lines else word
+        # blanks alone make no line
+        least = len(line) - len(line.lstrip(" ")) + 1
+        while (end := max(len(leading(line, limit)), least)) < len(line):
+            lines.append(line[:end])
+            line, least = " " * hanging + line[end:], hanging + 1
+    return [each.rstrip() for each in (*lines, line) if each.strip()]
 
 
 def padded(text: str, room: int, *, right: bool = False) -> str:
@@ -96,6 +112,42 @@ def ruled(lines: Sequence[str], page: Page, indent: int = 0) -> list[str]:
     """Return the lines of a table with a rule below the first, its titles."""
     longest = min(page.width, max(map(width, lines)))
     return [lines[0], " " * indent + page.glyphs.rule * (longest - indent), *lines[1:]]
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    page: Page,
+    indent: int = 0,
+    spare: Sequence[int] = (),
+) -> list[str]:
+    """Return rows in columns with a rule below the first, its titles, as wide as the page.
+
+    Where they are wider, the columns of the numbers ``spare`` give way, the first of them first,
+    and are named below the table; then the names in the first column are shortened.
+    """
+    shown, gone = list(range(len(right))), list[int]()
+    while _room(rows, shown, indent) > page.width and len(gone) < len(spare):
+        gone.append(spare[len(gone)])
+        shown.remove(gone[-1])
+    cells = [[row[column] for column in shown] for row in rows]
+    over = _room(rows, shown, indent) - page.width
+    if over > 0:
+        names = [row[0] for row in cells]
+        room = max(max(map(width, names)) - over, _NAME_LEAST)
+        short = told_apart(names, [room] * len(names), page.glyphs.ellipsis)
+        cells = [[name, *row[1:]] for name, row in zip(short, cells, strict=True)]
+    lines = ruled(aligned(cells, [right[column] for column in shown], indent), page, indent)
+    if not gone:
+        return lines
+    titles = ", ".join(rows[0][column] for column in sorted(gone))
+    said = f"Left out to fit {page.width} characters: {titles}."
+    return lines + page.wrapped(" " * indent, said)
+
+
+def _room(rows: Sequence[Sequence[str]], shown: Sequence[int], indent: int) -> int:
+    widest = (max(width(row[column]) for row in rows) for column in shown)
+    return indent + sum(widest) + GAP * (len(shown) - 1)
 
 
 def output_width() -> int:

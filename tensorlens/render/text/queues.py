@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorlens.records.plans import Plan
 from tensorlens.records.queues import Queue
-from tensorlens.render.text.page import Page, aligned, ruled
+from tensorlens.render.text.page import Page, table
 from tensorlens.render.waiting import (
     PART_TITLES,
     WORKER_TITLES,
@@ -36,8 +36,8 @@ def queue_parts(queue: Queue, page: Page) -> list[str]:
         parts.append(_table(PART_TITLES, part_rows(queue), right, page))
     if queue.workers:
         right = (False, False, True, True, True, True)
-        table = _table(WORKER_TITLES, worker_rows(queue), right, page)
-        parts.append(f"{table}\n" + "\n".join(page.wrapped(" " * _INDENT, worker_remark(queue))))
+        cells = _table(WORKER_TITLES, worker_rows(queue), right, page)
+        parts.append(f"{cells}\n" + "\n".join(page.wrapped(" " * _INDENT, worker_remark(queue))))
     said = [line for text in remarks(queue) for line in page.wrapped("  ", page.shown(text))]
     parts.append("\n".join(said))
     return parts
@@ -46,9 +46,12 @@ def queue_parts(queue: Queue, page: Page) -> list[str]:
 def plan_parts(plan: Plan, page: Page) -> list[str]:
     """Return the parts of the text: the table, and what a queue makes of it."""
     titles, rows = plan_table(plan)
-    table = _table(titles, rows, [True] * len(titles), page)
+    shapes = range(1, len(titles))
+    # those furthest from what was asked for give way
+    spare = sorted(shapes, key=lambda place: (-abs(2 * place - len(titles)), -place))[:-1]
+    cells = _table(titles, rows, [True] * len(titles), page, spare)
     title = "\n".join(page.wrapped("", page.shown(plan_title(plan))))
-    return [f"{title}\n{table}", "\n".join(_facts(plan_facts(plan), page))]
+    return [f"{title}\n{cells}", "\n".join(_facts(plan_facts(plan), page))]
 
 
 def _facts(found: Sequence[tuple[str, str]], page: Page) -> list[str]:
@@ -60,7 +63,11 @@ def _facts(found: Sequence[tuple[str, str]], page: Page) -> list[str]:
 
 
 def _table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], page: Page
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    page: Page,
+    spare: Sequence[int] = (),
 ) -> str:
     shown = [[page.shown(cell) for cell in row] for row in rows]
-    return "\n".join(ruled(aligned([titles, *shown], right, _INDENT), page, _INDENT))
+    return "\n".join(table([titles, *shown], right, page, _INDENT, spare))
