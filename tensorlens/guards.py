@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 from tensorlens.errors import DeviceError, ProfileError, TensorlensError, UsageError
 from tensorlens.signals import is_from_a_handler
+from tensorlens.streams import write
 
 REFUSALS = (UsageError, ProfileError, DeviceError)
 """Errors about what the user gave us, which reach the user."""
@@ -46,7 +47,7 @@ def warn(consequence: str, error: BaseException) -> None:
         line = f"tensorlens: {consequence}: {reason(error)}"
         if line not in _told:
             _told.add(line)
-            print(line, file=sys.stderr, flush=True)
+            write(f"{line}\n", sys.stderr)
 
 
 def reason(error: BaseException) -> str:

@@ -15,7 +15,7 @@ def say(text: str) -> None:
     # names of files and functions may hold what a terminal obeys
     line = printable(" ".join(text.split("\n")))
     with suppress(OSError, ValueError, AttributeError):
-        print(f"tensorlens: {line}", file=sys.stderr, flush=True)
+        write(f"tensorlens: {line}\n", sys.stderr)
 
 
 def show(text: str) -> None:

@@ -16,15 +16,15 @@ from typing import Any
 
 import tensorlens
 from tensorlens.errors import TensorlensError
-from tensorlens.lines import wrapping
+from tensorlens.lines import exits, wrapping
 
 Compile = Callable[[bytes, str], types.CodeType]
 """Turns the source of a file into code."""
 
 _PACKAGE = str(Path(tensorlens.__file__).parent) + os.sep
 _STARTING = str(Path(__file__).parent) + os.sep
-_BETWEEN = (wrapping.__file__, "<tensorlens call>")
-"""Frames of ours that stand between a profiled function and its caller."""
+_BETWEEN = (wrapping.__file__, exits.__file__, "<tensorlens call>")
+"""Frames of ours that stand between the program and a function that it calls."""
 
 
 def plain(source: bytes, filename: str) -> types.CodeType:

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
+from os import _exit
 from typing import Any, BinaryIO
 
 from tensorlens.frameworks.torch.fake.failing import failure
@@ -92,13 +93,13 @@ def _run(trial: Trial, source: BinaryIO, target: BinaryIO) -> None:
         answer = Trouble(FAILED, found.text.removeprefix("the program failed: "), found.details)
     _send(target, answer)
     # what the program leaves running must not keep the process
-    os._exit(0)
+    _exit(0)
 
 
 def _end_with(source: BinaryIO) -> None:
     with contextlib.suppress(OSError):
         os.read(source.fileno(), 1)
-    os._exit(1)
+    _exit(1)
 
 
 def _taken(descriptor: int, mode: str) -> Any:

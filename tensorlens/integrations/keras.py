@@ -19,6 +19,7 @@ import keras
 
 from tensorlens.capture import regions, reserve
 from tensorlens.census.reporter import MemReporter
+from tensorlens.guards import warn
 from tensorlens.integrations.batches import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
 from tensorlens.integrations.following import Follower
 from tensorlens.lines.accounting import WIDTH
@@ -300,9 +301,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _give_up(self, failure: Exception) -> None:
         self._has_failed = True
-        with suppress(Exception):
-            text = f"{type(failure).__name__}: {failure}".splitlines()[0]
-            print(f"tensorlens: MemoryCallback measures no more: {text}", file=sys.stderr)
+        warn("MemoryCallback measures no more", failure)
         for kind in [*self._undo]:
             with suppress(Exception):
                 self._unwatch(kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import multiprocessing
 import multiprocessing.util
 import os
@@ -13,6 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+from tensorlens.guards import warn
 
 _FATAL = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2")
 """Signals that others send and whose default action ends the process."""
@@ -45,11 +49,28 @@ class ExitReport:
         multiprocessing.util.register_after_fork(self, ExitReport._report_from_worker)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
+        self._report_before("_exit")
+        self._report_before("execv", _is_program)
+        self._report_before("execve", _is_program)
         if threading.current_thread() is threading.main_thread():
             for number in _fatal_signals():
                 # one that the program handles, or that nohup ignores, stays as it is
                 if signal.getsignal(number) is signal.SIG_DFL:
                     signal.signal(number, self._on_fatal)
+
+    def _report_before(self, name: str, ends: Callable[..., bool] = lambda *_: True) -> None:
+        """Report before a function of :mod:`os` ends this process without any exit handler."""
+        real = getattr(os, name)
+
+        @functools.wraps(real)
+        def last(*given: Any, **named: Any) -> Any:
+            # a forked child ends so too, and a thread that watches over a main thread that hangs
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and os.getpid() == self._installed_in and ends(*given, **named):
+                self._run()
+            return real(*given, **named)
+
+        setattr(os, name, last)
 
     def _forget(self) -> None:
         self._done = False
@@ -62,14 +83,19 @@ class ExitReport:
         if not self._done:
             self._done = True
             self._reporting = True
+            interrupted = _ended_by_interrupt()
             try:
                 with _one_interrupt_later() as interrupts:
                     self._report(self._process())
+                interrupted = interrupted or bool(interrupts)
+            except (Exception, KeyboardInterrupt) as error:
+                interrupted = interrupted or isinstance(error, KeyboardInterrupt)
+                warn("the report is not finished", error)
             finally:
                 self._reporting = False
             if self._fatal is not None:
                 _die_by(self._fatal)
-            if interrupts or _ended_by_interrupt():
+            if interrupted:
                 _die_by_sigint()
 
     def _process(self) -> str | None:
@@ -87,6 +113,13 @@ class ExitReport:
             self._run()
         finally:
             _die_by(number)
+
+
+def _is_program(path: Any, *_: Any, **__: Any) -> bool:
+    """Tell whether there is a file to run in place of this process: ``execvp`` tries many."""
+    with suppress(Exception):
+        return os.access(path, os.X_OK)
+    return False
 
 
 def _fatal_signals() -> list[int]:

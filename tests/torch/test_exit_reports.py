@@ -178,8 +178,10 @@ class TestEndings:
         assert status == 0
         assert tables(out) == 1
 
-    def test_os_exit_prints_nothing(self, run):
-        assert run("work(); os._exit(4)") == (4, "", "")
+    def test_os_exit_prints_first(self, run):
+        status, out, err = run("work(); os._exit(4)")
+        assert (status, err) == (4, "")
+        assert tables(out) == 1
 
     def test_a_daemon_thread_that_still_runs(self, run):
         status, out, err = run(

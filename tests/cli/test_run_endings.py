@@ -1,0 +1,199 @@
+"""However the program ends, and whatever it did to its process: its exit code, and our files."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import environment, own_lines, program_lines
+
+from tensorlens.cli import main
+from tensorlens.records.loading import load
+from tensorlens.render import OF_ALL, OF_RECORDINGS
+
+STEP = """
+import os, sys, threading
+import torch, tensorlens
+@tensorlens.profile
+def step(size):
+    return torch.ones(size).sum().item()
+step(1000)
+"""
+ENDS = {
+    "at once": "print('lost', end=''); os._exit(7)",
+    "as another program": (
+        "sys.stdout.flush()\nos.execv(sys.executable, [sys.executable, '-c', 'exit(9)'])"
+    ),
+    "as another program, found in PATH": (
+        "os.environ['PATH'] = '/nowhere:' + os.path.dirname(sys.executable)\n"
+        "os.execvp(os.path.basename(sys.executable), ['python', '-c', 'exit(9)'])"
+    ),
+    "as another program that is not there": "os.execv('/nowhere/python', ['python'])",
+    "from a thread": (
+        "thread = threading.Thread(target=sys.exit, args=(3,))\n"
+        "thread.start(); thread.join(); sys.exit(5)"
+    ),
+    "with a thread that goes on": (
+        "threading.Thread(target=lambda: [step(1) for _ in range(99)]).start()"
+    ),
+    "after threads": (
+        "threads = [threading.Thread(target=step, args=(9,)) for _ in range(20)]\n"
+        "[each.start() for each in threads]; [each.join() for each in threads]"
+    ),
+    "with an exit handler that fails": (
+        "import atexit\natexit.register(lambda: print(sys.exc_info()[0]) or {}['missing'])"
+    ),
+    "in another folder": "os.mkdir('sub'); os.chdir('sub')",
+    "in a folder that is gone": "os.mkdir('sub'); os.chdir('sub'); os.rmdir('../sub')",
+    "without its temporary files": (
+        "import shutil, tempfile\nos.mkdir('tmp'); tempfile.tempdir = os.path.abspath('tmp')\n"
+        "shutil.rmtree('tmp')"
+    ),
+    "without standard output": "sys.stdout = None",
+    "without standard error": "sys.stderr = None",
+    "with both closed": "sys.stdout.close(); sys.stderr.close()",
+    "without descriptors": "os.close(1); os.close(2)",
+    "with streams of its own": "import io\nsys.stdout = io.StringIO(); sys.stderr = io.StringIO()",
+    "with streams that fail": (
+        "class Refusing:\n    def write(self, text): raise RuntimeError('no')\n"
+        "    def flush(self): pass\n"
+        "sys.stdout = sys.stderr = Refusing()"
+    ),
+    "without an environment": "os.environ.clear()",
+    "interrupted": "import signal\nos.kill(os.getpid(), signal.SIGINT)",
+    "in a fork": (
+        "if not os.fork():\n    os._exit(4)\nprint(os.waitstatus_to_exitcode(os.wait()[1]))"
+    ),
+    "after spawned and forked workers": (
+        "import multiprocessing\nif __name__ == '__main__':\n"
+        "    for kind in ('spawn', 'fork'):\n"
+        "        with multiprocessing.get_context(kind).Pool(1) as pool:\n"
+        "            assert pool.map(abs, [-1, -2]) == [1, 2]"
+    ),
+}
+
+
+def python(folder: Path, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        env=environment(PYTHONDONTWRITEBYTECODE="1", **changes),
+    )
+
+
+@pytest.mark.parametrize("ending", ENDS)
+def test_program_ends_as_it_does_alone_and_its_files_are_there(tmp_path: Path, ending: str) -> None:
+    code = STEP.replace("step(1000)", "if __name__ == '__main__':\n    step(1000)") + ENDS[ending]
+    for name in ("alone", "observed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "program.py").write_text(code)
+    alone = python(tmp_path / "alone", "program.py", TENSORLENS="0")
+    words = ("-m", "tensorlens", "run", "-o", "out.json", "--record", "out.tlens", "program.py")
+    observed = python(tmp_path / "observed", *words)
+    assert observed.returncode == alone.returncode
+    assert observed.stdout == alone.stdout
+    plain = alone.stderr.replace(str(tmp_path / "alone"), str(tmp_path / "observed"))
+    assert [line for line in program_lines(observed.stderr) if "0x" not in line] == [
+        line for line in plain.splitlines() if "0x" not in line
+    ]
+    assert load(tmp_path / "observed" / "out.json").functions[0].calls >= 1
+    assert load(tmp_path / "observed" / "out.tlens").peak("cpu").bytes >= 4000
+
+
+def test_tables_are_printed_before_the_program_ends_at_once(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(f"{STEP}os._exit(7)\n")
+    for words in (("program.py",), ("-m", "tensorlens", "run", "program.py")):
+        done = python(tmp_path, *words)
+        assert done.returncode == 7 and "1 call" in done.stdout
+
+
+def test_thread_that_ends_the_process_does_not_wait_for_a_report(tmp_path: Path) -> None:
+    code = f"{STEP}thread = threading.Thread(target=os._exit, args=(7,))\nthread.start()\n"
+    (tmp_path / "program.py").write_text(f"{code}thread.join()\n")
+    done = python(tmp_path, "-m", "tensorlens", "run", "-o", "out.json", "program.py")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+
+
+def test_report_that_fails_is_one_line(tmp_path: Path) -> None:
+    closes = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\nsys.exit(6)\n"
+    (tmp_path / "program.py").write_text(STEP + closes)
+    done = python(tmp_path, "-m", "tensorlens", "run", "-o", "out.json", "program.py")
+    assert done.returncode == 6
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tensorlens: ") and "Too many open files" in line
+
+
+INTERRUPTED = """
+import pathlib, signal
+def interrupting(name, times):
+    real = getattr(pathlib.Path, name)
+    def interrupted(path, *given, **named):
+        if path.name.startswith(".tensorlens-"):
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+        return real(path, *given, **named)
+    setattr(pathlib.Path, name, interrupted)
+"""
+
+
+@pytest.mark.parametrize("place", ["open", "replace"])
+def test_first_interrupt_waits_for_the_file_and_a_second_leaves_the_old_one(
+    tmp_path: Path, place: str
+) -> None:
+    for times, kept in ((1, False), (2, True)):
+        code = f"{STEP}{INTERRUPTED}interrupting({place!r}, {times})\n"
+        (tmp_path / "program.py").write_text(code)
+        for option in ("-o", "--record"):
+            (tmp_path / "out.json").write_text("old")
+            words = ("-m", "tensorlens", "run", option, "out.json", "-f", "program.py")
+            done = python(tmp_path, *words)
+            assert done.returncode == -signal.SIGINT
+            assert len(own_lines(done.stderr)) == (1 if option == "-o" else 2)
+            assert program_lines(done.stderr) == []
+            assert ((tmp_path / "out.json").read_text() == "old") == kept
+            assert ("the report is not finished" in done.stderr) == kept
+            assert {each.name for each in tmp_path.iterdir()} == {"program.py", "out.json"}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    (folder / "program.py").write_text(STEP)
+    words = ("-m", "tensorlens", "run", "-o", "lines.json", "--record", "run.tlens", "program.py")
+    assert python(folder, *words).returncode == 0
+    return folder
+
+
+@pytest.mark.parametrize("ending", [*OF_ALL, *OF_RECORDINGS])
+@pytest.mark.parametrize("place", ["open", "replace"])
+def test_interrupt_leaves_the_old_file_of_any_kind(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, place: str
+) -> None:
+    target = tmp_path / f"out.{ending}"
+    target.write_text("old")
+    real = getattr(Path, place)
+
+    def interrupted(path: Path, *given: object, **named: object) -> object:
+        if path.name.startswith(".tensorlens-"):
+            raise KeyboardInterrupt
+        return real(path, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, place, interrupted)
+        assert main(["show", str(saved / "run.tlens"), "-f", "-o", str(target)]) == 130
+    assert target.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_a_program_without_standard_error_gets_nothing_of_ours_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(f"{STEP}print('mine')\nsys.stderr = None\n")
+    done = python(tmp_path, "-m", "tensorlens", "run", "-o", "out.json", "program.py")
+    assert (done.stdout, done.stderr) == ("mine\n", "")
+    assert (tmp_path / "out.json").exists()
