@@ -80,10 +80,16 @@ class _Names:
         left_out: set[int] = set()
         for place in order:
             left_out.add(place)
-            short = self._joined(parts, left_out)
-            if width(short) <= room:
-                return short
-        return shortened(text, room, self._ellipsis)
+            if width(self._joined(parts, left_out)) <= room:
+                break
+        else:
+            return shortened(text, room, self._ellipsis)
+        # after a long part went, others may fit again
+        for place in reversed(order):
+            fewer = left_out - {place}
+            if width(self._joined(parts, fewer)) <= room:
+                left_out = fewer
+        return self._joined(parts, left_out)
 
     def _joined(self, parts: Sequence[str], left_out: set[int]) -> str:
         text = ""

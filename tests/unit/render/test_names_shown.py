@@ -83,3 +83,11 @@ def test_layers_fold_and_are_told_in_full() -> None:
         f"m.base_model.model.model.layers[0-3].self_attn.{proj}_proj.lora_{lora}.default.weight x 4"
         for proj, lora in itertools.product("qv", "AB")
     ]
+
+
+def test_after_a_long_part_went_others_have_its_room() -> None:
+    node = "ScaledDotProductFlashAttentionForCpuBackward0"
+    names = [f"model.transformer.h.{layer}.attn: {node}.key" for layer in range(3)]
+    assert told_apart(names, [32] * 3, "…") == [
+        f"model.transformer.h.{layer}.attn:…key" for layer in range(3)
+    ]
