@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from tensorlens.cli.messages import complain
+from tensorlens.cli.messages import complain, say
 from tensorlens.errors import TensorlensError
 
 VERBS = (
@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return complain(TensorlensError(f"{error.strerror or error}{_place(error)}"))
     except KeyboardInterrupt:
+        say("interrupted")
         return 130
     return code
 

@@ -168,7 +168,8 @@ class SettraceTracer:
         traced = thread.ours
 
         def trace(frame: FrameType, event: str, arg: Any) -> Any:
-            if self._enabled:
+            # a region of this thread's own may outlast those that it was begun in
+            if self._enabled or thread.depth > 1:
                 return traced(frame, event, arg)
             thread.depth -= 1
             sys.settrace(thread.previous)

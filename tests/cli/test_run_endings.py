@@ -174,7 +174,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("ending", [*OF_ALL, *OF_RECORDINGS])
 @pytest.mark.parametrize("place", ["open", "replace"])
 def test_interrupt_leaves_the_old_file_of_any_kind(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, place: str
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ending: str,
+    place: str,
 ) -> None:
     target = tmp_path / f"out.{ending}"
     target.write_text("old")
@@ -188,6 +193,7 @@ def test_interrupt_leaves_the_old_file_of_any_kind(
     with monkeypatch.context() as patched:
         patched.setattr(Path, place, interrupted)
         assert main(["show", str(saved / "run.tlens"), "-f", "-o", str(target)]) == 130
+    assert capsys.readouterr() == ("", "tensorlens: interrupted\n")
     assert target.read_text() == "old"
     assert [*tmp_path.iterdir()] == [target]
 

@@ -240,3 +240,37 @@ def test_a_thread_that_ended_is_forgotten(bench: Bench, memory: FakeMemory, ends
     thread.start()
     thread.join()
     assert not bench.engine.threads.busy
+
+
+def test_thread_that_began_in_a_profiled_call_is_followed_beyond_its_end(
+    bench: Bench, memory: FakeMemory
+) -> None:
+    inside, over = threading.Event(), threading.Event()
+
+    def part() -> None:
+        pass
+
+    @bench.profile
+    def work() -> None:
+        inside.set(), over.wait(60)  # A
+        part()
+        memory.allocate(5)  # B
+
+    def twice() -> None:
+        work(), work()
+
+    @bench.profile
+    def begin() -> None:
+        threads.append(threading.Thread(target=twice))
+        threads[0].start()
+        inside.wait(60)
+
+    bench.profiler.add_function(part)  # which nothing wraps: all lines come from the tracer
+    threads: list[threading.Thread] = []
+    begin()
+    over.set()
+    threads[0].join(60)
+    assert bench.hits("A", "B") == [2, 2]
+    assert bench.nets("B") == [10]
+    assert bench.function("work").note is None
+    assert not bench.engine.threads.busy
