@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+# what every torch depends on, but for CUDA
+OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
 # some tests only wait, while TensorFlow tries a refused request again for ten seconds
 TENSORFLOW_WORKERS = $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
@@ -20,7 +22,7 @@ NEWER := $(foreach version,3.12 3.13,$(if $(call python,$(version)),$(version)))
 # what only counts and renders is the same code on each of them: the newest does
 NEWEST := $(lastword $(NEWER))
 
-.PHONY: demo test lint pytest bench clean $(NEWER:%=test-%)
+.PHONY: demo test lint pytest bench clean test-torch $(NEWER:%=test-%)
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
@@ -41,6 +43,7 @@ lint: $(VENV)/.ready
 pytest: $(VENV)/.tensorflow
 	$(BIN)/python $(PYTEST) tests/unit/frameworks
 	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks
+	$(BIN)/python $(PYTEST) tests/smoke
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
 	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
@@ -49,6 +52,12 @@ $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines $(if $(filter $*,$(NEWEST)), \
 	    tests/unit/render tests/unit/records tests/unit/recording \
 	    --ignore=tests/unit/render/test_recording_browser.py)
+
+# every public call once, with one torch in an environment of its own: make test-torch VERSION=2.8.0
+test-torch:
+	$(if $(VERSION),,$(error which torch? make test-torch VERSION=2.8.0))
+	$(MAKE) $(VENV)-torch-$(VERSION)/.ready
+	$(VENV)-torch-$(VERSION)/bin/python -m pytest --tb=short tests/smoke
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.benchmarks
@@ -68,5 +77,13 @@ $(VENV)-%/.ready: pyproject.toml
 	$(VENV)-$*/bin/python $(PIP) -e . pytest pandas
 	touch $@
 
+# without the packages of CUDA: stand-ins let torch be imported without them
+$(VENV)-torch-%/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-torch-$*
+	$(VENV)-torch-$*/bin/python $(PIP) --no-deps "torch==$*"
+	$(VENV)-torch-$*/bin/python $(PIP) -e . $(OF_TORCH) numpy pandas pytest
+	$(VENV)-torch-$*/bin/python tests/smoke/cuda_stand_ins.py
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-3.*
+	rm -rf $(VENV) $(VENV)-3.* $(VENV)-torch-*

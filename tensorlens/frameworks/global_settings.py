@@ -62,6 +62,14 @@ def _flag(path: str) -> _Setting:
     )
 
 
+def _default_device(torch: Any) -> str:
+    """Return the default device, also of a program that took it back: torch before 2.10 fails."""
+    try:
+        return str(torch.get_default_device())
+    except AttributeError:
+        return "cpu"
+
+
 def _set_seed(torch: Any, value: int) -> None:
     if value != _DEFAULT_SEED:
         torch.manual_seed(value)
@@ -103,7 +111,7 @@ _SETTINGS = (
     ),
     _Setting(
         "torch.get_default_device",
-        lambda torch: str(torch.get_default_device()),
+        _default_device,
         lambda torch, value: torch.set_default_device(value),
         "cpu",
     ),

@@ -610,7 +610,7 @@ class Scan {
     return static_cast<int16_t>(devices_.size() - 1);
   }
 
-  int16_t dtype_number(const caffe2::TypeMeta& dtype) {
+  int16_t dtype_number(caffe2::TypeMeta dtype) {
     const c10::ScalarType type =
         dtype.isScalarType() ? dtype.toScalarType() : c10::ScalarType::Undefined;
     int16_t& number = dtype_numbers_[static_cast<uint8_t>(type)];

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.frameworks.building import NativeUnavailable, Part, load
+from tensorlens.frameworks.torch.release import Release, parse_release
 
 MOST_DEVICES = 64
 """As many as torch itself can number."""
 
 _LABEL = "the stand-in for a CUDA device"
 _LIBRARIES = ("libtorch_global_deps", "libc10", "libtorch_cpu")
+SINCE = (2, 7, 0)
+"""Before, torch makes no ``torch.Generator`` of a device that it was not built for."""
 _SOURCE = Path(__file__).with_name("native") / "device.cpp"
 
 
@@ -86,6 +89,10 @@ def load_library(devices: int) -> DeviceLibrary:
     if not 1 <= devices <= MOST_DEVICES:
         raise NativeUnavailable(f"{_LABEL} can be 1 to {MOST_DEVICES} devices, not {devices}")
     folder = _torch_folder()
+    if _release(folder) < SINCE:
+        raise NativeUnavailable(
+            f"a card can be stood in for from torch {SINCE[0]}.{SINCE[1]} on: pip install -U torch"
+        )
     suffix = "dylib" if sys.platform == "darwin" else "so"
     try:
         for name in _LIBRARIES:
@@ -102,6 +109,12 @@ def _torch_folder() -> Path:
     if specification is None or specification.origin is None:
         raise NativeUnavailable(f"{_LABEL} was not built: torch is not installed")
     return Path(specification.origin).resolve().parent
+
+
+def _release(folder: Path) -> Release:
+    """Return which torch it is, without importing it."""
+    stated = re.search(r"__version__ = '([^']+)'", _text(folder / "version.py"))
+    return parse_release(stated[1] if stated is not None else "")
 
 
 def _part(folder: Path) -> Part:

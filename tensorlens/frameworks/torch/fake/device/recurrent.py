@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.backends.cudnn import rnn
 
 from tensorlens.frameworks.torch.fake.device.kernels import slices
 
@@ -47,7 +48,7 @@ def _flatten_parameters(module: Any) -> None:
             weights,
             (4 if module.bias else 2) + (module.proj_size > 0),
             module.input_size,
-            torch.backends.cudnn.rnn.get_cudnn_mode(module.mode),
+            rnn.get_cudnn_mode(module.mode),
             module.hidden_size,
             module.proj_size,
             module.num_layers,

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import torch
+from torch.backends.cudnn import rnn
 
 from tensorlens.frameworks.torch.fake.device.bindings import CUDA_VERSION, CUDNN_VERSION, Bindings
 from tensorlens.frameworks.torch.fake.device.standin import StandIn
@@ -100,6 +101,6 @@ def _install_cudnn() -> None:
     module = cudnn.m if hasattr(cudnn, "m") else cudnn
     module._cudnn = stand_in
     # that module too has put another object in its place
-    module.rnn.get_cudnn_mode.__globals__["_cudnn"] = stand_in
+    rnn.get_cudnn_mode.__globals__["_cudnn"] = stand_in
     module._init = lambda: True
     module.version = lambda: CUDNN_VERSION

@@ -16,6 +16,7 @@ namespace tensorlens {
 constexpr long CUDNN_VERSION = 91002;
 inline thread_local bool default_generator_wanted = false;
 
+// without `override` is what torch 2.7 to 2.9 do not ask yet
 struct Hooks final : public at::CUDAHooksInterface {
   void init() const override {}
   bool isBuilt() const override { return true; }
@@ -31,13 +32,13 @@ struct Hooks final : public at::CUDAHooksInterface {
   bool hasCuDNN() const override { return true; }
   bool compiledWithCuDNN() const override { return hasCuDNN(); }
   long versionCuDNN() const override { return CUDNN_VERSION; }
-  long versionRuntimeCuDNN() const override { return CUDNN_VERSION; }
-  long versionCuDNNFrontend() const override { return 11200; }
+  long versionRuntimeCuDNN() const { return CUDNN_VERSION; }
+  long versionCuDNNFrontend() const { return 11200; }
   long versionCUDART() const override { return 12080; }
   bool supportsDilatedConvolutionWithCuDNN() const override { return hasCuDNN(); }
   bool supportsDepthwiseConvolutionWithCuDNN() const override { return hasCuDNN(); }
   bool supportsBFloat16ConvolutionWithCuDNNv8() const override { return hasCuDNN(); }
-  bool supportsBFloat16RNNWithCuDNN() const override { return hasCuDNN(); }
+  bool supportsBFloat16RNNWithCuDNN() const { return hasCuDNN(); }
   double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON
   std::string showConfig() const override { return ""; }
 
