@@ -219,6 +219,24 @@ def test_no_checkpoint_is_written_and_it_comes_back(stage, tmp_path):
     assert "not written" in stage.said[0]
 
 
+def test_checkpoint_in_an_open_file_comes_back_and_the_file_is_as_before(tmp_path):
+    old, new, own = (tmp_path / name for name in ("old.pt", "new.pt", "own.bin"))
+    old.write_bytes(b"trained for a week")
+    own.write_bytes(b"before")
+    with staged():
+        net = nn.Linear(3, 4)
+        for path in (old, new, old):
+            with open(path, "wb") as file:  # noqa: PTH123
+                torch.save(net.state_dict(), file)
+            with path.open("rb") as file:
+                state = torch.load(file, map_location="cpu")
+            assert state["weight"].shape == (4, 3)
+        own.open("wb").write(b"after")
+    assert old.read_bytes() == b"trained for a week"
+    assert own.read_bytes() == b"after"
+    assert {each.name for each in tmp_path.iterdir()} == {"old.pt", "own.bin"}
+
+
 def test_a_saved_state_takes_no_memory(stage, tmp_path):
     net = nn.Linear(300, 400)
     before = stage.allocated()

@@ -6,13 +6,16 @@ read is mapped, and no page of it is touched.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -46,10 +49,11 @@ def without_writing(caution: Tell) -> Iterator[None]:
         caution: called with one line where something would have been written.
     """
     kept: dict[Any, Any] = {}
-    read = torch.load
+    read, before = torch.load, _Before()
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         caution(_TEXT)
+        before.put_back(_place(f))
         kept[_place(f)] = pytree.tree_map(_described, obj)
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -61,6 +65,9 @@ def without_writing(caution: Tell) -> Iterator[None]:
         caution(_TEXT)
 
     with contextlib.ExitStack() as stack:
+        stack.callback(before.drop)
+        for module in (builtins, io):
+            stack.enter_context(patched(module, "open", before.opened))
         stack.enter_context(patched(torch, "save", save))
         stack.enter_context(patched(torch, "load", load))
 
@@ -84,6 +91,47 @@ _TEXT = (
     "a checkpoint is not written, as there is no data; what writing copies to the host is not in "
     "the estimate"
 )
+
+
+class _Before:
+    """What was in files that the program opened in order to write a checkpoint.
+
+    ``open(path, "wb")`` empties a file before ``torch.save`` is told of it.
+    """
+
+    def __init__(self) -> None:
+        self._open = open
+        self._aside: dict[Path, Path] = {}
+        """A file to where its content is meanwhile."""
+        self._new: set[Path] = set()
+
+    def opened(self, file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+        """Open a file, having put aside what that would remove."""
+        writes = isinstance(mode, str) and {*mode} >= {"w", "b"}
+        if writes and isinstance(file, (str, os.PathLike)):
+            with contextlib.suppress(OSError, ValueError):
+                self._put_aside(Path(file).resolve())
+        return self._open(file, mode, *args, **kwargs)
+
+    def _put_aside(self, path: Path) -> None:
+        if not path.exists():
+            self._new.add(path)
+        elif path.is_file() and path not in self._aside and path not in self._new:
+            aside = path.with_name(f"{path.name}.{os.getpid()}.before")
+            self._aside[path] = path.rename(aside)
+
+    def put_back(self, place: Any) -> None:
+        """Give a file its content again, for it is not written after all."""
+        aside = self._aside.pop(Path(place), None) if isinstance(place, str) else None
+        if aside is not None:
+            aside.replace(place)
+
+    def drop(self) -> None:
+        """Forget the content of files that the program wrote itself, and files without any."""
+        empty = (path for path in self._new if path.is_file() and not path.stat().st_size)
+        for path in (*self._aside.values(), *empty):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,4 +244,10 @@ def _made(leaf: Any, map_location: Any) -> Any:
 
 
 def _place(file: Any) -> Any:
-    return os.path.realpath(file) if isinstance(file, (str, os.PathLike)) else id(file)
+    """Return the path of a file, also of one that is open; of what is in memory its identity."""
+    if not isinstance(file, (str, os.PathLike)):
+        name = getattr(file, "name", None)
+        if not isinstance(name, str) or not Path(name).is_file():
+            return id(file)
+        file = name
+    return os.path.realpath(file)
