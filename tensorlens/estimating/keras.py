@@ -129,11 +129,8 @@ def keras_question(
         return KerasOnTorch(
             model, batch_size, options, place, found, wanted, steps, settings_of(settings)
         )
-    # TensorFlow is there already, or there would be no model
-    from tensorlens.frameworks.tensorflow.threads import inter_op_threads
-
     eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
-    options |= {"eager": eager, "threads": inter_op_threads()}
+    options["eager"] = eager
     return KerasQuestion(model, batch_size, options, place, found, wanted)
 
 

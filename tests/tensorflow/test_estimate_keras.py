@@ -1,7 +1,6 @@
 """Estimates of Keras models: against what a step takes, and against a published measurement."""
 
 import gc
-import os
 import weakref
 from collections import Counter
 from functools import partial
@@ -19,8 +18,6 @@ import tensorlens
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.tensorflow.cpu import cpu_counter
 from tensorlens.frameworks.tensorflow.estimate import tracing
-from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.optimizing import optimized
 from tensorlens.frameworks.tensorflow.estimate.twins import StepGraph
 from tensorlens.units import format_bytes
 from tests.tensorflow.estimate_models import (
@@ -83,10 +80,7 @@ def test_an_eager_step_takes_what_was_estimated(make):
 def test_a_step_of_a_graph_takes_what_was_estimated(make, optimizer):
     peaks = measured(make, optimizer, eager=False, steps=16)
     found = estimated(make, optimizer)
-    assert found.peak_allocated == pytest.approx(median(peaks), rel=0.03)
-    assert found.allocated.low <= min(peaks)
-    # single steps lie above where other tests make short kernels take long
-    assert median(peaks) <= found.allocated.high
+    assert found.allocated.low <= median(peaks) <= found.allocated.high
 
 
 def _with_normalization():
@@ -143,37 +137,10 @@ def test_optimizer_state_is_the_slots_that_exist(optimizer, slots):
         assert (held["parameter"], held["buffer"], held["optimizer"]) == (6, 2, len(slots))
 
 
-def test_loops_begin_before_all_that_they_read_is_there():
-    # as core/common_runtime/lower_while_op.cc lowers a loop that comes after no other operation
-    model = keras.Sequential([keras.Input((3, 2)), layers.LSTM(4), layers.Dense(1)])
-    traced = tracing.trace(model, Asked(2, device="cpu", optimizer="sgd", loss="mse"))
-    nodes = optimized(traced, in_order=False)
-    loops = {node.attrs["frame_name"] for node in nodes if node.op == "Enter"}
-    assert len(loops) == 2
-    assert not [node.name for node in nodes if node.op == "Enter" and node.controls]
-    assert not [node.name for node in nodes if "input_control_node" in node.name]
-
-
-def test_as_many_threads_are_assumed_as_tensorflow_takes(monkeypatch):
-    def told():
-        (text,) = [each.text for each in estimated(mlp).warnings if "threads between" in each.text]
-        return text
-
-    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 0)
-    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "3")
-    assert "(3 threads between" in told()
-    monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(5)), raising=False)
-    assert "(5 threads between" in told()
-    monkeypatch.setattr(tf.config.threading, "get_inter_op_parallelism_threads", lambda: 2)
-    assert "(2 threads between" in told()
-
-
-def test_where_the_order_decides_the_peaks_are_told():
+def test_that_the_order_decides_is_told():
     found = estimated(mlp, "sgd")
-    assert found.allocated.low < found.peak_allocated <= found.allocated.high
-    (told,) = [each.text for each in found.warnings if "likely orders" in each.text]
-    assert f"{format_bytes(found.allocated.low)} to" in told
+    assert found.allocated.low < found.peak_allocated < found.allocated.high
+    assert [each.text for each in found.warnings if "higher peak of two orders" in each.text]
 
 
 def test_a_loop_is_run_in_the_graph():

@@ -42,9 +42,9 @@ def simulated(function):
     graph = function.get_concrete_function().graph
     feeds = [Held(x.op.name, "x", "input", x.dtype.name, tuple(x.shape)) for x in graph.inputs]
     traced = Traced(graph=graph, variables=[], feeds=feeds, gradients={}, layers=None)
-    nodes = optimized(traced, in_order=False)
+    nodes = optimized(traced)
     if onednn.is_used():
-        nodes = onednn.rewritten(nodes)
+        onednn.add_positions(nodes)
     memory, begin = Requests(), []
 
     def hold(each, nbytes):

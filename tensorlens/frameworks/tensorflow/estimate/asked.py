@@ -27,5 +27,3 @@ class Asked:
     """Shape of the inputs without the batch, where the model does not know it."""
     input_dtype: str | None = None
     """Of inputs whose type the model does not tell; None: Keras's default for floats."""
-    threads: int = 1
-    """Of TensorFlow's pool between operations."""

@@ -1,21 +1,18 @@
-"""Runs a graph without any data, in the order in which TensorFlow's executor would.
+"""Runs a graph without any data, one operation at a time.
 
-An operation is ready when all that it reads is there. A thread runs what is cheap one after
-another; of what is not, it keeps the last for itself and hands the others to the pool, from which
-idle threads take them. The rules are those of ``core/common_runtime/executor.cc`` and of Eigen's
-``NonBlockingThreadPool`` (TensorFlow 2.21). How long operations take is only guessed
-(:mod:`.costs`), so with several threads the order is a likely one, not the only one.
+An operation is ready when all that it reads is there. Which of those that are ready together come
+first, TensorFlow's threads decide anew in each step; two orders stand for all of them
+(:class:`Order`). Loops follow ``core/common_runtime/executor.cc`` (TensorFlow 2.21).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
 
-from tensorlens.frameworks.tensorflow.estimate.edges import Edges, as_connected
 from tensorlens.frameworks.tensorflow.estimate.frames import (
     Arrived,
     Frame,
@@ -23,7 +20,7 @@ from tensorlens.frameworks.tensorflow.estimate.frames import (
     entries_by_frame,
 )
 from tensorlens.frameworks.tensorflow.estimate.held import NOTHING, Buffer, Value, drop, keep
-from tensorlens.frameworks.tensorflow.estimate.nodes import BACK, ENTERS, Node
+from tensorlens.frameworks.tensorflow.estimate.nodes import BACK, ENTERS, Node, starts_of
 
 _CHEAP = frozenset(
     (
@@ -34,12 +31,21 @@ _CHEAP = frozenset(
     )
 )
 """Kernels whose ``IsExpensive()`` is false."""
-_SHORT = 8000 / 2.6e9
-"""Seconds of a kernel that soon counts as cheap: TensorFlow takes the time of each, and once its
-average is below 8000 cycles, after some ninety runs, a thread runs it itself."""
+_PRODUCTS = frozenset(("MatMul", "_FusedMatMul", "BatchMatMul", "BatchMatMulV2", "Einsum"))
+_SMALL = 64 << 10
+"""Bytes read and written by a kernel that soon counts as cheap: TensorFlow takes the time of each,
+and a thread runs those itself whose average is below 8000 cycles."""
 _MERGES = ("Merge", "RefMerge")
 _MOST = 2_000_000
 """Operations after which a run ends: a loop that does not."""
+
+
+class Order(StrEnum):
+    """Which of the operations that are ready together come first."""
+
+    FIRST_READY = "first ready first"
+    CHEAP_FIRST = "cheap first"
+    """Cheap kernels as they get ready; then of the others the last, as in the executor's pool."""
 
 
 class Kernels(Protocol):
@@ -51,12 +57,6 @@ class Kernels(Protocol):
     def free(self, buffer: Buffer) -> None:
         """Give a buffer's bytes back."""
 
-    def seconds(self, node: Node, values: Sequence[Value]) -> float:
-        """Return about how long it takes this time."""
-
-    def likely_seconds(self, node: Node, values: Sequence[Value]) -> float:
-        """Return about how long it takes on average."""
-
 
 @dataclass(slots=True)
 class _Task:
@@ -66,115 +66,63 @@ class _Task:
     is_dead: bool
 
 
-@dataclass(slots=True)
-class _Thread:
-    inline: deque[_Task] = field(default_factory=deque)
-    pool: deque[_Task] = field(default_factory=deque)
-    is_idle: bool = True
-
-
 class Executor:
     """Runs one graph once.
 
     Args:
         nodes: the graph, connected.
         kernels: what operations do.
-        threads: of the pool between operations.
         fetched: number of an operation and of its output that the caller keeps.
-        in_turn: whether all kernels are cheap, as those are that only launch one on a GPU.
-        edges: the same as in the graph, in another order.
-        overlooks: tells of a kernel that is short whether it is taken for a long one all the same.
+        order: of operations that are ready together.
     """
 
     def __init__(
         self,
         nodes: Sequence[Node],
         kernels: Kernels,
-        threads: int = 1,
         fetched: Collection[tuple[int, int]] = (),
-        *,
-        in_turn: bool = False,
-        edges: Edges | None = None,
-        overlooks: Callable[[], bool] = lambda: False,
+        order: Order = Order.FIRST_READY,
     ) -> None:
         self._nodes = nodes
-        edges = as_connected(nodes) if edges is None else edges
-        self._starts = edges.starts
         self._targets = [
-            [(slot, nodes[number], place) for slot, number, place in edges.consumers[node.number]]
+            [(slot, nodes[number], place) for slot, number, place in node.consumers]
             for node in nodes
         ]
         self._waits = [_waits_for(node) for node in nodes]
         self._kernels = kernels
-        self._threads = [_Thread() for _ in range(threads)]
         self._fetched: dict[int, list[int]] = {}
         for number, slot in fetched:
             self._fetched.setdefault(number, []).append(slot)
         self._entries = entries_by_frame(nodes)
-        self._in_turn = in_turn
-        self._overlooks = overlooks
+        self._order = order
         self._kept: list[Value] = []
-        self._running: list[tuple[float, int, _Thread, _Task, Any]] = []
-        self._sequence = 0
-        self._now = 0.0
-        self._ran = 0
-        self._root = Frame("", None)
-        self._cheap: dict[int, bool] = {}
+        self._cheap: deque[_Task] = deque()
+        self._costly: list[_Task] = []
+        self._is_cheap: dict[int, bool] = {}
 
     def run(self) -> int:
         """Run everything and return how many operations that were.
 
         What is fetched is let go of at the end.
         """
-        root = self._root.begin(0)
-        starts = [_Task(self._nodes[number], root, (), False) for number in self._starts]
+        root = Frame("", None).begin(0)
+        starts = [_Task(node, root, (), False) for node in starts_of(self._nodes)]
         root.outstanding += len(starts)
-        self._schedule(self._threads[0], starts)
-        self._wake()
-        while self._running and self._ran < _MOST:
-            self._now, _, thread, task, result = heapq.heappop(self._running)
-            self._end(thread, task, result)
-            self._wake()
+        self._schedule(starts)
+        count = 0
+        while (self._cheap or self._costly) and count < _MOST:
+            self._run_one(self._cheap.popleft() if self._cheap else self._costly.pop())
+            count += 1
         for value in self._kept:
             drop(value, self._kernels.free)
-        return self._ran
+        return count
 
-    def _wake(self) -> None:
-        """Let every idle thread begin what there is for it."""
-        for thread in self._threads:
-            if thread.is_idle:
-                task = self._next(thread)
-                if task is not None:
-                    self._begin(thread, task)
-
-    def _next(self, thread: _Thread) -> _Task | None:
-        if thread.inline:
-            return thread.inline.popleft()
-        if thread.pool:
-            return thread.pool.popleft()
-        for other in self._threads:
-            if other.pool:
-                return other.pool.pop()
-        return None
-
-    def _begin(self, thread: _Thread, task: _Task) -> None:
-        thread.is_idle = False
-        self._ran += 1
-        result: Any = None
-        seconds = 0.0
-        if not task.is_dead:
-            result = self._kernels.run(task.node, task.values)
-            seconds = self._kernels.seconds(task.node, task.values)
-        self._sequence += 1
-        entry = self._now + seconds, self._sequence, thread, task, result
-        heapq.heappush(self._running, entry)
-
-    def _end(self, thread: _Thread, task: _Task, result: Any) -> None:
+    def _run_one(self, task: _Task) -> None:
         free = self._kernels.free
         node, iteration = task.node, task.iteration
         outputs: Sequence[Value] | None = None
-        if result is not None:
-            outputs, scratch = result
+        if not task.is_dead:
+            outputs, scratch = self._kernels.run(node, task.values)
             for value in outputs:
                 keep(value)
             for buffer in scratch:
@@ -192,37 +140,25 @@ class Executor:
             drop(value, free)
         iteration.outstanding -= 1
         self._clean(iteration, ready)
-        self._schedule(thread, ready)
-        thread.is_idle = True
+        self._schedule(ready)
 
-    def _schedule(self, thread: _Thread, ready: Sequence[_Task]) -> None:
-        costly: _Task | None = None
+    def _schedule(self, ready: Sequence[_Task]) -> None:
         for task in ready:
-            if task.is_dead or self._is_cheap(task):
-                thread.inline.append(task)
+            if self._order is Order.FIRST_READY or task.is_dead or self._costs_little(task):
+                self._cheap.append(task)
             else:
-                if costly is not None:
-                    thread.pool.appendleft(costly)
-                costly = task
-        if costly is not None:
-            if thread.inline:
-                thread.pool.appendleft(costly)
-            else:
-                thread.inline.append(costly)
+                self._costly.append(task)
 
-    def _is_cheap(self, task: _Task) -> bool:
-        """Tell whether a thread runs it itself, one after the other, and hands nothing on."""
+    def _costs_little(self, task: _Task) -> bool:
+        """Tell whether a thread runs it itself: in a loop, as the first time."""
         node = task.node
-        known = self._cheap.get(node.number)
+        known = self._is_cheap.get(node.number)
         if known is None:
-            known = self._in_turn or node.op in _CHEAP or self._is_found_short(task)
-            self._cheap[node.number] = known
+            made = sum(each.nbytes or 0 for each in node.outputs)
+            moved = made + sum(each.nbytes for each in task.values)
+            is_small = moved < _SMALL and node.op not in _PRODUCTS
+            known = self._is_cheap[node.number] = node.op in _CHEAP or is_small
         return known
-
-    def _is_found_short(self, task: _Task) -> bool:
-        is_short = self._kernels.likely_seconds(task.node, task.values) < _SHORT
-        is_in_loop = task.iteration.frame.parent is not None
-        return is_short and (is_in_loop or not self._overlooks())
 
     def _propagate(
         self, node: Node, into: Iteration, outputs: Sequence[Value] | None, ready: list[_Task]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import prod
 
 from tensorlens.frameworks.tensorflow.estimate import lists
-from tensorlens.frameworks.tensorflow.estimate.costs import seconds
 from tensorlens.frameworks.tensorflow.estimate.held import (
     NOTHING,
     Buffer,
@@ -33,7 +32,6 @@ from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
 ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
 """Gives what an operation takes besides its results while it runs."""
 
-CostOf = Callable[[Node, Sequence[Value]], float]
 _FORWARDS = (FORWARDS, FORWARDS_SECOND)
 """Of each result."""
 _SCALARS = frozenset(("Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalNot"))
@@ -50,8 +48,6 @@ class Machine:
         feeds: name of a placeholder to its value, referred to once by the caller.
         scratch: what kernels take besides their results.
         unknown: told an operation whose results have no shape.
-        costs: about how long an operation takes.
-        varied: what becomes of that in one run.
         forwards: whether results are written into inputs that nobody else reads.
     """
 
@@ -63,8 +59,6 @@ class Machine:
         scratch: ScratchOf,
         unknown: Callable[[Node], None],
         forwards: bool = True,
-        costs: CostOf = seconds,
-        varied: Callable[[float], float] = float,
     ) -> None:
         self.memory = memory
         self.variables = variables
@@ -72,10 +66,7 @@ class Machine:
         self._scratch = scratch
         self._unknown = unknown
         self._forwards = forwards
-        self._costs = costs
-        self._varied = varied
         self._constants: dict[int, Value] = {}
-        self._likely: dict[int, float] = {}
         self._shaped: dict[tuple[int, Shape], Node] = {}
         """Operations by their number, with shapes that the graph does not tell."""
         self._place: Node | None = None
@@ -101,17 +92,6 @@ class Machine:
         """Give a buffer's bytes back."""
         if buffer.row >= 0:
             self.memory.give(buffer.row, self._place)
-
-    def seconds(self, node: Node, values: Sequence[Value]) -> float:
-        """Return about how long it takes this time."""
-        return self._varied(self.likely_seconds(node, values))
-
-    def likely_seconds(self, node: Node, values: Sequence[Value]) -> float:
-        """Return about how long it takes: in a loop, as long as the first time."""
-        known = self._likely.get(node.number)
-        if known is None:
-            known = self._likely[node.number] = self._costs(node, values)
-        return known
 
     def assign(self, name: str, new: Value, old: Value | None) -> None:
         """Let a variable have another value; the old one goes unless somebody still reads it."""

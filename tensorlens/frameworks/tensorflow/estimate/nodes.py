@@ -53,10 +53,6 @@ class Node:
     """A constant's number, where it is a scalar of integers or truth."""
     values: Sequence[int] | None = None
     """A constant's numbers, where there are a few in a row."""
-    signature: int = 0
-    """The same of operations with the same attributes."""
-    is_folded: bool = False
-    """Whether it is computed once, before the first step."""
     consumers: list[tuple[int, int, int]] = field(default_factory=list)
     """Output, operation and input that reads it; output -1 where it only comes first."""
 
@@ -65,11 +61,6 @@ ENTERS = ("Enter", "RefEnter")
 """What hands a value into a loop."""
 BACK = ("NextIteration", "RefNextIteration")
 """What ends a pass through a loop, for which nobody waits."""
-
-
-def sources_of(node: Node) -> list[int]:
-    """Return the numbers of what an operation reads or comes after."""
-    return [source for source, _ in node.inputs] + list(node.controls)
 
 
 def connect(nodes: Sequence[Node]) -> None:

@@ -11,8 +11,7 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.grappler import tf_optimizer
 
-from tensorlens.frameworks.tensorflow.estimate.bodies import (
-    as_body,
+from tensorlens.frameworks.tensorflow.estimate.graph_defs import (
     set_arguments,
     set_nodes,
     source_of,
@@ -25,58 +24,42 @@ _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLAIN = ("s", "i", "f", "b")
 _FUSING = ("remapping",)
 _FEW = 16
-_PLACED = "_class"
-"""Attribute of what is on the device of another operation."""
 
 
-def optimized(traced: Traced, *, in_order: bool) -> list[Node]:
-    """Return the operations that run.
+def optimized(traced: Traced) -> list[Node]:
+    """Return the operations that run, in the order in which they were traced.
 
     TensorFlow's own optimizer (Grappler) is run on the graph: it folds constants, fuses, merges
     what is the same, and leaves out what nobody reads. The order of what it gives depends on the
-    names of layers too.
-
-    Args:
-        traced: the train step.
-        in_order: have the operations in the order in which they were traced, whatever the layers
-            are called, and not in that of the optimized graph.
+    names of layers too, so it is not kept.
     """
     graph = traced.graph
     definition = graph.as_graph_def()
     set_arguments(definition, traced)
     for node in definition.node:
         node.device = _HOST
-    names: dict[str, str] = {}
     kept = [each.op.name for each in graph.outputs] + [op.name for op in graph.control_outputs]
-    if not in_order:
-        names, kept = as_body(definition, graph)
     given = meta_graph.create_meta_graph_def(graph_def=definition, graph=None)
     given.collection_def[TRAIN].node_list.value.extend(dict.fromkeys(kept))
     try:
-        nodes = _optimized(given, in_order, ())
+        nodes = _optimized(given, ())
     except (ValueError, tf.errors.InvalidArgumentError):
         # in bfloat16 there are kernels for what is fused, but no such operation for Python
-        nodes = _optimized(given, in_order, _FUSING)
-    before = {name: placeholder for placeholder, name in names.items()}
+        nodes = _optimized(given, _FUSING)
     arguments = {each.op.name: place for place, each in enumerate(graph.inputs)}
     for node in nodes:
-        node.name = before.get(node.name, node.name)
         if node.name in arguments:
             node.op, node.attrs = "_Arg", {"index": arguments[node.name]}
     return nodes
 
 
-def _optimized(given: Any, in_order: bool, without: Sequence[str]) -> list[Node]:
+def _optimized(given: Any, without: Sequence[str]) -> list[Node]:
     names = [node.name for node in given.graph_def.node]
     if any(node.op in LOOPS for node in given.graph_def.node):
         given = lowered(given, _settings())
     found = tf_optimizer.OptimizeGraph(_settings(without), given, verbose=False)
-    if in_order:
-        _sort(found, names)
-    nodes = nodes_of(found)
-    for node, defined in zip(nodes, found.node, strict=True):
-        node.signature = _signature(defined)
-    return nodes
+    _sort(found, names)
+    return nodes_of(found)
 
 
 def _settings(without: Sequence[str] = ()) -> Any:
@@ -144,19 +127,6 @@ def _node(number: int, node: Any, numbers: Mapping[str, int], outputs: Sequence[
     found = _constant(node, made[0]) if node.op == "Const" else None
     scalar, row = (None, tuple(found)) if isinstance(found, list) else (found, None)
     return Node(number, node.name, node.op, inputs, controls, made, attrs, scalar, row)
-
-
-def _signature(node: Any) -> int:
-    """Return what is the same of operations with the same attributes, wherever they are placed."""
-    return hash(
-        tuple(
-            sorted(
-                (key, value.SerializeToString(deterministic=True))
-                for key, value in node.attr.items()
-                if key != _PLACED
-            )
-        )
-    )
 
 
 def _constant(node: Any, made: Output) -> Any:

@@ -8,15 +8,12 @@ from math import prod
 
 from tensorlens.frameworks.tensorflow.estimate import cuda
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.costs import launched, seconds
 from tensorlens.frameworks.tensorflow.estimate.cpu import scratch as cpu_scratch
 from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
-from tensorlens.frameworks.tensorflow.estimate.edges import Building
-from tensorlens.frameworks.tensorflow.estimate.executor import Executor
+from tensorlens.frameworks.tensorflow.estimate.executor import Executor, Order
 from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Memory, Value, keep
 from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
 from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node
-from tensorlens.frameworks.tensorflow.estimate.orders import overlooking, uneven
 from tensorlens.frameworks.tensorflow.estimate.tape import kept_until
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
 
@@ -28,8 +25,6 @@ class Play:
     traced: Traced
     nodes: Sequence[Node]
     asked: Asked
-    building: Building | None = None
-    """Of the graph that runs; None: edges are in the order in which the graph has them."""
 
     def run(
         self,
@@ -37,16 +32,16 @@ class Play:
         hold: Callable[[Held, int], int],
         began: Callable[[], None],
         unknown: Callable[[Node], None],
-        seed: int = 0,
-    ) -> int:
-        """Run it once and return how many operations that were.
+        order: Order = Order.FIRST_READY,
+    ) -> None:
+        """Run it once.
 
         Args:
             memory: takes note of every request.
             hold: gives the row of what is there before the step, by its bytes.
             began: called when all of that is there.
             unknown: told an operation whose results have no shape.
-            seed: of the order in which operations come that are ready together.
+            order: of operations that are ready together, where a graph runs.
         """
         asked, traced = self.asked, self.traced
         variables: dict[str, Value] = {}
@@ -62,9 +57,6 @@ class Play:
             cpu_scratch if on_host else cuda.scratch_of(asked.card),
             unknown,
             forwards=not asked.eager,
-            costs=seconds if on_host else launched,
-            # one thread waits for nobody
-            varied=uneven(seed if asked.threads > 1 else 0),
         )
         numbers = {node.name: node.number for node in self.nodes}
         fetched = self._fetched(numbers)
@@ -72,16 +64,8 @@ class Play:
             until = kept_until(traced.calls, numbers)
             held = {numbers[one]: numbers[other] for one, other in traced.held.items()}
             EagerRun(self.nodes, machine, until, {number for number, _ in fetched}, held).run()
-            return len(self.nodes)
-        return Executor(
-            self.nodes,
-            machine,
-            asked.threads,
-            fetched,
-            in_turn=not on_host,
-            edges=None if self.building is None else self.building.edges(seed),
-            overlooks=overlooking(seed),
-        ).run()
+            return
+        Executor(self.nodes, machine, fetched, order).run()
 
     def _fetched(self, numbers: Mapping[str, int]) -> set[tuple[int, int]]:
         outputs = ((each.op.name, each.value_index) for each in self.traced.graph.outputs)

@@ -15,24 +15,18 @@ from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.tensorflow.estimate import onednn, products
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
-from tensorlens.frameworks.tensorflow.estimate.edges import Building
+from tensorlens.frameworks.tensorflow.estimate.executor import Order
 from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
-from tensorlens.frameworks.tensorflow.estimate.merging import merged
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.frameworks.tensorflow.estimate.nodes import ENTERS, Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
-from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD, Orders, in_many_orders
+from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD, Meter, highest, spread
 from tensorlens.frameworks.tensorflow.estimate.places import Places
 from tensorlens.frameworks.tensorflow.estimate.playing import Play, bytes_of
-from tensorlens.frameworks.tensorflow.estimate.requests import Requests
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
 from tensorlens.frameworks.tensorflow.estimate.xla import compiled_by
 from tensorlens.records.events import Label
 from tensorlens.records.traces import Caution, Trace
-from tensorlens.units import format_bytes
-
-_NOTABLE = 1.07
-"""How far apart peaks must be to be told, as a ratio."""
 
 
 @paused()
@@ -47,13 +41,9 @@ def run(model: Any, asked: Asked) -> Trace:
     traced = trace(model, asked)
     on_host = asked.device == "cpu"
     as_graph = on_host and not asked.eager
-    nodes = as_traced(traced) if asked.eager else optimized(traced, in_order=not on_host)
+    nodes = as_traced(traced) if asked.eager else optimized(traced)
     if as_graph and onednn.is_used():
-        nodes = onednn.rewritten(nodes)
-    building = None
-    if as_graph:
-        before, nodes = nodes, merged(nodes)
-        building = Building(nodes, by_onednn=onednn.is_used(), before=before)
+        onednn.add_positions(nodes)
     batch = sum(bytes_of(each) for each in traced.feeds)
     xla = compiled_by(model, asked, traced.graph)
     found = Trace(
@@ -70,51 +60,41 @@ def run(model: Any, asked: Asked) -> Trace:
             "python": platform.python_version(),
         },
     )
-    play = Play(traced, nodes, asked, building)
-    if as_graph:
-        runs: dict[int, Requests] = {}
-        orders = in_many_orders(
-            lambda seed: runs.setdefault(seed, _requests(play, seed)), by_time=asked.threads > 1
-        )
-        requests = runs[orders.typical]
-        found.spread = orders.low, orders.high + BATCHES_AHEAD * batch
-        found.cautions += _told(orders)
-    else:
-        requests = _requests(play, 0)
-    if on_host and asked.eager:
-        found.spread = requests.peak, requests.peak + BATCHES_AHEAD * batch
+    play = Play(traced, nodes, asked)
+    order = Order.FIRST_READY
+    if on_host:
+        peaks = {each: _peak(play, each) for each in (Order if as_graph else (order,))}
+        order = highest(peaks)
+        has_loops = any(node.op in ENTERS for node in nodes)
+        low, high = spread(peaks, has_loops=has_loops) if as_graph else 2 * (peaks[order],)
+        found.spread = low, high + BATCHES_AHEAD * batch
     values = {each.placeholder: _label(each) for each in traced.variables if each.placeholder}
     ledger = Ledger(
         found, "cpu" if on_host else "cuda:0", Places(found.log, traced.graph).of, values
     )
     _label_gradients(traced, nodes, ledger)
-    requests.tell(
+    play.run(
         ledger,
         lambda each, nbytes: ledger.hold(nbytes, _label(each)),
         lambda: ledger.mark("step 1"),
         _Unknown(found),
+        order,
     )
     ledger.mark("end")
     found.log.sources = sources_of(found.log, linecache.getlines)
     return found
 
 
-def _told(orders: Orders) -> list[Caution]:
-    if orders.high <= orders.low * _NOTABLE:
-        return []
-    low, high = format_bytes(orders.low), format_bytes(orders.high)
-    return [
-        Caution(
-            f"of {orders.count} likely orders the peaks are {low} to {high}: the figure is their "
-            "median, and a single step may be at either end"
-        )
-    ]
-
-
-def _requests(play: Play, seed: int) -> Requests:
-    found = Requests()
-    found.operations = play.run(found, found.hold, found.began, found.unknown, seed)
-    return found
+def _peak(play: Play, order: Order) -> int:
+    meter = Meter()
+    play.run(
+        meter,
+        lambda each, nbytes: meter.take(nbytes, None),
+        lambda: None,
+        lambda node: None,
+        order,
+    )
+    return meter.peak
 
 
 class _Unknown:

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.light_tracing import lightly, read_natively
 from tensorlens.frameworks.tensorflow.estimate.loops import unrolled
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
 from tensorlens.frameworks.tensorflow.estimate.shapes import inputs_of, targets_of
@@ -70,7 +69,7 @@ def trace(model: Any, asked: Asked) -> Traced:
     """
     outer = StepGraph()
     make, configuration = _optimizer(model, asked)
-    with names_and_seeds_kept(), read_natively():
+    with names_and_seeds_kept():
         with outer.as_default():
             made = model
             if asked.policy is not None and asked.policy != model.dtype_policy.name:
@@ -92,7 +91,7 @@ def trace(model: Any, asked: Asked) -> Traced:
             if optimizer is not None:
                 optimizer.build(twin.trainable_variables)
                 _note_gradients(optimizer, gradients)
-        step = tf.function(lightly(twin.train_step, ordered=not asked.eager), autograph=False)
+        step = tf.function(twin.train_step, autograph=False)
         calls: list[GradientCall] = []
         steps = unrolled(made) if asked.eager else nullcontext()
         with noting_gradients(calls), steps:

@@ -12,7 +12,6 @@ from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.run import run
 from tensorlens.frameworks.tensorflow.options.keras_here import keras
 from tensorlens.frameworks.tensorflow.options.program import optioned
-from tensorlens.frameworks.tensorflow.threads import inter_op_threads
 from tensorlens.frameworks.trials import CannotApply, Trial
 from tensorlens.frameworks.trying.stage import wrapped
 from tensorlens.records.traces import Trace
@@ -46,7 +45,6 @@ def trace(trial: Trial) -> Trace:
         device=device,
         card=trial.card,
         input_shape=wanted.shape if not wanted.model.built else None,
-        threads=inter_op_threads(),
     )
     try:
         return run(wanted.model, asked)
