@@ -17,7 +17,8 @@ GAP = 2
 _HANGING = 4
 _DEFAULT_WIDTH = 120
 _NAME_LEAST = 12
-_WORD = re.compile(" *[^ ]+")
+_WORD = re.compile(r" *(?:[^ ]*\d (?:B|[KMGTPE]iB|%|[num]?s)(?!\w)[^ ]*|[^ ]+)")
+"""A figure and its unit are one word."""
 
 
 @dataclass(frozen=True, slots=True)
