@@ -15,10 +15,11 @@ class Births:
     def __init__(self, allocator: NativeAllocator | None) -> None:
         self._allocator = allocator
 
-    def numbers(self, storages: array[int]) -> array[int]:
-        """Return the number of the line that allocated each, -1 where it is not known."""
+    def numbers(self, storages: array[int]) -> tuple[array[int], array[int]]:
+        """Return the numbers of the lines that allocated each, as NativeAllocator.births."""
         if self._allocator is None:
-            return array("i", [-1]) * len(storages)
+            unknown = array("i", [-1]) * len(storages)
+            return unknown, unknown[:]
         return self._allocator.births(storages)
 
     def line(self, number: int) -> SourceLine:
@@ -29,15 +30,16 @@ class Births:
 
 def add_births(table: TensorTable, births: Births) -> None:
     """Fill in the line that allocated each storage, as far as that is known."""
-    numbers = births.numbers(table.storage)
-    if numbers == array("i", [-1]) * len(numbers):
-        table.born = numbers
-        return
+    born, models = births.numbers(table.storage)
     lines: dict[int, int] = {-1: -1}
-    for number in set(numbers) - {-1}:
+    for number in (set(born) | set(models)) - {-1}:
         lines[number] = len(table.lines)
         table.lines.append(births.line(number))
-    table.born = array("i", map(lines.__getitem__, numbers))
+    if len(lines) == 1:
+        table.born, table.model_line = born, models
+        return
+    table.born = array("i", map(lines.__getitem__, born))
+    table.model_line = array("i", map(lines.__getitem__, models))
 
 
 def name_the_rest(table: TensorTable) -> None:
@@ -49,7 +51,7 @@ def name_the_rest(table: TensorTable) -> None:
     for row, node in enumerate(table.name):
         if node >= 0:
             continue
-        line = table.born[row]
+        line = table.born[row] if table.model_line[row] < 0 else table.model_line[row]
         if line >= 0 and line not in made:
             made[line] = table.names.text(f"made at {table.lines[line]}")
         elif line < 0 and native < 0:

@@ -20,9 +20,10 @@ address is, as in torch's traces, how many bytes the driver had free."""
 
 ACTIONS = ("start", "alloc", "free", "segment_alloc", "segment_free", "oom")
 
-_LAYERS = ("forward", "call")
+LAYERS = ("forward", "call")
 """What the functions are called that compute a layer of torch and of Keras."""
-_FRAMEWORKS = ("torch", "functorch", "keras", "tf_keras", "tensorflow", "tensorlens")
+NO_MODELS = ("torch", "functorch", "keras", "tf_keras", "tensorflow", "tensorlens")
+"""Installed packages whose layers are no model's own code."""
 _INSTALLED = "/site-packages/"
 
 PHASES = ("forward", "backward", "optimizer", "other")
@@ -41,11 +42,11 @@ class Frame:
     @property
     def model(self) -> bool:
         """Whether it computes a layer of a model that an installed package defines."""
-        if self.user or self.function.rpartition(".")[2] not in _LAYERS:
+        if self.user or self.function.rpartition(".")[2] not in LAYERS:
             return False
         path = self.filename.replace("\\", "/")
         *_, inside = path.replace("/dist-packages/", _INSTALLED).rpartition(_INSTALLED)
-        return inside != path and inside.partition("/")[0] not in _FRAMEWORKS
+        return inside != path and inside.partition("/")[0] not in NO_MODELS
 
     @property
     def is_python(self) -> bool:

@@ -40,7 +40,17 @@ _SMALL = 1024
 _MOST_RANGES = 3
 _FEW = 8
 """So many keys of a dict are rather fields with a meaning each than items of one kind."""
-_ALIKE = ("role", "device", "dtype", "shape", "nbytes", "storage_nbytes", "born", "note")
+_ALIKE = (
+    "role",
+    "device",
+    "dtype",
+    "shape",
+    "nbytes",
+    "storage_nbytes",
+    "born",
+    "model_line",
+    "note",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ _LISTS = {
     "stride": "shapes",
     "held_by": "holders",
     "born": "lines",
+    "model_line": "lines",
     "note": "notes",
 }
 _PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "role")

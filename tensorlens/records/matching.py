@@ -87,7 +87,7 @@ def _paired(
     pairs: list[tuple[int, int]] = []
 
     def line(table: TensorTable, row: int) -> Hashable:
-        born = table.born[row]
+        born = table.born[row] if table.model_line[row] < 0 else table.model_line[row]
         return None if born < 0 else table.lines[born]
 
     def exact(table: TensorTable, row: int) -> Hashable:

@@ -77,19 +77,22 @@ class TensorRecord:
     """Where it begins in the storage, in elements."""
     note: str | None = None
     """What a reader must know: memory of NumPy, packed by a hook, part of a sparse tensor."""
+    model_line: SourceLine | None = None
+    """The line of the model that allocated it, where the model's code is a library's: the innermost
+    that ``born`` calls."""
 
 
 class TensorTable(Sequence[TensorRecord]):
     """Tensors in columns; behaves as a sequence of :class:`TensorRecord`.
 
     ``name``, ``module`` number nodes of ``names``; ``alias`` numbers a row; ``device``,
-    ``dtype``, ``shape``, ``stride``, ``held_by``, ``born``, ``note`` number the lists of the
-    same name in the plural. -1 stands for None.
+    ``dtype``, ``shape``, ``stride``, ``held_by``, ``note`` number the lists of the same name in the
+    plural; ``born`` and ``model_line`` number ``lines``. -1 stands for None.
     """
 
     __slots__ = (
         *("nbytes", "storage", "storage_nbytes", "offset", "role", "device", "dtype", "shape"),
-        *("stride", "name", "alias", "held_by", "born", "module", "note"),
+        *("stride", "name", "alias", "held_by", "born", "model_line", "module", "note"),
         *("names", "devices", "dtypes", "shapes", "holders", "lines", "notes", "more_names"),
     )
 
@@ -107,6 +110,7 @@ class TensorTable(Sequence[TensorRecord]):
         "alias": "i",
         "held_by": "i",
         "born": "i",
+        "model_line": "i",
         "module": "i",
         "note": "i",
     }
@@ -138,6 +142,7 @@ class TensorTable(Sequence[TensorRecord]):
     alias: array[int]
     held_by: array[int]
     born: array[int]
+    model_line: array[int]
     module: array[int]
     note: array[int]
 
@@ -190,6 +195,7 @@ class TensorTable(Sequence[TensorRecord]):
             stride=_item(self.shapes, self.stride[row]),
             offset=self.offset[row],
             note=_item(self.notes, self.note[row]),
+            model_line=_item(self.lines, self.model_line[row]),
         )
 
     def counted(self) -> Iterator[int]:
@@ -229,7 +235,9 @@ class TensorTable(Sequence[TensorRecord]):
         """
         table = cls()
         for column, code in cls.COLUMNS.items():
-            setattr(table, column, array(code, data[column]))
+            # files of older releases have no lines of models
+            values = data.get(column) if column == "model_line" else data[column]
+            setattr(table, column, array(code, [-1] * len(table) if values is None else values))
         names = data["names"]
         table.names = Names(
             array("i", names["parents"]),
@@ -258,6 +266,7 @@ class TensorTable(Sequence[TensorRecord]):
             "alias": length,
             "held_by": len(self.holders),
             "born": len(self.lines),
+            "model_line": len(self.lines),
             "note": len(self.notes),
         }
         for column in self.COLUMNS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ _TREE = (
 )
 _FREE = "What the driver has not handed out to anyone: driver total less in use."
 _BLOCKS = 5
+_SEPARATOR = r"[/\\]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,11 @@ def place(line: SourceLine, *, function: bool = False) -> str:
     """Return ``train.py:12``, with the function where wanted."""
     text = f"{short_path(line.filename)}:{line.lineno}"
     return printable(f"{text} in {line.function}" if function and line.function else text)
+
+
+def model_place(line: SourceLine) -> str:
+    """Return ``modeling_bert.py:245``: where a library lies matters less than what of it ran."""
+    return printable(f"{re.split(_SEPARATOR, line.filename)[-1]}:{line.lineno}")
 
 
 def _free(ledger: Ledger) -> int | None:

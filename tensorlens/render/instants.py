@@ -5,7 +5,6 @@ Rows are equal blocks together, largest first; what the view leaves out is summe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from tensorlens.records.numbered import blanked, merged
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
 from tensorlens.records.tensors import BLOCK_ROLES, SourceLine
-from tensorlens.render.balance import place
+from tensorlens.render.balance import model_place, place
 from tensorlens.render.figures import duration, exact_size
 from tensorlens.render.inventory import Hidden, counted
 from tensorlens.render.source import printable
@@ -29,7 +28,6 @@ LINES_SHOWN = 10
 """How many lines a report names before it sums the others."""
 
 
-_SEPARATOR = r"[/\\]"
 _NONE: Mapping[tuple[SourceLine | None, SourceLine], int] = MappingProxyType({})
 
 
@@ -212,11 +210,6 @@ def source_of(log: EventLog, line: SourceLine | None) -> str:
         return ""
     lines = log.sources.get(line.filename, ())
     return printable(lines[line.lineno - 1]).strip() if 0 < line.lineno <= len(lines) else ""
-
-
-def model_place(line: SourceLine) -> str:
-    """Return ``modeling_bert.py:245``: where a library lies matters less than what of it ran."""
-    return f"{re.split(_SEPARATOR, line.filename)[-1]}:{line.lineno}"
 
 
 def line_rows(

@@ -226,9 +226,11 @@ def _first(table: TensorTable, family: Family) -> TensorRecord:
     """Return the first record of a family, told of what all of them have in common."""
     record = table.record(family.rows[0])
     same = len({table.born[row] for row in family.rows}) == 1
+    same_model = len({table.model_line[row] for row in family.rows}) == 1
     return replace(
         record,
         born=record.born if same else None,
+        model_line=record.model_line if same_model else None,
         held_by=holder(table, family),
         module=module(table, family),
     )

@@ -184,7 +184,7 @@ def test_a_block_knows_the_line_that_asked_for_it():
     try:
         tensor = tf.fill((10, 10), 1.0)  # born here
         address = tensor._numpy().__array_interface__["data"][0]
-        (birth,) = allocator.births(array("Q", [address]))
+        (birth,), _ = allocator.births(array("Q", [address]))
     finally:
         allocator.watch_births(False)
     filename, line, _ = allocator.birth_line(birth)

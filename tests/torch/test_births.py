@@ -42,7 +42,7 @@ def watched(allocator):
 
 
 def number(allocator, tensor):
-    (birth,) = allocator.births(array("Q", [tensor.untyped_storage().data_ptr()]))
+    (birth,), _ = allocator.births(array("Q", [tensor.untyped_storage().data_ptr()]))
     return birth
 
 
@@ -286,9 +286,9 @@ def test_watching_nests(allocator):
 
 def test_unknown_addresses_and_births(watched):
     kept = make()
-    births = watched.births(array("Q", [0, kept.data_ptr(), kept.data_ptr() + 4]))
+    births, _ = watched.births(array("Q", [0, kept.data_ptr(), kept.data_ptr() + 4]))
     assert births == array("i", [-1, number(watched, kept), -1])
-    assert watched.births(array("Q")) == array("i")
+    assert watched.births(array("Q")) == (array("i"), array("i"))
     for unknown in (-1, 1 << 30):
         with pytest.raises(LookupError, match=f"no birth {unknown}"):
             watched.birth_line(unknown)
@@ -458,7 +458,7 @@ from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.native import NativeUnavailable
 def late():
     kept = torch.empty(10)
-    print(*allocator.births(array("Q", [kept.data_ptr()])))
+    print(*allocator.births(array("Q", [kept.data_ptr()]))[0])
     try:
         allocator.watch_births()
     except NativeUnavailable as error:
@@ -467,7 +467,7 @@ atexit.register(late)
 allocator = Adapter().cpu_counter().allocator
 allocator.watch_births()
 kept = torch.empty(10)
-print(*allocator.births(array("Q", [kept.data_ptr()])))
+print(*allocator.births(array("Q", [kept.data_ptr()]))[0])
 """
     result = subprocess.run(
         [sys.executable, "-c", code],

@@ -105,6 +105,61 @@ def test_a_model_of_the_users_own_has_one_level(library) -> None:
     del y
 
 
+TRAINER = """\
+class Trainer:
+    def __init__(self, model, batches):
+        self.model, self.batches, self.outputs = model, batches, []
+
+    def training_step(self, x):
+        output = self.model(x)
+        self.outputs.append(output)
+        return output.sum()
+
+    def train(self):
+        for x in self.batches:
+            self.training_step(x)
+"""
+
+
+def test_a_snapshot_tells_the_model_line_below_a_librarys_loop(
+    library, tmp_path, monkeypatch, capsys
+) -> None:
+    file = tmp_path / "site-packages" / "loops" / "trainer.py"
+    file.parent.mkdir()
+    file.write_text(TRAINER)
+    spec = importlib.util.spec_from_file_location("loops_trainer", file)
+    loops = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loops)
+    model = library.Bert(SIZE, LAYERS)
+    reporter = tensorlens.MemReporter(model)
+    trainer = loops.Trainer(model, [torch.randn(ROWS, SIZE)])
+    before = reporter.snapshot()
+    trainer.train()
+    call = sys._getframe().f_lineno - 1
+    after = reporter.snapshot()
+    # the input's line is of this test; of each layer the result of exp is kept
+    made = [each for each in after.tensors if each.model_line is not None and not each.alias_of]
+    assert [each.storage_nbytes for each in made] == [ACTIVATION] * LAYERS
+    assert {(each.born.filename, each.born.lineno) for each in made} == {(__file__, call)}
+    expected = f"{library.__spec__.origin}:11 in Attention.forward"
+    assert {str(each.model_line) for each in made} == {expected}
+    difference = after - before
+    changed = [change.tensor.model_line for change in difference.appeared]
+    assert changed.count(made[0].model_line) == LAYERS
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "modeling.py:11" in str(after) and "modeling.py:11" in str(difference)
+    capsys.readouterr()
+    reporter.report(verbose=True)
+    assert "line of the model " in " ".join(capsys.readouterr().out.split())
+    kept = after.to_dict()
+    assert tensorlens.Snapshot.from_dict(kept).tensors == after.tensors
+    # as a release wrote it that knew the user's line alone
+    del kept["tensors"]["model_line"]
+    older = tensorlens.Snapshot.from_dict(kept).tensors
+    assert [each.born for each in older] == [each.born for each in after.tensors]
+    assert {each.model_line for each in older} == {None}
+
+
 @pytest.mark.parametrize(
     "name", ["berts.Conv_propagate_ab12_xyz", "__main___C_edge_updater_0123abcd"]
 )

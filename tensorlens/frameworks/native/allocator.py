@@ -8,12 +8,13 @@ import sys
 import sysconfig
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import cast
 
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.code import foreign_folders
+from tensorlens.records.events import LAYERS, NO_MODELS
 
 _NO_BIRTHS = {
     1: "the frames of this Python version are not known",
@@ -146,16 +147,17 @@ class NativeAllocator:
                 self.library.tl_switch_births(0)
             self._watchers = max(0, self._watchers + (1 if on else -1))
 
-    def births(self, addresses: array[int]) -> array[int]:
-        """Return the number of the line that allocated each block; addresses as ``array('Q')``.
+    def births(self, addresses: array[int]) -> tuple[array[int], array[int]]:
+        """Return the numbers of the lines that allocated each block; addresses as ``array('Q')``.
 
-        -1 where no block begins there, where births were not watched, and for blocks made on a
-        thread that ran no Python code.
+        The first are of the user's lines: -1 where no block begins there, where births were not
+        watched, and for blocks made on a thread that ran no Python code. The second are of the
+        lines of a library's model that those call, -1 where they call none.
         """
         check(addresses)
-        births = array("i", bytes(4 * len(addresses)))
-        self.library.tl_births(start(addresses), len(addresses), start(births))
-        return births
+        lines, models = (array("i", bytes(4 * len(addresses))) for _ in range(2))
+        self.library.tl_births(start(addresses), len(addresses), start(lines), start(models))
+        return lines, models
 
     def birth_line(self, birth: int) -> tuple[str, int, str]:
         """Return file name, line number and qualified function name of a birth.
@@ -208,10 +210,12 @@ class NativeAllocator:
         library.tl_tagged_release.restype = None
         library.tl_op_name.argtypes = (number,)
         library.tl_op_name.restype = ctypes.c_char_p
-        library.tl_births.argtypes = (pointer, length, pointer)
+        library.tl_births.argtypes = (pointer, length, pointer, pointer)
         library.tl_births.restype = None
         library.tl_birth_line.argtypes = (number, pointer)
         library.tl_birth_line.restype = pointer
+        library.tl_name_models.argtypes = (pointer, length, pointer, length)
+        library.tl_name_models.restype = None
         library.tl_prepare_births.argtypes = (pointer, length, ctypes.c_int)
         library.tl_switch_births.argtypes = (ctypes.c_int,)
         library.tl_switch_births.restype = None
@@ -221,11 +225,11 @@ class NativeAllocator:
             return
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
-        text = "\0".join(foreign_folders())
-        folders = text.encode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+        self.library.tl_name_models(*_words(LAYERS), *_words(NO_MODELS))
+        folders = _words(foreign_folders())
 
         def prepare() -> int:
-            return int(self.library.tl_prepare_births(folders, len(text), _LEAST_FRAMES))
+            return int(self.library.tl_prepare_births(*folders, _LEAST_FRAMES))
 
         refusal = _through_c(prepare)
         if refusal:
@@ -254,6 +258,11 @@ def check(addresses: array[int]) -> None:
 def start(numbers: array[int]) -> int:
     """Return where an array begins in memory."""
     return numbers.buffer_info()[0]
+
+
+def _words(words: Iterable[str]) -> tuple[bytes, int]:
+    text = "\0".join(words)
+    return text.encode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass"), len(text)
 
 
 def _through_c(function: Callable[[], int]) -> int:

@@ -1,4 +1,5 @@
-// Which source line allocates: the innermost line of the user's own code on the calling thread.
+// Which source line allocates: the innermost line of the user's own code on the calling thread, and
+// where that calls a model that a library defines, the innermost line of the model's own code.
 //
 // Nothing here takes a reference to a Python object or asks for the GIL (see frames.hpp): a line
 // is kept as text of its own, written the first time it allocates. What is remembered by a code
@@ -7,9 +8,11 @@
 
 #pragma once
 
+#include "birth.hpp"
 #include "frames.hpp"
 #include "table.hpp"
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,7 +25,6 @@ extern "C" void* PyType_GetSlot(PyObject*, int);
 
 namespace {
 
-constexpr int32_t kNoBirth = -1;
 // so that a long stack of other people's code cannot make every allocation slow
 constexpr int kDeepest = 512;
 
@@ -59,6 +61,7 @@ struct Seen {
   int32_t* births;  // per instruction unit 1 + the number of its line, 0 until it is needed
   int32_t units;
   bool foreign;
+  bool model;
 };
 
 // What is known of code objects. Threads share a few memos, so that they seldom wait.
@@ -74,6 +77,10 @@ Memo g_memos[1 << kMemoBits];
 const Layout* g_layout = nullptr;
 // the folders of code that is not the user's, each with its separator at the end
 const std::vector<std::u32string>* g_foreign_folders = nullptr;
+// what functions are called that compute a layer, and the packages whose layers are no model's;
+// empty where nobody asks for lines of models
+const std::vector<std::u32string>* g_layers = nullptr;
+const std::vector<std::u32string>* g_packages = nullptr;
 
 // Switched with all memos locked: once it is off, nobody is on the way through a stack.
 std::atomic<bool> g_watching{false};
@@ -107,6 +114,9 @@ std::u32string code_text(uintptr_t code, int field) {
   return text_of(Direct().get<PyObject*>(code + field));
 }
 
+constexpr char32_t kInstalled[] = U"/site-packages/";
+constexpr char32_t kDistribution[] = U"/dist-packages/";
+
 bool is_foreign(const std::u32string& filename) {
   for (const std::u32string& folder : *g_foreign_folders) {
     // a star stands for any part of the name
@@ -118,17 +128,38 @@ bool is_foreign(const std::u32string& filename) {
       return true;
     }
   }
-  return filename.find(U"/site-packages/") != std::u32string::npos ||
-      filename.find(U"/dist-packages/") != std::u32string::npos;
+  return filename.find(kInstalled) != std::u32string::npos ||
+      filename.find(kDistribution) != std::u32string::npos;
+}
+
+bool is_one_of(const std::vector<std::u32string>* words, const std::u32string& word) {
+  return words != nullptr && std::find(words->begin(), words->end(), word) != words->end();
+}
+
+// The same as Frame.model of tensorlens.records.events.
+bool is_model(const std::u32string& filename, const std::u32string& qualname) {
+  if (!is_one_of(g_layers, qualname.substr(qualname.rfind(U'.') + 1))) {
+    return false;
+  }
+  size_t inside = 0;
+  for (const std::u32string folder : {kInstalled, kDistribution}) {
+    const size_t place = filename.rfind(folder);
+    inside = place == std::u32string::npos ? inside : std::max(inside, place + folder.size());
+  }
+  return inside != 0 &&
+      !is_one_of(g_packages, filename.substr(inside, filename.find(U'/', inside) - inside));
 }
 
 Seen* look_up(Memo& memo, uintptr_t code) {
   Seen* seen = memo.codes.find(code);
   if (seen == nullptr) {
-    const bool foreign = is_foreign(code_text(code, g_layout->filename));
+    const std::u32string filename = code_text(code, g_layout->filename);
+    const bool foreign = is_foreign(filename);
+    const bool model = foreign && is_model(filename, code_text(code, g_layout->qualname));
     seen = memo.codes.put(code);
     if (seen != nullptr) {
       seen->foreign = foreign;
+      seen->model = model;
     }
   }
   return seen;
@@ -157,8 +188,9 @@ int32_t birth_at(Seen* seen, uintptr_t code, int64_t unit) {
   return birth - 1;
 }
 
-int32_t birth_on(Memo& memo, PyThreadState* thread) {
+Birth birth_on(Memo& memo, PyThreadState* thread) {
   Direct read;
+  Birth birth;
   Seen* innermost = nullptr;
   uintptr_t innermost_code = 0;
   int64_t innermost_unit = 0;
@@ -167,10 +199,14 @@ int32_t birth_on(Memo& memo, PyThreadState* thread) {
     const uintptr_t code = frames.code();
     Seen* seen = look_up(memo, code);
     if (seen == nullptr) {
-      return kNoBirth;
+      return Birth();
     }
     if (!seen->foreign) {
-      return birth_at(seen, code, frames.unit(code));
+      birth.line = birth_at(seen, code, frames.unit(code));
+      return birth;
+    }
+    if (seen->model && birth.model == kNoBirth) {
+      birth.model = birth_at(seen, code, frames.unit(code));
     }
     if (depth == 0) {
       innermost_code = code;
@@ -179,28 +215,31 @@ int32_t birth_on(Memo& memo, PyThreadState* thread) {
   }
   // looked up again: the table may have grown since
   innermost = innermost_code == 0 ? nullptr : memo.codes.find(innermost_code);
-  return innermost == nullptr ? kNoBirth : birth_at(innermost, innermost_code, innermost_unit);
+  if (innermost != nullptr) {
+    birth.line = birth_at(innermost, innermost_code, innermost_unit);
+  }
+  return birth;
 }
 
-// The number of the line that is allocating; -1 on threads without Python code.
-int32_t birth_here() {
+// The lines that are allocating; none on threads without Python code.
+Birth birth_here() {
   if (!g_watching.load(std::memory_order_relaxed)) {
-    return kNoBirth;
+    return Birth();
   }
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (thread == nullptr) {
-    return kNoBirth;
+    return Birth();
   }
   Memo& memo = g_memos[hash_of(reinterpret_cast<uintptr_t>(thread)) >> (64 - kMemoBits)];
   const Holding holding(memo.lock);
   // the interpreter's exit frees the states of other threads, and switches off before
   if (!g_watching.load(std::memory_order_relaxed)) {
-    return kNoBirth;
+    return Birth();
   }
   try {
     return birth_on(memo, thread);
   } catch (...) {
-    return kNoBirth;  // no memory for a text
+    return Birth();  // no memory for a text
   }
 }
 
@@ -256,6 +295,17 @@ bool hear_of_ends() {
   return true;
 }
 
+// They are separated by NUL.
+const std::vector<std::u32string>* words_of(const char32_t* words, int64_t length) {
+  auto* found = new std::vector<std::u32string>;
+  const std::u32string text(words, static_cast<size_t>(length));
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find(char32_t{0}, begin), text.size());
+    found->push_back(text.substr(begin, end - begin));
+  }
+  return found;
+}
+
 // 0: births can be watched. 1: this Python's frames are not known. 2: they are not as expected.
 // 3: the end of code objects cannot be heard of.
 int prepare_births(const char32_t* folders, int64_t length, int least_frames) {
@@ -272,13 +322,7 @@ int prepare_births(const char32_t* folders, int64_t length, int least_frames) {
   if (!hear_of_ends()) {
     return 3;
   }
-  auto* foreign = new std::vector<std::u32string>;
-  const std::u32string text(folders, static_cast<size_t>(length));
-  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
-    end = std::min(text.find(char32_t{0}, begin), text.size());
-    foreign->push_back(text.substr(begin, end - begin));
-  }
-  g_foreign_folders = foreign;
+  g_foreign_folders = words_of(folders, length);
   g_layout = layout;
   return 0;
 }

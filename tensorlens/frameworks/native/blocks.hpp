@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "birth.hpp"
 #include "table.hpp"
 
 #include <algorithm>
@@ -29,10 +30,10 @@ void count(int64_t bytes) {
   }
 }
 
-// What made a block: a source line, and where graphs are run the node and the called function. -1 is
+// What made a block: source lines, and where graphs are run the node and the called function. -1 is
 // not known.
 struct Origin {
-  int32_t birth = -1;
+  Birth birth;
   int32_t node = -1;
   int32_t function = -1;
 };
@@ -136,11 +137,11 @@ int64_t count_blocks() {
   return blocks;
 }
 
-int32_t birth_of(uintptr_t address) {
+Birth birth_of(uintptr_t address) {
   Shard& shard = g_shards[shard_of(address)];
   const Holding holding(shard.lock);
   const Block* block = shard.blocks.find(address);
-  return block == nullptr ? -1 : block->origin.birth;
+  return block == nullptr ? Birth() : block->origin.birth;
 }
 
 // The size of the block that begins there, -1 if none does.
@@ -166,7 +167,7 @@ struct Tagged {
   void add(const Block& block) {
     address.push_back(block.key);
     size.push_back(block.size);
-    birth.push_back(block.origin.birth);
+    birth.push_back(block.origin.birth.line);
     node.push_back(block.origin.node);
     function.push_back(block.origin.function);
   }

@@ -169,7 +169,7 @@ TL_EXPORT int tl_balance(
     for (const Block& block : unnamed.largest) {
       *largest++ = static_cast<int64_t>(block.key);
       *largest++ = block.size;
-      *largest++ = block.origin.birth;
+      *largest++ = block.origin.birth.line;
     }
     if (tagged != nullptr) {
       for (const int64_t size : apart->size) {
@@ -200,13 +200,28 @@ TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length, int lea
   return prepare_births(folders, length, least_frames);
 }
 
+// What functions are called that compute a layer, and the packages whose layers are no model's, both
+// separated by NUL. Comes before tl_prepare_births.
+TL_EXPORT void tl_name_models(
+    const char32_t* layers, int64_t layers_length, const char32_t* packages,
+    int64_t packages_length) {
+  if (g_layout == nullptr) {
+    g_layers = words_of(layers, layers_length);
+    g_packages = words_of(packages, packages_length);
+  }
+}
+
 TL_EXPORT void tl_switch_births(int on) {
   switch_births(on != 0);
 }
 
-TL_EXPORT void tl_births(const uint64_t* addresses, int64_t length, int32_t* births) {
+// Gives of each block the number of the user's line, and of the model's.
+TL_EXPORT void tl_births(
+    const uint64_t* addresses, int64_t length, int32_t* lines, int32_t* models) {
   for (int64_t index = 0; index < length; ++index) {
-    births[index] = birth_of(static_cast<uintptr_t>(addresses[index]));
+    const Birth birth = birth_of(static_cast<uintptr_t>(addresses[index]));
+    lines[index] = birth.line;
+    models[index] = birth.model;
   }
 }
 

@@ -120,7 +120,7 @@ Origin origin_here() {
   Call call;
   if (g_calls.here(&call)) {
     origin.function = call.function;
-    if (origin.birth == kNoBirth) {
+    if (origin.birth.line == kNoBirth) {
       origin.birth = call.at.birth;
     }
   }

@@ -221,7 +221,7 @@ struct Here {
 
   Here() noexcept {
     Running& now = t_running;
-    Call call{0, 0, -1, Captured{kNoStack, kNoBirth}};
+    Call call{0, 0, -1, Captured{kNoStack, Birth()}};
     g_calls.here(&call);
     try {
       running();

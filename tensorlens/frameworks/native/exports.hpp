@@ -23,7 +23,7 @@ void note_failure(int64_t size) {
   if (g_recording.load(std::memory_order_relaxed)) {
     record_failure(size);
   }
-  const int32_t birth = birth_here();
+  const int32_t birth = birth_here().line;
   const Holding holding(g_failure_lock);
   g_failure = Failure{g_failure.count + 1, size, birth};
 }
@@ -111,7 +111,7 @@ Span* begin_span(int64_t limit) {
         g_log.remember(block);
       }
       span->past.add(kStart, block.key, block.size, 0, kNoStack, -1);
-      span->past.birth.back() = block.origin.birth;
+      span->past.birth.back() = block.origin.birth.line;
     });
     if (!g_log.take_room_to_fold()) {
       throw std::bad_alloc();

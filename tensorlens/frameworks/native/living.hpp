@@ -22,7 +22,7 @@ Living* list_living(int32_t since) {
     if (block.era >= since) {
       living->address.push_back(block.key);
       living->size.push_back(block.size);
-      living->birth.push_back(block.origin.birth);
+      living->birth.push_back(block.origin.birth.line);
       living->era.push_back(block.era);
     }
   });
@@ -42,7 +42,7 @@ Totals* sum_by_birth() {
   // births are few and dense: a vector is faster than a table
   std::vector<Total> totals;
   each_block([&](const Block& block) {
-    const auto place = static_cast<size_t>(block.origin.birth + 1);
+    const auto place = static_cast<size_t>(block.origin.birth.line + 1);
     if (place >= totals.size()) {
       totals.resize(place + 1);
     }

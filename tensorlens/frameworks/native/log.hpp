@@ -185,7 +185,7 @@ class Log {
     if (past == nullptr) {
       throw std::bad_alloc();
     }
-    *past = Past{block.key, block.size, -1, 0, -1, -1, block.origin.birth};
+    *past = Past{block.key, block.size, -1, 0, -1, -1, block.origin.birth.line};
     level_ += block.size;
     most_blocks_ = ++blocks_;
   }

@@ -27,7 +27,7 @@ struct StackFrame {
 
 struct Captured {
   int32_t stack;
-  int32_t birth;
+  Birth birth;
 };
 
 // Modules by their address, with the name of their type as it was when they were first met.
@@ -175,14 +175,14 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
   Direct read;
   StackFrame found[kDeepest];
   int length = 0;
-  int32_t birth = kNoBirth;
+  Birth birth;
   const uintptr_t module_call = g_module_call.load(std::memory_order_relaxed);
   Frames<Direct> frames(*g_layout, read, thread);
   for (; length < kDeepest && !frames.at_end(); ++length, frames.step()) {
     const uintptr_t code = frames.code();
     Seen* seen = look_up(memo, code);
     if (seen == nullptr) {
-      return Captured{kNoStack, kNoBirth};
+      return Captured{kNoStack, Birth()};
     }
     StackFrame& frame = found[length];
     frame.line = birth_at(seen, code, frames.unit(code));
@@ -195,14 +195,16 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
       }
       frame.module = module == 0 ? -1 : g_modules.number(module);
     }
-    if (birth == kNoBirth && !seen->foreign) {
-      birth = frame.line;
+    if (birth.line == kNoBirth) {
+      birth.line = seen->foreign ? kNoBirth : frame.line;
+      birth.model = seen->model && birth.model == kNoBirth ? frame.line : birth.model;
     }
   }
   if (length == 0) {
-    return Captured{kNoStack, kNoBirth};
+    return Captured{kNoStack, Birth()};
   }
-  return Captured{g_stacks.number(found, length), birth == kNoBirth ? found[0].line : birth};
+  birth.line = birth.line == kNoBirth ? found[0].line : birth.line;
+  return Captured{g_stacks.number(found, length), birth};
 }
 
 // The innermost frame of the calling thread: while C++ code runs below it, nothing outside of it
@@ -219,18 +221,18 @@ uintptr_t innermost_frame() {
 Captured capture() {
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (thread == nullptr || !g_watching.load(std::memory_order_relaxed)) {
-    return Captured{kNoStack, kNoBirth};
+    return Captured{kNoStack, Birth()};
   }
   Memo& memo = g_memos[hash_of(reinterpret_cast<uintptr_t>(thread)) >> (64 - kMemoBits)];
   const Holding holding(memo.lock);
   // the interpreter's exit frees the states of other threads, and switches off before
   if (!g_watching.load(std::memory_order_relaxed)) {
-    return Captured{kNoStack, kNoBirth};
+    return Captured{kNoStack, Birth()};
   }
   try {
     return capture_on(memo, thread);
   } catch (...) {
-    return Captured{kNoStack, kNoBirth};  // no memory for a text
+    return Captured{kNoStack, Birth()};  // no memory for a text
   }
 }
 

@@ -21,7 +21,7 @@ TEXT = tuple(
 """The columns of :data:`COLUMNS` that are text."""
 
 _OF_THE_TENSOR = ("name", "role", "device", "dtype")
-_MORE_OF_IT = ("born", "held_by", "names", "module", "note")
+_MORE_OF_IT = ("born", "model_line", "held_by", "names", "module", "note")
 _BYTES = ("bytes_before", "bytes_after", "bytes_change")
 CHANGE_COLUMNS = (
     *("change", *_OF_THE_TENSOR, "shape_before", "shape_after"),

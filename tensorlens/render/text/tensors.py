@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorlens.records.tensors import TensorRecord
-from tensorlens.render.balance import place
+from tensorlens.render.balance import model_place, place
 from tensorlens.render.figures import size
 from tensorlens.render.inventory import Hidden, TensorRow, counted
 from tensorlens.render.shortening import told_apart
@@ -124,8 +124,10 @@ def _sizes(row: TensorRow, kind: str) -> list[str]:
 
 def _born(row: TensorRow, page: Page) -> str:
     # a verbose report has it below the row, with the function
-    born = row.first.born
-    return "" if born is None or page.view.verbose else page.shown(place(born))
+    born, model = row.first.born, row.first.model_line
+    if page.view.verbose or (born is None and model is None):
+        return ""
+    return page.shown(model_place(model) if model else place(born) if born else "")
 
 
 def _remarks(row: TensorRow, page: Page, *, cut: bool) -> list[str]:
@@ -154,6 +156,8 @@ def _everything(row: TensorRow) -> list[str]:
         texts.append(f"made in {first.module}")
     if first.born:
         texts.append(f"born at {place(first.born, function=True)}")
+    if first.model_line:
+        texts.append(f"line of the model {place(first.model_line, function=True)}")
     if row.count == 1:
         texts.append(f"storage {first.storage:#x}{_layout(first)}")
     return texts

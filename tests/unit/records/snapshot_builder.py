@@ -62,6 +62,7 @@ def table_of(tensors: Iterable[T]) -> TensorTable:
         table.held_by.append(_number(table.holders, tensor.held_by))
         born = tensor.born and SourceLine(*tensor.born, "step")
         table.born.append(_number(table.lines, born))
+        table.model_line.append(-1)
         table.module.append(-1 if tensor.module is None else _node(table, nodes, tensor.module))
         table.note.append(_number(table.notes, tensor.note))
         if tensor.also:

@@ -83,6 +83,7 @@ def _append(
     table.alias.append(-1)
     table.held_by.append(-1)
     table.born.append(line)
+    table.model_line.append(-1)
     table.module.append(-1 if found.module is None else table.names.text(found.module))
     table.note.append(_number(table.notes, found.note))
 

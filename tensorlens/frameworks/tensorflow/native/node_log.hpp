@@ -59,7 +59,7 @@ class NodeLog {
 
   // `node` is the number of the name of what runs, -1 for none.
   void allocated(const void* block, int64_t size, int32_t node) {
-    Call call{0, 0, -1, Captured{kNoStack, kNoBirth}};
+    Call call{0, 0, -1, Captured{kNoStack, Birth()}};
     g_calls.here(&call);
     const Holding holding(lock);
     try {

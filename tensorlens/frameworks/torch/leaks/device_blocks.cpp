@@ -127,7 +127,7 @@ alignas(16) thread_local Thread t_thread;
 std::unique_ptr<at::ObserverContext> op_begins(const at::RecordFunction& function) {
   const char* const name = function.name();
   if (std::strcmp(name, "aten::ones_like") == 0) {
-    const int32_t birth = birth_here();
+    const int32_t birth = birth_here().line;
     if (birth != kNoBirth) {
       t_thread.begin(birth);
     }
@@ -150,7 +150,7 @@ int32_t birth_of_pass() {
 }
 
 int32_t birth_now() {
-  const int32_t here = birth_here();
+  const int32_t here = birth_here().line;
   // a thread of autograd's runs no Python
   return here != kNoBirth || t_thread.begins ? here : birth_of_pass();
 }
