@@ -1,7 +1,7 @@
 """Pure simulators of allocators: requests and frees in, addresses and segments out."""
 
 from tensorlens.allocators.bfc import BFCAllocator, least_limit
-from tensorlens.allocators.bfc_settings import BFCSettings, gpu_limit
+from tensorlens.allocators.bfc_settings import BFCSettings
 from tensorlens.allocators.cuda import CachingAllocator
 from tensorlens.allocators.figures import Figures, Level, OutOfMemory
 from tensorlens.allocators.journal import Journal
@@ -16,6 +16,5 @@ __all__ = [
     "Level",
     "OutOfMemory",
     "Settings",
-    "gpu_limit",
     "least_limit",
 ]

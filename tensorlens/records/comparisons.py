@@ -29,7 +29,6 @@ SAME_LOSS = 1e-5
 """Losses that are nearer than this part of the baseline's are the same."""
 
 LEAST, BATCH, QUICK = "least memory", "largest batch", "least memory within 10 % of the speed"
-QUESTIONS = (LEAST, BATCH, QUICK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,3 @@ class View:
             wanted in names or device == wanted or device.startswith((wanted + "/", wanted + ":"))
             for wanted in self.devices
         )
-
-
-FULL = View(top=None)

@@ -20,11 +20,6 @@ def imported(module: str, name: str) -> type:
     return kind if isinstance(kind, type) else Never
 
 
-def is_imported() -> bool:
-    """Tell whether there can be a layer."""
-    return layer() is not Never
-
-
 def variable() -> type:
     """Return the class of variables, which those of every backend derive from."""
     return imported("keras.src.backend.common.variables", "Variable")

@@ -7,7 +7,6 @@ from tensorlens.allocators import (
     BFCSettings,
     Journal,
     OutOfMemory,
-    gpu_limit,
     least_limit,
 )
 from tensorlens.errors import UsageError
@@ -323,38 +322,9 @@ def test_the_least_limit():
     assert least_limit(Journal()) == 0
 
 
-def test_settings_of_the_cpu():
-    assert BFCSettings.on_cpu({}) == BFCSettings(64 << 30)
-    assert BFCSettings.on_cpu({"TF_CPU_BFC_MEM_LIMIT_IN_MB": "512"}) == BFCSettings(512 * MIB)
-    assert BFCSettings.on_cpu({"TF_CPU_BFC_MEM_LIMIT_IN_MB": "much"}) == BFCSettings(64 << 30)
-
-
-def test_settings_of_a_gpu():
-    said = BFCSettings(8, allow_growth=False, garbage_collection=True)
-    assert BFCSettings.on_gpu(8, {}) == said
-    assert BFCSettings.on_gpu(8, {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}).allow_growth
-    forced = {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}
-    assert not BFCSettings.on_gpu(8, forced, allow_growth=True).allow_growth
-    assert BFCSettings.on_gpu(None, {"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, allow_growth=True)
-    kept = BFCSettings.on_gpu(8, {"TF_ENABLE_GPU_GARBAGE_COLLECTION": "false"})
-    assert not kept.garbage_collection
-
-
 @pytest.mark.parametrize("options", [{"allow_growth": False}, {"fragmentation_fraction": 0.1}])
 def test_what_needs_a_limit(options):
     with pytest.raises(UsageError, match="without a limit"):
         BFCSettings(**options)
     with pytest.raises(UsageError, match="-1 bytes"):
         BFCSettings(-1)
-
-
-def test_the_limit_of_a_gpu():
-    card = 15_000 * MIB
-    left = {capability: card - gpu_limit(card, capability) for capability in (6, 7, 8, 9, 10)}
-    assert left == {6: 500 * MIB, 7: 1050 * MIB, 8: 1536 * MIB, 9: 1800 * MIB, 10: 1800 * MIB}
-    assert gpu_limit(2048 * MIB - 1, 9) == 1823 * MIB - 1
-    assert gpu_limit(100 * MIB, 9) == 100 * MIB
-    assert gpu_limit(card, 7, total=16_000 * MIB, fraction=0.5) == 8_000 * MIB
-    said = {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB": "100"}
-    assert gpu_limit(card, 7, environment=said) == card - 100 * MIB
-    assert gpu_limit(90 * MIB, 7, environment=said) == 90 * MIB

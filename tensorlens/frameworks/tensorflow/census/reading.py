@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tensorflow.python.framework import dtypes
-from tensorflow.python.framework.ops import EagerTensor
 
 from tensorlens.frameworks.building import NativeUnavailable, load
 from tensorlens.frameworks.tensorflow.census.build import READER
@@ -223,8 +222,3 @@ def reader(make: Callable[[], Reader] = NativeReader) -> Reader:
 def fallback_reason() -> str | None:
     """Return the one line that says why tensors are read from Python, or None."""
     return None if _reason is None else f"{_reason}; variables are counted by their shapes"
-
-
-def is_eager(item: Any) -> bool:
-    """Tell whether an object is an eager tensor, asking its type alone."""
-    return type(item) is EagerTensor
