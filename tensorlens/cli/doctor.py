@@ -109,6 +109,7 @@ def _torch() -> Iterator[Finding]:
     name = "torch"
     try:
         name = f"torch {importlib.import_module('torch').__version__}"
+        importlib.import_module("tensorlens.frameworks.torch.release").check_release()
         inventory = importlib.import_module("tensorlens.frameworks.torch.inventory").take()
     except Exception as error:  # a broken install can fail in any way, and that is the finding
         works = name != "torch"
@@ -132,7 +133,7 @@ def _torch() -> Iterator[Finding]:
 
 def _in_one_line(error: Exception) -> str:
     reason = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {reason}"
+    return reason if isinstance(error, TensorlensError) else f"{type(error).__name__}: {reason}"
 
 
 def _unusable(framework: str, reason: str, works: bool) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Protocol
 
+from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.events import EventLog
@@ -345,7 +346,8 @@ def _load(name: str, adapter: str) -> None:
         if is_from_a_handler(error):
             raise
         text = " ".join(str(error).split()) or "no reason was given"
-        _left_out[name] = f"{name} is left out: {type(error).__name__}: {text}"
+        kind = "" if isinstance(error, TensorlensError) else f"{type(error).__name__}: "
+        _left_out[name] = f"{name} is left out: {kind}{text}"
 
 
 def left_out() -> tuple[str, ...]:

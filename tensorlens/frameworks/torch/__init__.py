@@ -29,6 +29,9 @@ class Adapter:
     name = "torch"
 
     def __init__(self) -> None:
+        from tensorlens.frameworks.torch.release import check_release
+
+        check_release()
         import torch
 
         from tensorlens.frameworks.torch import accelerators

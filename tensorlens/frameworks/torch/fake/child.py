@@ -14,6 +14,7 @@ from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.torch.fake.device.setup import Readiness, prepare
 from tensorlens.frameworks.torch.fake.failing import failure
 from tensorlens.frameworks.torch.fake.jobs import Answer, Job, Progress
+from tensorlens.frameworks.torch.release import check_release
 from tensorlens.records.cards import H100
 
 _PASSING = (
@@ -68,6 +69,7 @@ def _taken(descriptor: int, mode: str) -> Any:
 def _ready(job: Job) -> Readiness:
     from tensorlens.frameworks.torch.fake.cautions import tell
 
+    check_release()
     if job.device == "cpu":
         readiness = Readiness(False)
     else:

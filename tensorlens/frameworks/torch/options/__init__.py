@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from tensorlens.frameworks.torch.release import check_release
 from tensorlens.frameworks.trials import Catalogue, Result, Setting, Trial
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adam8bit")
@@ -19,7 +20,12 @@ CHECKPOINTS = ("blocks", "selective")
 
 
 def catalogue() -> Catalogue:
-    """Return the built-in settings by name, in the order in which they are applied."""
+    """Return the built-in settings by name, in the order in which they are applied.
+
+    Raises:
+        UsageError: torch is too old.
+    """
+    check_release()
     return {each.name: each for each in _SETTINGS}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.frameworks.building import NativeUnavailable, Part, load
-from tensorlens.frameworks.torch.release import Release, parse_release
+from tensorlens.frameworks.torch.release import installed_release
 
 MOST_DEVICES = 64
 """As many as torch itself can number."""
@@ -89,7 +89,7 @@ def load_library(devices: int) -> DeviceLibrary:
     if not 1 <= devices <= MOST_DEVICES:
         raise NativeUnavailable(f"{_LABEL} can be 1 to {MOST_DEVICES} devices, not {devices}")
     folder = _torch_folder()
-    if _release(folder) < SINCE:
+    if installed_release() < SINCE:
         raise NativeUnavailable(
             f"a card can be stood in for from torch {SINCE[0]}.{SINCE[1]} on: pip install -U torch"
         )
@@ -109,12 +109,6 @@ def _torch_folder() -> Path:
     if specification is None or specification.origin is None:
         raise NativeUnavailable(f"{_LABEL} was not built: torch is not installed")
     return Path(specification.origin).resolve().parent
-
-
-def _release(folder: Path) -> Release:
-    """Return which torch it is, without importing it."""
-    stated = re.search(r"__version__ = '([^']+)'", _text(folder / "version.py"))
-    return parse_release(stated[1] if stated is not None else "")
 
 
 def _part(folder: Path) -> Part:
