@@ -211,7 +211,7 @@ def table(*rows: tuple[str, int, int], device: str = "cpu", note: str | None = N
     for row, (name, address, nbytes) in enumerate(rows):
         values = {
             **dict.fromkeys(("device", "dtype", "shape", "offset"), 0),
-            **dict.fromkeys(("stride", "held_by", "born", "module"), -1),
+            **dict.fromkeys(("stride", "held_by", "born", "model_line", "module"), -1),
             "nbytes": nbytes,
             "storage": address,
             "storage_nbytes": nbytes,
