@@ -44,6 +44,8 @@ _ELSEWHERE = {
     ".txt": "it is text to read",
     ".folded": "open it with flamegraph.pl or speedscope.app",
 }
+_NONE = "not a tensorlens report"
+_READ = "what can be read is .json and .tlens of tensorlens, and memory snapshots of torch"
 _FOREIGN = ("device_traces", "suffix_table")
 _PICKLES = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and the archive of pickles that ``torch.save`` makes."""
@@ -81,7 +83,7 @@ def load(path: str | os.PathLike[str]) -> Record:
     try:
         return parse(content.decode("utf-8"))
     except UnicodeDecodeError:
-        raise FileFormatError(f"{name}: not a tensorlens report: it is not text") from None
+        raise FileFormatError(f"{name}: {_NONE}: it is not text; {_READ}") from None
     except FileFormatError as error:
         remedy = _ELSEWHERE.get(file.suffix.lower())
         if remedy is not None:
@@ -89,7 +91,8 @@ def load(path: str | os.PathLike[str]) -> Record:
                 f"{name}: a {file.suffix} file is not shown again: {remedy}, or keep the .json,"
                 " which shows and converts to all others"
             ) from None
-        raise FileFormatError(f"{name}: {error}") from None
+        is_none = str(error).startswith(_NONE)
+        raise FileFormatError(f"{name}: {error}{f'; {_READ}' if is_none else ''}") from None
 
 
 def parse(content: str) -> Record:
@@ -101,7 +104,7 @@ def parse(content: str) -> Record:
     try:
         data = json.loads(content)
     except (ValueError, RecursionError):
-        raise FileFormatError("not a tensorlens report: it is not JSON") from None
+        raise FileFormatError(f"{_NONE}: it is not JSON") from None
     schema = data.get("schema") if isinstance(data, dict) else None
     kind = _KINDS.get(schema) if isinstance(schema, str) else None
     if kind is not None:
@@ -121,4 +124,4 @@ def _what_it_is(data: Any) -> str:
         return "a trace, which is not shown again: open it at ui.perfetto.dev"
     if isinstance(data, dict) and "speedscope" in str(data.get("$schema")):
         return "a profile, which is not shown again: open it at speedscope.app"
-    return "not a tensorlens report"
+    return _NONE

@@ -43,14 +43,20 @@ def test_it_takes_a_view(folder, capsys):
     assert "3 more tensors, +3.00 KiB (top=None or --top all shows them)" in capsys.readouterr().out
 
 
+NO_JSON = (
+    "c.json: not a tensorlens report: it is not JSON; what can be read is .json and .tlens of"
+    " tensorlens, and memory snapshots of torch"
+)
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [
         (None, "there is no file c.json"),
-        ("{", "c.json: not a tensorlens report: it is not JSON"),
+        ("{", NO_JSON),
         (LineReport((), ()).to_json(), "c.json: a line report, not a snapshot"),
         ((AFTER - BEFORE).to_json(), "c.json: a difference, not a snapshot"),
-        (BEFORE.to_json()[:-50], "c.json: not a tensorlens report: it is not JSON"),
+        (BEFORE.to_json()[:-50], NO_JSON),
     ],
 )
 def test_what_is_no_snapshot_gets_one_line(folder, capsys, content, text):

@@ -46,8 +46,8 @@ def unpickle(content: bytes) -> Any:
     """
     if content.startswith(_ZIP):
         raise FileFormatError(
-            "a file of torch.save(), not a memory snapshot: those are written by"
-            " torch.cuda.memory._dump_snapshot()"
+            "a zip archive, such as torch.save() and Keras write, not a memory snapshot: those are"
+            " written by torch.cuda.memory._dump_snapshot()"
         )
     _look_through(content)
     try:
