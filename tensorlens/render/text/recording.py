@@ -39,8 +39,7 @@ _PLACE_LEAST = 18
 _MODEL_ROOM = 56
 """Columns of the lines of a model, which are told with the function."""
 _SOURCE_LEAST = 12
-_IN_IT = "():"
-"""Stands for the function that many names begin with, where they are long."""
+_VARIABLES = "  Variables are those of {}, where no function is named:"
 
 
 def recording_parts(recording: Recording, page: Page) -> list[str]:
@@ -137,7 +136,7 @@ def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
     has_lines = any(row.first.charged for row in rows)
     room = max(free - has_lines * (max(place_room, len("Line")) + GAP), _NAME_LEAST)
     function = _common_function(names) if longest > room else None
-    told = [_without(function, name) for name in names]
+    told = [name.removeprefix(f"{function}: ") for name in names]
     fitted = told_apart(told, [room - len(count) for count in counts], page.glyphs.ellipsis)
     texts = [name + count for name, count in zip(fitted, counts, strict=True)]
     short = told_apart(places, [place_room] * len(places), page.glyphs.ellipsis)
@@ -147,7 +146,7 @@ def _block_table(rows: Sequence[BlockRow], page: Page) -> list[str]:
         columns.append(["Line", *short])
         right.append(False)
     lines = ruled(aligned(list(zip(*columns, strict=True)), right, _INDENT), page, _INDENT)
-    above = [] if function is None else page.wrapped(f"  {_IN_IT} stands for {function}:", "")
+    above = [] if function is None else page.wrapped(_VARIABLES.format(function), "")
     said = f"  Left out to fit {page.width} characters: Age. "
     below = page.wrapped(said, "A wider terminal, .html and .csv show more.") if left_out else []
     if not page.view.verbose:
@@ -168,17 +167,16 @@ def _times(count: int) -> str:
 
 
 def _common_function(names: Sequence[str]) -> str | None:
-    """Return the function, ``train()``, whose variables most names begin with; None if few do."""
+    """Return the function, ``train()``, whose variables most names begin with; None if few do.
+
+    Without it, no two names may be the same.
+    """
     heads = Counter(name.partition(": ")[0] for name in names if "(): " in name)
     found = [(count, head) for head, count in heads.items() if head.endswith("()")]
     count, head = max(found, default=(0, ""))
-    return head if count > 1 and 4 * count >= len(names) and len(head) > len(_IN_IT) else None
-
-
-def _without(function: str | None, name: str) -> str:
-    """Return the name with a short sign for the function it begins with."""
-    start = f"{function}: "
-    return f"{_IN_IT} {name.removeprefix(start)}" if name.startswith(start) else name
+    is_common = count > 1 and 4 * count >= len(names)
+    are_told_apart = len({name.removeprefix(f"{head}: ") for name in names}) == len(set(names))
+    return head if is_common and are_told_apart else None
 
 
 def _age(block: Resident) -> str:

@@ -260,10 +260,10 @@ def test_a_function_that_many_long_names_begin_with_is_said_once() -> None:
         log.name(number, Label(name, "parameter"))
     text = text_of(Recording(log), 80)
     assert (
-        "  (): stands for Trainer.training_step():\n"
-        "  Name                                        Role       Size     Age\n"
+        "  Variables are those of Trainer.training_step(), where no function is named:\n"
+        "  Name                                    Role       Size     Age\n"
     ) in text
-    assert "\n  (): model.encoder.layer.1.attention.weight  parameter   7 B  before\n" in text
+    assert "\n  model.encoder.layer.1.attention.weight  parameter   7 B  before\n" in text
     assert "\n  model.weight" in text
     # where there is room for all of them they are left as they are
     assert f"\n  {names[1]}  parameter   7 B  before\n" in text_of(Recording(log), 120)
