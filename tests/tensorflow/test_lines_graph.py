@@ -563,3 +563,37 @@ def test_cleared_graph_is_no_table_of_what_ran_to_build_it():
     wrapped(square())
     profiler.clear()
     assert profiler.pending(None) == []
+
+
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        return keras.ops.tanh(x) * 2
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_the_line_of_a_model_without_code_points_to_its_layers(functional):
+    inputs, doubled = keras.Input((8,)), Doubled()
+    layers = [keras.layers.Dense(8), doubled, keras.layers.Dense(2)]
+    model = keras.Sequential([inputs, *layers])
+    if functional:
+        outputs = inputs
+        for layer in layers:
+            outputs = layer(outputs)
+        model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    profiler = LineProfiler(Doubled.call)
+
+    @profiler
+    def train():
+        model.fit(tf.zeros((32, 8)), tf.zeros((32, 2)), batch_size=16, verbose=0)
+
+    with profiler:
+        train()
+    notes = {
+        table.function.name: table.function.note or ""
+        for table in tables(profiler.result(), "graph").values()
+    }
+    line = train.__wrapped__.__code__.co_firstlineno + 2
+    assert f"line {line}: all layers of a Keras model are in one line" in notes["train"]
+    # a layer with code of its own has lines
+    assert "layers" not in notes["call"]

@@ -23,6 +23,9 @@ _MOST_KNOWN = 4096
 _MOST_READ = 16
 """Functions whose nodes are kept at hand; the others' are read again if they are wanted."""
 
+_WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
+"""Code of Keras that runs the layers of a model which has no ``call`` of the user's."""
+
 _Way = Literal["forward", "backward"]
 
 
@@ -36,6 +39,8 @@ class FollowedCode:
         self._calls = calls
         self._groups: dict[tuple[_Way, int], int] = {}
         self._whole = calls.log.group()
+        self._of_models: set[int] = set()
+        """Lines that run all layers of a functional or Sequential model."""
         self.times = 0
         """How often graphs with its nodes were called."""
         self.plain = self.compiled = False
@@ -56,6 +61,7 @@ class FollowedCode:
         self.times = 0
         self.plain = self.compiled = False
         self.levels = None
+        self._of_models.clear()
         for group in (self._whole, *self._groups.values()):
             self._calls.log.clear(group)
 
@@ -76,18 +82,30 @@ class FollowedCode:
             whole=self._calls.log.figures(self._whole),
             growth=self.levels[1] - self.levels[0] if self.levels else 0,
             compiler="XLA" if self.compiled and not self.plain else None,
-            notes=tuple(_notes(self._calls.log.lost())),
+            notes=(*self._notes_of_models(), *_notes(self._calls.log.lost())),
         )
+
+    def _notes_of_models(self) -> Iterator[str]:
+        if self._of_models:
+            lines = ", ".join(f"line {each}" for each in sorted(self._of_models))
+            yield (
+                f"{lines}: all layers of a Keras model are in one line, because the model has "
+                "no code of its own; tensorlens.record() tells the memory of each layer"
+            )
 
     def line_of(self, frames: Frames) -> int | None:
         """Return the function's line among frames, innermost first; None if none is its."""
-        for frame in frames:
+        depth = self._depth(frames)
+        return None if depth is None else frames[depth].lineno
+
+    def _depth(self, frames: Frames) -> int | None:
+        for depth, frame in enumerate(frames):
             if (
                 frame.function == self._name
                 and frame.lineno in self._lines
                 and frame.filename == self._filename
             ):
-                return frame.lineno
+                return depth
         return None
 
     def groups_of(self, origin: NodeOrigin | None) -> list[int]:
@@ -100,9 +118,12 @@ class FollowedCode:
         return groups
 
     def _group(self, way: _Way, frames: Frames) -> list[int]:
-        lineno = self.line_of(frames)
-        if lineno is None:
+        depth = self._depth(frames)
+        if depth is None:
             return []
+        lineno = frames[depth].lineno
+        if any(frame.filename.endswith(_WHOLE_MODELS) for frame in frames[:depth]):
+            self._of_models.add(lineno)
         key = way, lineno
         if key not in self._groups:
             self._groups[key] = self._calls.log.group()
