@@ -55,6 +55,17 @@ def make_forward():
     return step
 
 
+def make_lstm():
+    """Train one on a card, where its weights are packed into one block."""
+    net = nn.LSTM(8, 16).cuda()
+    data = torch.zeros(5, 4, 8, device="cuda")
+
+    def step():
+        net(data)[0].sum().backward()
+
+    return step
+
+
 def make_attention(heads=4, length=128, width=64):
     """Attend to itself, in half precision and without a graph."""
     query = torch.zeros(2, heads, length, width, dtype=torch.float16, device="cuda")

@@ -80,6 +80,15 @@ def test_estimate_of_a_card_with_a_large_workspace(warm_interpreters):
 
 
 @on_cards
+def test_estimate_of_a_recurrent_network(warm_interpreters):
+    estimate = tensorlens.estimate(programs.make_lstm, card="a100")
+    assert estimate.approximate is None
+    # four gates of 16 from 8 and from 16, two biases each, in one block; and 640 bytes of data
+    packed = (4 * 16 * (8 + 16) + 2 * 4 * 16) * 4
+    assert estimate.steps[0].allocated == packed + 2 * PIECE
+
+
+@on_cards
 @pytest.mark.parametrize(("card", "sums"), [("a100", 2 * 4 * 128 * 4), ("v100", 0)])
 def test_estimate_of_attention(warm_interpreters, card, sums):
     estimate = tensorlens.estimate(programs.make_attention, card=card)

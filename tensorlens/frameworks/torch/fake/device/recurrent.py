@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
-from torch.backends.cudnn import rnn
 
 from tensorlens.frameworks.torch.fake.device.kernels import slices
 
+_rnn: Any = importlib.import_module("torch.backends.cudnn.rnn")
+"""The module: an attribute of this name is not there, or a setting, in some releases."""
 _library = torch.library.Library("aten", "IMPL")
 """Kept: what it registers goes with it."""
 
@@ -48,7 +50,7 @@ def _flatten_parameters(module: Any) -> None:
             weights,
             (4 if module.bias else 2) + (module.proj_size > 0),
             module.input_size,
-            rnn.get_cudnn_mode(module.mode),
+            _rnn.get_cudnn_mode(module.mode),
             module.hidden_size,
             module.proj_size,
             module.num_layers,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from typing import Any
 
 import torch
-from torch.backends.cudnn import rnn
 
 from tensorlens.frameworks.torch.fake.device.bindings import CUDA_VERSION, CUDNN_VERSION, Bindings
 from tensorlens.frameworks.torch.fake.device.standin import StandIn
+
+_rnn: Any = importlib.import_module("torch.backends.cudnn.rnn")
+"""The module: an attribute of this name is not there, or a setting, in some releases."""
 
 
 def install(bindings: Bindings) -> None:
@@ -101,6 +104,6 @@ def _install_cudnn() -> None:
     module = cudnn.m if hasattr(cudnn, "m") else cudnn
     module._cudnn = stand_in
     # that module too has put another object in its place
-    rnn.get_cudnn_mode.__globals__["_cudnn"] = stand_in
+    _rnn.get_cudnn_mode.__globals__["_cudnn"] = stand_in
     module._init = lambda: True
     module.version = lambda: CUDNN_VERSION
