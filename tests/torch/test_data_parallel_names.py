@@ -64,3 +64,20 @@ def test_buckets_are_gradients(process_group) -> None:
     # them the reducer takes a few bytes for that order
     large = [each.nbytes for each in buckets if each.nbytes >= WEIGHT]
     assert sum(large) == LAYERS * WEIGHT
+
+
+def test_snapshots_name_buckets(process_group) -> None:
+    reporter = tensorlens.MemReporter()
+    net = torch.nn.parallel.DistributedDataParallel(layers())
+    reporter.add(net=net)
+    x = torch.randn(8, SIZE)
+    # the buckets of the beginning, and those in the order in which gradients came
+    for _ in range(2):
+        net(x).sum().backward()
+        net.zero_grad()
+        snapshot = reporter.snapshot()
+        buckets = [each for each in snapshot.tensors if each.name.endswith("gradient bucket")]
+        assert {(each.role, each.born.filename) for each in buckets} == {("gradient", __file__)}
+        assert sum(each.storage_nbytes for each in buckets) == LAYERS * WEIGHT
+        assert snapshot.ledger["cpu"].unnamed == 0
+    assert not [each for each in snapshot.tensors if each.model_line and each not in buckets]

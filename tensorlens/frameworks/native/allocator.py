@@ -14,7 +14,7 @@ from typing import cast
 
 from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.code import foreign_folders
-from tensorlens.records.events import LAYERS, NO_MODELS
+from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
 
 _NO_BIRTHS = {
     1: "the frames of this Python version are not known",
@@ -214,7 +214,7 @@ class NativeAllocator:
         library.tl_births.restype = None
         library.tl_birth_line.argtypes = (number, pointer)
         library.tl_birth_line.restype = pointer
-        library.tl_name_models.argtypes = (pointer, length, pointer, length)
+        library.tl_name_models.argtypes = (pointer, length) * 3
         library.tl_name_models.restype = None
         library.tl_prepare_births.argtypes = (pointer, length, ctypes.c_int)
         library.tl_switch_births.argtypes = (ctypes.c_int,)
@@ -225,7 +225,7 @@ class NativeAllocator:
             return
         if not _is_plain_cpython():
             raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
-        self.library.tl_name_models(*_words(LAYERS), *_words(NO_MODELS))
+        self.library.tl_name_models(*_words(LAYERS), *_words(NO_MODELS), *_words(WRAPPERS))
         folders = _words(foreign_folders())
 
         def prepare() -> int:

@@ -62,6 +62,7 @@ struct Seen {
   int32_t units;
   bool foreign;
   bool model;
+  bool wrapper;
 };
 
 // What is known of code objects. Threads share a few memos, so that they seldom wait.
@@ -81,6 +82,8 @@ const std::vector<std::u32string>* g_foreign_folders = nullptr;
 // empty where nobody asks for lines of models
 const std::vector<std::u32string>* g_layers = nullptr;
 const std::vector<std::u32string>* g_packages = nullptr;
+// what functions of a framework are called whose own C++ code takes memory for a model
+const std::vector<std::u32string>* g_wrappers = nullptr;
 
 // Switched with all memos locked: once it is off, nobody is on the way through a stack.
 std::atomic<bool> g_watching{false};
@@ -155,11 +158,14 @@ Seen* look_up(Memo& memo, uintptr_t code) {
   if (seen == nullptr) {
     const std::u32string filename = code_text(code, g_layout->filename);
     const bool foreign = is_foreign(filename);
-    const bool model = foreign && is_model(filename, code_text(code, g_layout->qualname));
+    const std::u32string qualname = foreign ? code_text(code, g_layout->qualname) : U"";
+    const bool model = foreign && is_model(filename, qualname);
+    const bool wrapper = foreign && is_one_of(g_wrappers, qualname);
     seen = memo.codes.put(code);
     if (seen != nullptr) {
       seen->foreign = foreign;
       seen->model = model;
+      seen->wrapper = wrapper;
     }
   }
   return seen;
@@ -205,7 +211,7 @@ Birth birth_on(Memo& memo, PyThreadState* thread) {
       birth.line = birth_at(seen, code, frames.unit(code));
       return birth;
     }
-    if (seen->model && birth.model == kNoBirth) {
+    if ((seen->model || (seen->wrapper && depth == 0)) && birth.model == kNoBirth) {
       birth.model = birth_at(seen, code, frames.unit(code));
     }
     if (depth == 0) {

@@ -200,14 +200,15 @@ TL_EXPORT int tl_prepare_births(const char32_t* folders, int64_t length, int lea
   return prepare_births(folders, length, least_frames);
 }
 
-// What functions are called that compute a layer, and the packages whose layers are no model's, both
-// separated by NUL. Comes before tl_prepare_births.
+// What functions are called that compute a layer, the packages whose layers are no model's, and
+// functions of wrappers, each separated by NUL. Comes before tl_prepare_births.
 TL_EXPORT void tl_name_models(
     const char32_t* layers, int64_t layers_length, const char32_t* packages,
-    int64_t packages_length) {
+    int64_t packages_length, const char32_t* wrappers, int64_t wrappers_length) {
   if (g_layout == nullptr) {
     g_layers = words_of(layers, layers_length);
     g_packages = words_of(packages, packages_length);
+    g_wrappers = words_of(wrappers, wrappers_length);
   }
 }
 

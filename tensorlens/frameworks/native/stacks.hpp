@@ -197,7 +197,8 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
     }
     if (birth.line == kNoBirth) {
       birth.line = seen->foreign ? kNoBirth : frame.line;
-      birth.model = seen->model && birth.model == kNoBirth ? frame.line : birth.model;
+      const bool model = seen->model || (seen->wrapper && length == 0);
+      birth.model = model && birth.model == kNoBirth ? frame.line : birth.model;
     }
   }
   if (length == 0) {
