@@ -106,8 +106,8 @@ class StepFacts:
     """Whether the program computes something again in backward already."""
     has_cache: bool = False
     """Whether blocks fill a cache as they run: ``use_cache`` of transformers' models."""
-    has_own_checkpoints: bool = False
-    """Whether the models have ``gradient_checkpointing_enable()``."""
+    own_checkpoints: str = ""
+    """The method of the models that checkpoints them, with its arguments; empty: they have none."""
     is_compiled: bool = False
     """Whether there is a compiled Keras model, whose train step an estimate traces."""
     is_graph: bool = False

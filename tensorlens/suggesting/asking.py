@@ -44,8 +44,6 @@ _ON_HOST = (
 WORTH = 0.01
 """A change is told when it saves at least this part of the peak, or, where its bytes are beside
 the peak, of what the host holds at most."""
-_ALIKE = 0.02
-"""Savings that differ by less than this part of them are the same: what was replayed counts."""
 _GRAPH_REPEATS = 3
 _GRAPH_STEPS, _SHORT_STEPS, _SHORT, _PATIENCE = 10, 30, 0.2, 60.0
 """Of a graph, how many steps are measured, and of steps below so many seconds, after as many that
@@ -201,7 +199,7 @@ def _simulated(
         if _saving(scene, each) < _least(scene, each):
             continue
         saving = simulation.savings({each.change: each.settings}).get(each.change)
-        if saving is not None and abs(saving - _saving(scene, each)) > _ALIKE * saving:
+        if saving is not None:
             yield replace(each, peak=scene.peak - saving, how=SIMULATED)
         elif not simulation.refuses(each.change):
             yield each

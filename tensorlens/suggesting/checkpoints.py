@@ -120,17 +120,19 @@ def _code(scene: Scene, blocks: Sequence[Block]) -> str:
     of_models = []
     if facts is not None and facts.has_cache:
         of_models += [f"{model}.config.use_cache = False" for model in models]
-    if facts is not None and facts.has_own_checkpoints:
-        return "; ".join([*of_models, *(f"{m}.gradient_checkpointing_enable()" for m in models)])
-    return "; ".join([*of_models, _loop(blocks)])
+    if facts is not None and facts.own_checkpoints:
+        return "; ".join([*of_models, *(f"{model}.{facts.own_checkpoints}" for model in models)])
+    return "\n".join([*of_models, _loop(blocks)])
 
 
 def _loop(blocks: Sequence[Block]) -> str:
     lists = list(dict.fromkeys(map(_list, blocks)))
     several = f"[{', '.join(f'*{path}' for path in lists)}]"
     return (
-        f"for block in {lists[0] if len(lists) == 1 else several}: block.forward ="
-        " functools.partial(torch.utils.checkpoint.checkpoint, block.forward, use_reentrant=False)"
+        "from functools import partial\n"
+        "from torch.utils.checkpoint import checkpoint\n"
+        f"for block in {lists[0] if len(lists) == 1 else several}:\n"
+        "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
     )
 
 

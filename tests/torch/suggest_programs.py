@@ -1,10 +1,12 @@
 """Programs in which something takes memory that need not."""
 
+import functools
 from types import SimpleNamespace
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 WIDTH, LAYERS, BLOCKS = 64, 4, 6
@@ -219,6 +221,84 @@ def make_caching(switch=True):
 
 def make_always_caching():
     return make_caching(switch=False)
+
+
+class Adapted(nn.Module):
+    """A linear layer that is not trained, beside two small ones that are, as LoRA has them."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.base = nn.Linear(width, width).requires_grad_(False)
+        self.down, self.up = nn.Linear(width, 4), nn.Linear(4, width)
+
+    def forward(self, x):
+        return torch.relu(self.base(x) + self.up(self.down(x)))
+
+
+class Supported(nn.Module):
+    """Has what transformers' models have to checkpoint their blocks."""
+
+    supports_gradient_checkpointing = True
+
+    def __init__(self, width, blocks):
+        super().__init__()
+        self.first = nn.Linear(width, width).requires_grad_(False)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(Adapted(width), Adapted(width)) for _ in range(blocks)
+        )
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None):
+        for block in self.blocks:
+            block.forward = functools.partial(
+                checkpoint, block.forward, **(gradient_checkpointing_kwargs or {})
+            )
+
+
+class Delegating(nn.Module):
+    """Hands attributes of the model inside on, as PEFT's models do."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.model, name)
+
+    def forward(self, x):
+        return self.model(x)
+
+
+def make_adapted(lower=False, change=None):
+    """Adapters beside layers that are not trained; under autocast of its own with ``lower``."""
+    torch.manual_seed(0)
+    model = Delegating(Supported(64, 4))
+    if change is not None:
+        exec(change, {"model": model})
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.01)
+    x = torch.ones(1024, 64)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=lower):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def make_adapted_in_bf16():
+    return make_adapted(lower=True)
 
 
 def make_following():

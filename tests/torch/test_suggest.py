@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import suggest_programs as programs
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import tensorlens
 from tensorlens.cli import main
@@ -219,8 +220,46 @@ def test_a_program_that_fails():
 def test_checkpoints_of_blocks_with_a_cache_are_predicted_without_it():
     change = verified(programs.make_caching)["checkpoint"]
     assert change.predicted_saving == pytest.approx(change.measured_saving, rel=0.02)
-    assert change.code.startswith("model.config.use_cache = False; ")
+    assert change.code.startswith("model.config.use_cache = False\n")
     assert "use_cache=False" in change.cost
+
+
+@pytest.mark.parametrize("make", [programs.make_adapted, programs.make_adapted_in_bf16])
+def test_simulated_predictions_with_frozen_weights_are_exact(make):
+    found = verified(make)
+    tried = [each for each in found if each.how == "simulated"]
+    assert {each.kind for each in tried} >= {"checkpoint"}
+    for each in tried:
+        assert each.predicted_saving == each.measured_saving
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_printed_code_of_checkpoints_can_be_pasted(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = tensorlens.suggest(programs.make_caching, steps=1)
+    lines = str(found).splitlines()
+    first = next(n for n, line in enumerate(lines) if "model.config.use_cache" in line)
+    code = "\n".join(line[5:] for line in lines[first : first + len(found[0].code.splitlines())])
+    assert code == found[0].code
+    model = programs.CachingModel()
+    exec(code, {"model": model})
+    assert not model.config.use_cache
+    model(torch.ones(2, 64)).sum().backward()
+    assert all(block.forward.func is checkpoint for block in model.blocks)
+
+
+def test_checkpoints_of_a_model_in_a_model_are_its_own_and_save_as_much():
+    found = tensorlens.suggest(programs.make_adapted, steps=1)["checkpoint"]
+    assert found.code == 'model.gradient_checkpointing_enable({"use_reentrant": False})'
+
+    def peak(change):
+        with tensorlens.record() as recording:
+            step = programs.make_adapted(change=change)
+            step()
+            step()
+        return recording.peak("cpu").bytes
+
+    assert peak(None) - peak(found.code) == found.predicted_saving
 
 
 def test_checkpoints_that_fail_are_not_suggested_and_the_cache_is_named():

@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -31,6 +31,7 @@ from tensorlens.frameworks.torch.options.stage import Stage, cache_configs, repe
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 
 _LOWER = (torch.bfloat16, torch.float16)
+_NOT_REENTRANT = '{"use_reentrant": False}'
 
 
 class StepWatch:
@@ -84,7 +85,7 @@ class StepWatch:
             queues=self._loaders.most,
             is_whole=is_whole,
             has_cache=bool(cache_configs(models)),
-            has_own_checkpoints=bool(models) and all(map(_has_own_checkpoints, models)),
+            own_checkpoints=_own_checkpoints(models),
         )
 
     def _zero_grad(self, function: Any) -> Any:
@@ -176,7 +177,19 @@ def _usual_decay(kind: type) -> Any:
         return 0
 
 
-def _has_own_checkpoints(model: torch.nn.Module) -> bool:
-    kind = type(model)
-    is_supported = getattr(kind, "supports_gradient_checkpointing", False)
-    return bool(is_supported) and callable(getattr(kind, "gradient_checkpointing_enable", None))
+def _own_checkpoints(models: Sequence[torch.nn.Module]) -> str:
+    """Return the call with which models of transformers, or PEFT around them, checkpoint."""
+    if not models or not all(map(_supports_checkpoints, models)):
+        return ""
+    is_trained = all(each.requires_grad for model in models for each in model.parameters())
+    # reentrant ones, the default before transformers 5, pass no gradient where inputs are frozen
+    return f"gradient_checkpointing_enable({'' if is_trained else _NOT_REENTRANT})"
+
+
+def _supports_checkpoints(model: torch.nn.Module) -> bool:
+    try:
+        # PEFT hands attributes of the model inside on
+        is_supported = getattr(model, "supports_gradient_checkpointing", False) is True
+        return is_supported and callable(getattr(model, "gradient_checkpointing_enable", None))
+    except Exception:
+        return False

@@ -43,7 +43,10 @@ def _table(found: Suggestions, page: Page) -> str:
 def _details(found: Suggestions, page: Page) -> list[str]:
     parts = []
     for number, each in enumerate(found, 1):
-        lines = page.wrapped(" " * _INDENT, f"{number}  {page.shown(each.code)}", _INDENT + 5)
+        lines: list[str] = []
+        for line in each.code.splitlines():
+            start = f"{'' if lines else number:>{_INDENT + 1}}  "
+            lines += page.wrapped(start, page.shown(line), _INDENT + 5)
         for text in details(each):
             lines += page.wrapped(" " * (_INDENT + 3), page.shown(text), _INDENT + 5)
         parts.append("\n".join(lines))
