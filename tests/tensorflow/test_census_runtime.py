@@ -23,7 +23,7 @@ from tensorlens.frameworks.tensorflow.census.reading import (
     PythonReader,
 )
 from tensorlens.frameworks.tensorflow.native import BUILDING, install
-from tensorlens.records.snapshots import FULL
+from tensorlens.records.snapshots import View
 from tensorlens.render.text import TextRenderer
 from tests.warm import python
 
@@ -193,7 +193,7 @@ def test_small_constants_of_a_graph_are_one_row(watched):
     result = with_constants(tf.ones((2, 2)))
     found = [each for each in of_runtime(since) if each.name.startswith("constants of with_")]
     assert len(found) > 1
-    text = TextRenderer(view=FULL).render(watched.snapshot())
+    text = TextRenderer(view=View(top=None)).render(watched.snapshot())
     assert text.count("constants of with_constants") == 1
     assert f"constants of with_constants x {len(found)}" in text
     assert result is not None

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_census_checks import Since
 
 import tensorlens
-from tensorlens.records.snapshots import FULL
+from tensorlens.records.snapshots import View
 from tensorlens.render.text import TextRenderer
 
 INTERNAL = re.compile(
@@ -76,7 +76,7 @@ def test_data_is_called_by_the_call_that_reads_it(reporter):
     assert data(looking.seen["evaluate"]) == of_fit | of_evaluate
     assert data(looking.seen["predict"])["predict: data[0]"] == ROWS * COLUMNS * 4
     for snapshot in looking.seen.values():
-        text = TextRenderer(view=FULL).render(snapshot)
+        text = TextRenderer(view=View(top=None)).render(snapshot)
         assert not INTERNAL.search(text), INTERNAL.search(text)
         assert text.count("handles of datasets and iterators") == 1
         assert snapshot.ledger["cpu"].unnamed <= unnamed
@@ -190,7 +190,7 @@ def test_a_recording_of_fit_has_no_name_of_the_inside(kind):
     model.fit(*given, verbose=0)
     with tensorlens.record() as recording:
         model.fit(*given, verbose=0)
-    text = TextRenderer(view=FULL).render(recording)
+    text = TextRenderer(view=View(top=None)).render(recording)
     assert not INTERNAL.search(text), INTERNAL.search(text)
     peak = recording.peak("cpu")
     # how many wait then is up to tf.data

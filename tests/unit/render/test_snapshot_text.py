@@ -7,7 +7,7 @@ from rendered_snapshots import MIB
 from snapshot_builder import T, ledger_of, snapshot_of
 
 from tensorlens.records.ledger import Block, Term
-from tensorlens.records.snapshots import FULL, View
+from tensorlens.records.snapshots import View
 from tensorlens.render.source import shortened, width
 from tensorlens.render.text import TextRenderer
 
@@ -218,7 +218,10 @@ def test_what_is_hidden_is_summed() -> None:
     assert "cpu  4.93 MiB in 100 tensors" in text
     assert len(lines_with(text, "float32")) == 40
     assert "\n  … 60 more tensors, 1.79 MiB (top=None or --top all shows them)\n" in text
-    assert len(lines_with(TextRenderer(80, "utf-8", FULL).render(snapshots.many()), "f")) >= 100
+    assert (
+        len(lines_with(TextRenderer(80, "utf-8", View(top=None)).render(snapshots.many()), "f"))
+        >= 100
+    )
     text = text_of(snapshots.many(), top=2, min_size=99 * 1024)
     assert lines_with(text, "more") == ["… 98 more tensors, 4.74 MiB (smaller than min_size)"]
     text = text_of(snapshots.many(), top=1, min_size=98 * 1024)
