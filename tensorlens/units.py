@@ -37,7 +37,7 @@ def parse_bytes(text: str | int) -> int:
     """
     if isinstance(text, int):
         return text
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise UsageError(f"{text!r} is not a size: write for example 512, '64 MiB' or '24 GiB'")
     number, prefix, _ = match.groups()

@@ -16,7 +16,6 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.records.estimates import TIGHT, Estimate
 from tensorlens.records.snapshots import View
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
-from tensorlens.units import parse_bytes
 
 if TYPE_CHECKING:
     from tensorlens.estimating.batches import MaxBatch
@@ -170,13 +169,10 @@ def _names_function(program: str) -> bool:
 
 
 def _asked(args: argparse.Namespace, program: Sequence[str]) -> _Asked:
-    capacity = None if args.capacity is None else parse_bytes(args.capacity)
-    if capacity == 0:
-        raise UsageError("--capacity 0: nothing fits into that")
     options = {
         "device": args.device,
         "steps": args.steps,
-        "capacity": capacity,
+        "capacity": args.capacity,
         "settings": args.alloc_conf,
         "arguments": arguments_of(args),
         "world_size": args.world_size,
@@ -199,12 +195,8 @@ def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
     if options.pop("script_args") or not _names_function(asked.program):
         raise UsageError("--max-batch needs a function, which is called with the batch")
     card = next(iter(args.card), None)
-    if options["capacity"] is None:
-        if card is None:
-            raise UsageError("--max-batch needs a --capacity, or a --card")
-        from tensorlens.estimating.cards import find_card
-
-        options["capacity"] = find_card(card).memory
+    if options["capacity"] is None and card is None:
+        raise UsageError("--max-batch needs a --capacity, or a --card")
     from tensorlens.estimating import max_batch
     from tensorlens.render.text.page import output_width, wrapped
 

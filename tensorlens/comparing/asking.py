@@ -17,12 +17,11 @@ from tensorlens.comparing.launching import Launcher, run_trial, shared_launcher
 from tensorlens.comparing.options import Given, Option, checked
 from tensorlens.comparing.progress import Bar
 from tensorlens.errors import UsageError
-from tensorlens.estimating.cards import find_card
+from tensorlens.estimating.places import place
 from tensorlens.estimating.programs import MakeStep, program, search_path
 from tensorlens.frameworks.torch.fake.parcels import pack
 from tensorlens.frameworks.trials import Measured, Program, Trial, Trouble
 from tensorlens.records.comparisons import Comparison
-from tensorlens.units import parse_bytes
 
 _HOW = ("measured", "estimated")
 _CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -87,11 +86,13 @@ def compare(
     Raises:
         UsageError: something of it makes no sense; one line says what.
     """
-    measured = _how(how, card, device)
+    measured = _how(how)
+    if measured and card is not None:
+        raise UsageError('card= is for how="estimated": what is measured runs on what is here')
     _check_numbers(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
-    room = None if capacity is None else parse_bytes(capacity)
+    room = place(device or "cuda", card, capacity).capacity
     asked_program = _program(make_step, with_data=measured)
     framework = framework or framework_of(make_step, asked_program)
     checked_options = _options(options, framework, arguments or {}, with_data=measured)
@@ -265,19 +266,10 @@ def _name(argument: Trial | Search | Estimation) -> str:
     return argument.trial.name if isinstance(argument, Search) else argument.name
 
 
-def _how(how: str, card: str | None, device: str | None) -> bool:
+def _how(how: str) -> bool:
     if how not in _HOW:
         raise UsageError(f"how={how!r}: it is {' or '.join(_HOW)}")
-    kind = None if device is None else device.partition(":")[0]
-    if kind not in (None, "cpu", "cuda"):
-        raise UsageError(f"device={device!r}: cpu and cuda can be compared")
-    if how == "measured":
-        if card is not None:
-            raise UsageError('card= is for how="estimated": what is measured runs on what is here')
-        return True
-    if kind != "cpu":
-        find_card(card)
-    return False
+    return how == "measured"
 
 
 def _check_numbers(*, lowest: int, **others: int | None) -> None:

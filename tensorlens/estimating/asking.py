@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.estimating.keras import is_keras_model, keras_question
 from tensorlens.estimating.programs import MakeStep
-from tensorlens.estimating.questions import question
+from tensorlens.estimating.requests import request
 from tensorlens.estimating.worker import Worker
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
@@ -55,21 +54,7 @@ def estimate(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
-    if is_keras_model(make_step):
-        of_model = keras_question(
-            make_step,
-            device=device,
-            card=card,
-            capacity=capacity,
-            steps=steps,
-            settings=settings,
-            **of_keras,
-        )
-        with Worker() as worker:
-            return of_model.ask(worker)
-    if of_keras:
-        raise UsageError(f"{', '.join(of_keras)}: these are arguments of Keras models")
-    asked = question(
+    asked = request(
         make_step,
         device=device,
         card=card,
@@ -79,13 +64,14 @@ def estimate(
         arguments=arguments,
         world_size=world_size,
         script_args=script_args,
+        **of_keras,
     )
     with Worker() as worker:
         return asked.ask(worker)
 
 
 def estimate_cards(
-    make_step: MakeStep, cards: Sequence[str | Card], **options: Any
+    make_step: MakeStep | Any, cards: Sequence[str | Card], **options: Any
 ) -> Mapping[str, Estimate]:
     """Return the estimate for each of several cards, by the cards' full names.
 
@@ -98,7 +84,9 @@ def estimate_cards(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
-    asked = [question(make_step, card=card, **options) for card in cards]
+    if isinstance(cards, str | Card) or not cards:
+        raise UsageError(f'cards={cards!r}: give a list of names: ["t4", "a100-80gb"]')
+    asked = [request(make_step, card=card, **options) for card in cards]
     found = {}
     for each in asked:
         with Worker() as worker:

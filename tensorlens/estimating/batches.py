@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.estimating.keras import is_keras_model, keras_question
+from tensorlens.estimating.cards import find_card
 from tensorlens.estimating.programs import MakeStep
-from tensorlens.estimating.questions import question
+from tensorlens.estimating.requests import request
 from tensorlens.estimating.worker import Worker
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
-from tensorlens.units import parse_bytes
 
 _MOST = 1 << 24
 
@@ -46,7 +45,7 @@ class MaxBatch(int):
 
 def max_batch(
     make_step: MakeStep | Any,
-    capacity: int | str,
+    capacity: int | str | None = None,
     *,
     lowest: int = 1,
     highest: int | None = None,
@@ -63,7 +62,8 @@ def max_batch(
     Args:
         make_step: as for :func:`tensorlens.estimate`; it is called with the batch. Of a Keras
             model the batch is what varies.
-        capacity: bytes of the card, context included, or a text such as ``24 GiB``.
+        capacity: bytes of the card, context included, or a text such as ``24 GiB``; by
+            default all that ``card`` has.
         lowest: the smallest batch worth trying, at least 1.
         highest: the largest; None: no end.
         surely: take the upper bound for the figure; by default the likeliest.
@@ -80,38 +80,26 @@ def max_batch(
     """
     if lowest < 1 or (highest is not None and highest < lowest):
         raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")
-    if capacity is None:
-        raise UsageError('max_batch() needs a capacity: max_batch(make_step, "24 GiB")')
-    if is_keras_model(make_step):
-        of_model = keras_question(
-            make_step, card=card, capacity=capacity, steps=steps, settings=settings, **of_keras
+    if capacity is None and card is None:
+        raise UsageError(
+            'max_batch() needs a capacity or a card: max_batch(make_step, "24 GiB") or'
+            ' max_batch(make_step, card="t4")'
         )
-        with Worker() as worker:
-            return largest_batch(
-                lambda batch: of_model.with_batch(batch).ask(worker),
-                parse_bytes(capacity),
-                lowest,
-                highest,
-                surely=surely,
-            )
-    if of_keras:
-        raise UsageError(f"{', '.join(of_keras)}: these are arguments of Keras models")
-    asked = question(
+    asked = request(
         make_step,
         card=card,
+        capacity=find_card(card).memory if capacity is None else capacity,
         steps=steps,
-        capacity=capacity,
         settings=settings,
         arguments=arguments,
         world_size=world_size,
+        **of_keras,
     )
+    room = asked.place.capacity
+    assert room is not None
     with Worker() as worker:
         return largest_batch(
-            lambda batch: asked.ask(worker, (batch,)),
-            parse_bytes(capacity),
-            lowest,
-            highest,
-            surely=surely,
+            lambda batch: asked.with_batch(batch).ask(worker), room, lowest, highest, surely=surely
         )
 
 

@@ -7,27 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorlens.errors import UsageError
+from tensorlens.estimating.places import Place
 from tensorlens.estimating.programs import packed
-from tensorlens.estimating.questions import Question
 from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.keras.train_steps.anew import describe, make_step
 from tensorlens.frameworks.keras.train_steps.shapes import TYPES_ARE_GUESSED, tells_types
-from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.traces import Caution
 
 
 @dataclass(frozen=True)
 class KerasOnTorch:
-    """What is asked of a Keras model whose backend is torch, checked."""
+    """A Keras model whose backend is torch."""
 
     model: Any
     batch: int
     options: Mapping[str, Any]
     """As :func:`~tensorlens.frameworks.keras.train_steps.anew.describe` takes them."""
-    device: str
-    card: Card | None
-    capacity: int | None
+    place: Place
     steps: int
     settings: str
 
@@ -40,19 +38,32 @@ class KerasOnTorch:
             ProgramFailed: its step raised an error.
         """
         step = functools.partial(make_step, describe(self.model, self.batch, **self.options))
-        asked = Question(
-            program=packed(step, self.model.name),
-            device=self.device,
-            card=self.card,
-            steps=self.steps,
-            settings=self.settings,
-            capacity=self.capacity,
-        )
-        found = asked.ask(worker)
+        # which resolves requests of this kind too
+        from tensorlens.estimating.requests import StepsRequest
+
+        run = StepsRequest(packed(step, self.model.name), self.place, self.steps, self.settings)
+        found = run.ask(worker)
         if not tells_types(self.model) and self.options.get("input_dtype") is None:
             found = replace(found, warnings=(*found.warnings, Caution(TYPES_ARE_GUESSED)))
         return replace(found, batch=self.batch)
 
     def with_batch(self, batch: int) -> KerasOnTorch:
-        """Return the same question for another batch."""
+        """Return the same request for another batch."""
         return replace(self, batch=batch)
+
+    def with_argument(self, name: str, value: int) -> KerasOnTorch:
+        """Return the same request for another batch: a model has no other argument."""
+        check_argument(name)
+        return self.with_batch(value)
+
+
+def check_argument(name: str) -> None:
+    """Check that a Keras model has an argument that varies.
+
+    Raises:
+        UsageError: it is not the batch.
+    """
+    if name not in ("batch", "batch_size"):
+        raise UsageError(
+            f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
+        )

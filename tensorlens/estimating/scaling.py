@@ -9,7 +9,7 @@ from typing import Any
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.estimating.formulas import Formula, fitted
 from tensorlens.estimating.programs import MakeStep
-from tensorlens.estimating.questions import question
+from tensorlens.estimating.requests import request
 from tensorlens.estimating.worker import Worker
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
@@ -112,7 +112,7 @@ class Scaling:
 
 
 def scaling(
-    make_step: MakeStep,
+    make_step: MakeStep | Any,
     argument: str = "batch",
     values: Sequence[int] = (8, 32, 128),
     *,
@@ -121,6 +121,7 @@ def scaling(
     settings: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     world_size: int = 1,
+    **of_keras: Any,
 ) -> Scaling:
     """Return how the peak grows with a keyword argument of ``make_step``.
 
@@ -128,7 +129,8 @@ def scaling(
     the highest counts. Where three runs cannot tell, at most six larger ones are added.
 
     Args:
-        make_step: as for :func:`tensorlens.estimate`; it takes ``argument``.
+        make_step: as for :func:`tensorlens.estimate`; it takes ``argument``. Of a
+            Keras model the batch is what varies.
         argument: its name: ``batch``, ``sequence``.
         values: three values of it, at least 1.
         card: the card's name.
@@ -136,6 +138,7 @@ def scaling(
         settings: what ``PYTORCH_CUDA_ALLOC_CONF`` will be; by default what it is now.
         arguments: further keyword arguments.
         world_size: how many processes train together.
+        of_keras: of a Keras model, as for :func:`tensorlens.estimate`.
 
     Raises:
         UsageError: something of it makes no sense; one line says what.
@@ -147,16 +150,18 @@ def scaling(
     if points[0] < 1:
         raise UsageError(f"values={tuple(values)}: {argument} is at least 1")
 
+    asked = request(
+        make_step,
+        card=card,
+        steps=steps,
+        settings=settings,
+        arguments=arguments,
+        world_size=world_size,
+        **of_keras,
+    )
+
     def run(value: int) -> Estimate:
-        asked = question(
-            make_step,
-            card=card,
-            steps=steps,
-            settings=settings,
-            arguments={**(arguments or {}), argument: value},
-            world_size=world_size,
-        )
-        return asked.ask(worker)
+        return asked.with_argument(argument, value).ask(worker)
 
     with Worker() as worker:
         found = {value: run(value) for value in points}

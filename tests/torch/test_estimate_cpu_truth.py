@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tensorlens.estimating import worker as workers
-from tensorlens.estimating.questions import question
+from tensorlens.estimating.requests import request
 from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
@@ -232,7 +232,5 @@ def test_gradients_are_added_in_place_where_nobody_else_holds_them(program):
 
 def test_what_ran_before_changes_nothing():
     with Worker() as worker:
-        answers = [
-            question(program, device="cpu").ask(worker) for program in (tied, residual, tied)
-        ]
+        answers = [request(program, device="cpu").ask(worker) for program in (tied, residual, tied)]
     assert answers[0].peak_allocated == answers[2].peak_allocated

@@ -59,7 +59,7 @@ def test_options_that_make_no_sense(options, words):
         ({"lowest": 8, "highest": 4}, "highest=4: it is a number, at least 8"),
         ({"repeats": None}, "repeats=None"),
         ({"baseline": "x"}, "none of the options"),
-        ({"device": "tpu"}, "cpu and cuda"),
+        ({"device": "tpu"}, "cuda and cpu"),
         ({"card": "h100"}, "estimated"),
         ({"how": "estimated", "card": "no such card"}, "no such card"),
         ({"capacity": "much"}, "not a size"),

@@ -42,6 +42,10 @@ class Asked:
     def __init__(self, runs, value, fails_above):
         self.runs, self.value, self.fails_above = runs, value, fails_above
 
+    def with_argument(self, name, value):
+        assert name == "batch"
+        return Asked(self.runs, value, self.fails_above)
+
     def ask(self, worker):
         if self.fails_above is not None and self.value > self.fails_above:
             raise TensorlensError("index out of range\nTraceback")
@@ -51,10 +55,7 @@ class Asked:
 @pytest.fixture
 def program(monkeypatch):
     def use(runs, fails_above=None):
-        def question(make_step, *, arguments, **options):
-            return Asked(runs, arguments["batch"], fails_above)
-
-        monkeypatch.setattr(module, "question", question)
+        monkeypatch.setattr(module, "request", lambda *_, **__: Asked(runs, 0, fails_above))
 
     return use
 

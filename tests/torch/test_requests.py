@@ -1,0 +1,163 @@
+"""What is estimated and where: each kind of target with each function, card and capacity."""
+
+import pytest
+import torch
+
+import tensorlens
+from tensorlens.cli import main
+from tensorlens.errors import UsageError
+from tensorlens.estimating import worker
+from tensorlens.units import format_bytes
+from tests import warm
+
+T4 = 15_102 << 20
+"""The memory of a Tesla T4, as torch printed it; shown as 14.75 GiB, which is a little more."""
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch):
+    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(device=True))
+
+
+def rows(batch=2):
+    """Takes 1 GiB a row, and nothing else."""
+
+    def step():
+        torch.zeros(batch, 1 << 28, device="cuda")
+
+    return step
+
+
+@pytest.fixture(params=["make_step", "module:function"])
+def target(request, tmp_path, monkeypatch):
+    if request.param == "make_step":
+        return rows
+    (tmp_path / "program.py").write_text(
+        "import torch\n\n"
+        "def rows(batch=2):\n"
+        "    return lambda: torch.zeros(batch, 1 << 28, device='cuda')\n"
+    )
+    return f"{tmp_path / 'program.py'}:rows"
+
+
+def test_the_largest_batch_is_the_same_however_the_card_is_said(target):
+    by_card = tensorlens.max_batch(target, card="t4", lowest=12)
+    assert by_card.capacity == T4
+    for capacity in (T4, format_bytes(T4)):
+        other = tensorlens.max_batch(target, capacity, card="Tesla T4", lowest=12)
+        assert (other, other.capacity) == (by_card, T4)
+    assert by_card.estimate.fits
+    assert by_card.estimates[by_card + 1].needed.point > T4 >= by_card.estimate.needed.point
+
+
+def test_the_command_line_finds_the_same_batch(tmp_path, capsys):
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import torch\n\n"
+        "def rows(batch):\n"
+        "    return lambda: torch.zeros(batch, 1 << 28, device='cuda')\n"
+    )
+    # 14 rows of 1 GiB, and the context of 160 MiB
+    assert tensorlens.max_batch(rows, card="t4") == 14
+    for words in (["--card", "t4"], ["--card", "t4", "--capacity", "14.75 GiB"]):
+        assert main(["estimate", f"{file}:rows", "--max-batch", *words]) == 0
+        printed = capsys.readouterr().out
+        assert printed.startswith("the largest batch that fits into 14.75 GiB is 14; 15 would need")
+
+
+def test_estimates_of_cards_are_those_of_each(target):
+    cards = {"t4": "Tesla T4", "h100": "NVIDIA H100 80GB HBM3"}
+    found = tensorlens.estimate_cards(target, [*cards])
+    assert [*found] == [*cards.values()]
+    for short, name in cards.items():
+        alone = tensorlens.estimate(target, card=short)
+        assert bool(found[name].fits) is bool(alone.fits) is True
+        assert found[name].needed == alone.needed
+
+
+def test_scaling_takes_each_target(target):
+    found = tensorlens.scaling(target, values=(64, 128, 256), card="t4")
+    peaks = {value: found.estimates[value].peak_allocated for value in (64, 128, 256)}
+    assert peaks[128] - peaks[64] == 64 << 30
+    assert peaks[256] - peaks[128] == 128 << 30
+
+
+ASKED = {
+    "estimate": lambda target, **given: tensorlens.estimate(target, **given),
+    "estimate_cards": lambda target, card="t4", **given: tensorlens.estimate_cards(
+        target, [card], **given
+    ),
+    "max_batch": lambda target, **given: tensorlens.max_batch(target, **{"card": "t4", **given}),
+    "scaling": lambda target, **given: tensorlens.scaling(target, **given),
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "said"),
+    [
+        (ASKED, {"card": "t44"}, 'no card is known as "t44"; nearest: t4'),
+        (ASKED, {"steps": 0}, "steps=0: it is a number, at least 1"),
+        (
+            ("estimate", "estimate_cards"),
+            {"card": "t4", "device": "cpu"},
+            'card "t4" and device "cpu" do not go together: leave one of them out',
+        ),
+        (("estimate", "estimate_cards"), {"device": "tpu"}, "device='tpu': cuda and cpu can be"),
+        (
+            ("estimate", "estimate_cards", "max_batch"),
+            {"card": "t4", "capacity": "24 Gb/s"},
+            "'24 Gb/s' is not a size: write for example 512, '64 MiB' or '24 GiB'",
+        ),
+        (
+            ("estimate", "estimate_cards", "max_batch"),
+            {"capacity": 2.5e9, "card": "t4"},
+            "2500000000.0 is not a size",
+        ),
+        (
+            ("estimate", "estimate_cards", "max_batch"),
+            {"card": "t4", "capacity": 0},
+            "capacity 0: nothing fits into that",
+        ),
+        (
+            ("estimate", "estimate_cards", "max_batch"),
+            {"card": "t4", "capacity": "40 GiB"},
+            "capacity 40 GiB: a Tesla T4 has 14.75 GiB; leave one of them out",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_said_alike(target, names, given, said):
+    for name in names:
+        with pytest.raises(UsageError) as caught:
+            ASKED[name](target, **given)
+        assert str(caught.value).startswith(said), name
+
+
+def test_what_is_missing_is_said():
+    for ask in ASKED.values():
+        with pytest.raises(UsageError, match="batch_size: these are arguments of Keras models"):
+            ask(rows, batch_size=2)
+    with pytest.raises(UsageError, match="give a list of names"):
+        tensorlens.estimate_cards(rows, "t4")
+    with pytest.raises(UsageError, match=r"needs a capacity or a card: max_batch\(make_step"):
+        tensorlens.max_batch(rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--card", "t44"], 'no card is known as "t44"; nearest: t4'),
+        (["--capacity", "much"], "'much' is not a size"),
+        (["--capacity", "0"], "capacity 0: nothing fits into that"),
+        (["--card", "t4", "--device", "cpu"], 'card "t4" and device "cpu" do not go together'),
+        (["--card", "t4", "--capacity", "40GiB"], "capacity 40GiB: a Tesla T4 has 14.75 GiB"),
+    ],
+)
+def test_the_verbs_say_it_alike(tmp_path, capsys, words, said):
+    (tmp_path / "program.py").write_text("import torch\n\ndef rows(batch=2): ...\n")
+    program = f"{tmp_path / 'program.py'}:rows"
+    verbs = (["estimate", program], ["compare", program, "--estimated"])
+    for verb in verbs:
+        assert main([verb[0], *words, *verb[2:], verb[1]]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
