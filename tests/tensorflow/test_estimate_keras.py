@@ -140,7 +140,7 @@ def test_optimizer_state_is_the_slots_that_exist(optimizer, slots):
 def test_that_the_order_decides_is_told():
     found = estimated(mlp, "sgd")
     assert found.allocated.low < found.peak_allocated < found.allocated.high
-    assert [each.text for each in found.warnings if "higher peak of two orders" in each.text]
+    assert [each.text for each in found.warnings if "two orders were simulated" in each.text]
 
 
 def test_a_loop_is_run_in_the_graph():

@@ -36,9 +36,11 @@ def inputs_of(
         structure = _shapes_as_built(model, dtype)
     if structure is None:
         if shape is None:
+            advice = "call it once, or give input_shape=, the shape without the batch"
+            if type(model).call is keras.Model.call:
+                advice = "it has no call(); give input_shape=, that of one sample that fit() takes"
             raise UsageError(
-                f"{type(model).__name__} does not know the shape of its inputs: call it once, or "
-                "give input_shape=, the shape without the batch"
+                f"{type(model).__name__} does not know the shape of its inputs: {advice}"
             )
         return keras.KerasTensor((batch, *shape), dtype), ["input"]
     flat = keras.tree.flatten(structure)

@@ -41,8 +41,8 @@ _RECURRENT = (
     "which keep a reserve of their own"
 )
 _ORDER = (
-    "operations that are ready at the same time run in an order that only a run tells: the figure "
-    "is the higher peak of two orders, and the bounds are as far apart as measured steps were"
+    "operations that are ready at the same time run in an order that only a run tells: two "
+    "orders were simulated, and the bounds are as far apart as measured steps were"
 )
 _UNROLLED = "recurrent layers were written out step by step, as Python runs them"
 _ONE_BATCH = "one batch is counted: what the input pipeline holds ahead is tensorlens.inputs()'s"

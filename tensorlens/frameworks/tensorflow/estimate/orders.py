@@ -43,9 +43,12 @@ class Meter:
         """Which of them is a variable does not matter here."""
 
 
-def highest(peaks: Mapping[Order, int]) -> Order:
-    """Return the order with the highest peak."""
-    return max(peaks, key=lambda order: peaks[order])
+def likeliest(peaks: Mapping[Order, int], *, has_loops: bool) -> Order:
+    """Return the order nearest to measured steps: in loops that with the higher peak.
+
+    Without loops it is the first ready first (measured of the networks of docs/estimate.md).
+    """
+    return max(peaks, key=lambda order: peaks[order]) if has_loops else Order.FIRST_READY
 
 
 def spread(peaks: Mapping[Order, int], *, has_loops: bool) -> tuple[int, int]:

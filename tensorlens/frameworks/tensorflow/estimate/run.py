@@ -20,7 +20,7 @@ from tensorlens.frameworks.tensorflow.estimate.formula import popular
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.nodes import ENTERS, Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
-from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD, Meter, highest, spread
+from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD, Meter, likeliest, spread
 from tensorlens.frameworks.tensorflow.estimate.places import Places
 from tensorlens.frameworks.tensorflow.estimate.playing import Play, bytes_of
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
@@ -64,8 +64,8 @@ def run(model: Any, asked: Asked) -> Trace:
     order = Order.FIRST_READY
     if on_host:
         peaks = {each: _peak(play, each) for each in (Order if as_graph else (order,))}
-        order = highest(peaks)
         has_loops = any(node.op in ENTERS for node in nodes)
+        order = likeliest(peaks, has_loops=has_loops)
         low, high = spread(peaks, has_loops=has_loops) if as_graph else 2 * (peaks[order],)
         found.spread = low, high + BATCHES_AHEAD * batch
     values = {each.placeholder: _label(each) for each in traced.variables if each.placeholder}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from tensorlens.frameworks.tensorflow.estimate.tape import (
 from tensorlens.frameworks.tensorflow.estimate.twins import (
     StepGraph,
     build,
+    default_like,
     is_built,
     made_anew,
     names_and_seeds_kept,
@@ -69,6 +70,7 @@ def trace(model: Any, asked: Asked) -> Traced:
     """
     outer = StepGraph()
     make, configuration = _optimizer(model, asked)
+    besides = _optimizers_besides(model, asked)
     with names_and_seeds_kept():
         with outer.as_default():
             made = model
@@ -84,28 +86,76 @@ def trace(model: Any, asked: Asked) -> Traced:
                 reason = " ".join(str(error).split())[:200]
                 raise UsageError(f"optimizer={asked.optimizer!r}: {reason}") from None
             _compile(twin, model, asked, made_optimizer)
-            inputs, names = inputs_of(made, asked)
-            targets = targets_of(twin, inputs, twin.loss)
-            optimizer = twin.optimizer
+            for name, (kind, settings) in besides.items():
+                object.__setattr__(twin, name, kind.from_config(settings))
             gradients: dict[str, str] = {}
-            if optimizer is not None:
-                optimizer.build(twin.trainable_variables)
-                _note_gradients(optimizer, gradients)
-        step = tf.function(twin.train_step, autograph=False)
+            for optimizer in _optimizers(twin):
+                _note_gradients(optimizer, gradients, outer)
+            inputs, names = inputs_of(made, asked)
+            batches = list(_batches(twin, inputs))
         calls: list[GradientCall] = []
         steps = unrolled(made) if asked.eager else nullcontext()
-        with noting_gradients(calls), steps:
-            graph = step.get_concrete_function((inputs, targets)).graph
+        with steps:
+            batch, graph = _graph(twin, batches, calls)
     forget_gradients(graph)
     return Traced(
         graph=graph,
         variables=_variables(graph, twin, made),
-        feeds=_feeds(graph, inputs, targets, names),
+        feeds=_feeds(graph, batch, names),
         gradients=gradients,
         layers=made,
         calls=[call for call in calls if call.graph is graph],
         held=held_by_results(graph),
     )
+
+
+def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
+    """Give what ``fit()`` may hand to a train step: the likeliest first.
+
+    A step of one's own, of a model that is compiled without a loss, may take inputs alone or
+    targets too; these are then taken to be like the outputs.
+    """
+    is_own = not default_like(twin, "train_step")
+    if twin.loss is not None:
+        yield inputs, targets_of(twin, inputs, twin.loss)
+        return
+    yield (inputs,) if isinstance(inputs, (tuple, list)) else inputs
+    if is_own and not default_like(twin, "call"):
+        yield inputs, targets_of(twin, inputs, "mse")
+
+
+def _graph(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tuple[Any, Any]:
+    """Return the batch that the train step takes, and its graph.
+
+    Raises:
+        UsageError: it takes none of them, or fails with all.
+    """
+    first: Exception | None = None
+    for batch in batches:
+        step = tf.function(twin.train_step, autograph=False)
+        del calls[:]
+        try:
+            with noting_gradients(calls):
+                return batch, step.get_concrete_function(batch).graph
+        except Exception as error:
+            first = first or error
+    assert first is not None
+    if default_like(twin, "train_step"):
+        raise first
+    shapes = [tuple(each.shape) for each in tf.nest.flatten(batches[0])]
+    reason = " ".join(str(first).split())[:200]
+    raise UsageError(
+        f"{type(twin).__name__}.train_step() fails with a batch of the shape "
+        f"{', '.join(map(str, shapes))}: {type(first).__name__}: {reason}"
+    ) from first
+
+
+def _optimizers(twin: Any) -> list[Any]:
+    """Return the optimizer that a twin is compiled with, and those that its class has besides."""
+    import keras
+
+    found = [value for value in twin.__dict__.values() if isinstance(value, keras.Optimizer)]
+    return list({id(each): each for each in found}.values())
 
 
 def _optimizer(model: Any, asked: Asked) -> tuple[Any, Mapping[str, Any]]:
@@ -123,21 +173,53 @@ def _optimizer(model: Any, asked: Asked) -> tuple[Any, Mapping[str, Any]]:
     return type(optimizer).from_config, {"config": optimizer.get_config()}
 
 
+def _optimizers_besides(model: Any, asked: Asked) -> Mapping[str, tuple[Any, Any]]:
+    """Return the class and the configuration of optimizers that a ``compile()`` of its own took.
+
+    Raises:
+        UsageError: an optimizer was asked for, and the class has several of its own.
+    """
+    import keras
+
+    found = {
+        name: value
+        for name, value in model.__dict__.items()
+        if isinstance(value, keras.Optimizer) and value is not getattr(model, "optimizer", None)
+    }
+    if found and asked.optimizer is not None:
+        raise UsageError(
+            f"{type(model).__name__} has {' and '.join(found)}: compile it with them, and leave "
+            "out optimizer="
+        )
+    return {name: (type(value), value.get_config()) for name, value in found.items()}
+
+
 def _compile(twin: Any, model: Any, asked: Asked, optimizer: Any) -> None:
     """Compile the twin with what was asked, else as the model is compiled."""
+    import keras
+
     loss, metrics = asked.loss, None
     if model.compiled:
         loss = loss if loss is not None else model.loss
         known = getattr(model, "_compile_metrics", None)
         metrics = getattr(known, "_user_metrics", None)
-    twin.compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
+    keras.Model.compile(twin, optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
 
 
-def _note_gradients(optimizer: Any, found: dict[str, str]) -> None:
-    """Let an optimizer of a twin note which operations make the gradients it is given."""
+def _note_gradients(optimizer: Any, found: dict[str, str], outer: StepGraph) -> None:
+    """Let an optimizer of a twin note which operations make the gradients it is given.
+
+    Its slots are made in the outer graph, where they take no memory.
+    """
     original = optimizer.apply
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            if not optimizer.built:
+                with tf.init_scope(), outer.as_default():
+                    optimizer.build(trainable_variables)
         weights = trainable_variables or optimizer._trainable_variables
         for gradient, weight in zip(grads, weights, strict=False):
             values = getattr(gradient, "values", gradient)
@@ -150,11 +232,11 @@ def _note_gradients(optimizer: Any, found: dict[str, str]) -> None:
 
 def _variables(graph: Any, twin: Any, model: Any) -> list[Held]:
     known: dict[int, tuple[str, str, Any]] = {}
-    optimizer = twin.optimizer
+    optimizers = [each for one in _optimizers(twin) for each in one.variables]
     trainable = {id(each) for each in model.trainable_variables}
     metrics = [each for metric in twin.metrics for each in metric.variables]
     groups = (
-        (() if optimizer is None else optimizer.variables, "optimizer"),
+        (optimizers, "optimizer"),
         (metrics, "other"),
         (model.variables, None),
     )
@@ -180,8 +262,8 @@ def _held(placeholder: str, path: str, role: str, variable: Any) -> Held:
     return Held(placeholder, path, role, dtype, tuple(int(size) for size in variable.shape))
 
 
-def _feeds(graph: Any, inputs: Any, targets: Any, names: Any) -> list[Held]:
-    given = [*tf.nest.flatten(inputs), *tf.nest.flatten(targets)]
+def _feeds(graph: Any, batch: Any, names: Any) -> list[Held]:
+    given = tf.nest.flatten(batch)
     labels = [*names, *(f"target{number or ''}" for number in range(len(given)))]
     found = []
     for placeholder, spec, label in zip(graph.inputs, given, labels, strict=False):

@@ -70,7 +70,17 @@ def _own_tracker(attributes: dict[str, Any], tracker: Any) -> Any:
 
 def is_built(model: Any) -> bool:
     """Tell whether all weights of a model are there: tracing would make the others in its graph."""
-    return bool(model.built) and all(layer.built for layer in model._flatten_layers())
+    inner = model._flatten_layers(include_self=False)
+    # a class of one's own is marked by its first call, even if all weights are its layers'
+    is_whole = bool(model.built) or (bool(inner) and default_like(model, "build"))
+    return is_whole and all(layer.built for layer in inner)
+
+
+def default_like(model: Any, method: str) -> bool:
+    """Tell whether a model's class leaves a method to ``keras.Model``."""
+    import keras
+
+    return getattr(type(model), method) is getattr(keras.Model, method)
 
 
 def made_anew(model: Any) -> Any:
