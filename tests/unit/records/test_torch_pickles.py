@@ -172,7 +172,7 @@ def test_other_files_are_told(tmp_path):
     with zipfile.ZipFile(saved, "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02N.")
     assert looks_like_pickle(saved.read_bytes())
-    with pytest.raises(FileFormatError, match=r"a file of torch\.save\(\), not a memory snapshot"):
+    with pytest.raises(FileFormatError, match=r"a zip archive, such as torch\.save\(\)"):
         load(saved)
     for data in (7, "text", [], {}, {"a": 1}, [1], None, {"state_dict": {}}):
         content = pickle.dumps(data)
