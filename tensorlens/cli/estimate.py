@@ -31,8 +31,9 @@ examples:
   tensorlens estimate -o estimate.html -o estimate.json train.py --epochs 1
 
 PROGRAM is a function that builds model, optimizer and data and returns step(),
-or a whole script, which is given all that follows it: options of tensorlens
-come before a script. What follows -- goes to the script of a function too.
+or returns a compiled Keras model. Or it is a whole script, which is given all
+that follows it: options of tensorlens come before a script. What follows --
+goes to the script of a function too.
 
 The exit code is 0 when it fits, or likely does (which is said on standard
 error), and 3 when it does not: into --capacity, or without it into the memory
@@ -93,9 +94,16 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         help="how many processes train together; the figures are of one (1)",
     )
     parser.add_argument(
+        "--batch-size",
+        metavar="N",
+        type=int,
+        help="of a Keras model that the function makes (32), or trains (its own)",
+    )
+    parser.add_argument(
         "--max-batch",
         action="store_true",
-        help="find the largest batch that fits: the function is called with it",
+        help="find the largest batch that fits into --capacity or the card: the function is called"
+        " with it",
     )
 
 
@@ -178,6 +186,8 @@ def _asked(args: argparse.Namespace, program: Sequence[str]) -> _Asked:
         "world_size": args.world_size,
         "script_args": tuple(program[1:]),
     }
+    if args.batch_size is not None:
+        options["batch_size"] = args.batch_size
     return _Asked(program[0], options)
 
 

@@ -33,7 +33,8 @@ def estimate(
 
     Args:
         make_step: builds model, optimizer and data and returns ``step()``, which runs one step; if
-            it returns None it was the whole program, whose steps are counted by its optimizer.
+            it returns None it was the whole program, whose steps are counted by its optimizer. It
+            may return a compiled Keras model on TensorFlow, or a step that trains one.
             Or ``"module:function"``, ``"file.py:function"``, or a script. Or a Keras model, whose
             train step is traced without data, as it is compiled: of TensorFlow in this process; on
             torch the model is made anew from its configuration in the other one.

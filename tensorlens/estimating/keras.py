@@ -77,6 +77,21 @@ class KerasRequest:
         return self.with_batch(value)
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check what is asked of a Keras model.
+
+    Raises:
+        UsageError: an argument is misspelt, or the batch is no number.
+    """
+    for name in options.keys() - set(_ALL):
+        near = difflib.get_close_matches(name, _ALL, n=1, cutoff=0.5)
+        known = near or _ALL
+        raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(known)}")
+    batch = options.get("batch_size", 1)
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise UsageError(f"batch_size={batch!r}: how many samples a step has, at least 1")
+
+
 def keras_request(
     model: Any,
     place: Place,
@@ -92,18 +107,13 @@ def keras_request(
     Raises:
         UsageError: something of it makes no sense; one line says what.
     """
-    for name in options.keys() - set(_OPTIONS):
-        near = difflib.get_close_matches(name, _ALL, n=1, cutoff=0.5)
-        known = near or _ALL
-        raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(known)}")
+    check_options({"batch_size": batch_size, **options})
     backend = str(sys.modules["keras"].config.backend())
     if backend not in ("tensorflow", "torch"):
         raise UsageError(
             f"this Keras runs on {backend}, whose memory cannot be simulated: estimates are of "
             "Keras on tensorflow or torch"
         )
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise UsageError(f"batch_size={batch_size!r}: how many samples a step has, at least 1")
     if not getattr(model, "compiled", False) and options.get("loss") is None:
         raise UsageError("the model is not compiled: give loss=, and optimizer= if not rmsprop")
     if backend == "torch":

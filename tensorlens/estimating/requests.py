@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tensorlens.allocators import Settings
 from tensorlens.errors import UsageError
 from tensorlens.estimating.assembling import assemble
-from tensorlens.estimating.keras import is_keras_model, keras_request
+from tensorlens.estimating.keras import check_options, is_keras_model, keras_request
 from tensorlens.estimating.places import Place, place
 from tensorlens.estimating.programs import MakeStep, program, search_path
 from tensorlens.estimating.progress import Bar
@@ -23,6 +23,8 @@ from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.traces import Trace
 
+_ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
+"""Arguments that the tracing of a Keras model calls otherwise."""
 _VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -54,6 +56,8 @@ class StepsRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 1
     positional: Sequence[Any] = ()
+    of_keras: Mapping[str, Any] = field(default_factory=dict)
+    """What is asked of a Keras model, if the program makes or trains one."""
 
     def ask(self, worker: Worker) -> Estimate:
         """Run it and return the answer."""
@@ -61,7 +65,7 @@ class StepsRequest:
 
     def with_batch(self, batch: int) -> StepsRequest:
         """Return the same request, whose function is called with a batch."""
-        return replace(self, positional=(batch,))
+        return replace(self, positional=(batch,), of_keras={**self.of_keras, "batch_size": batch})
 
     def with_argument(self, name: str, value: int) -> StepsRequest:
         """Return the same request with a keyword argument of its function."""
@@ -78,19 +82,28 @@ class StepsRequest:
             options=dict(self.options),
             positional=self.positional,
             world_size=self.world_size,
+            of_keras={_ASKED.get(name, name): each for name, each in self.of_keras.items()},
         )
         with Bar(self.program.name, self.steps) as bar:
-            return worker.run(job, bar.done)
+            trace = worker.run(job, bar.done)
+        if trace.framework != "tensorflow" and self.of_keras and not self.positional:
+            raise UsageError(
+                f"{', '.join(self.of_keras)}: these are arguments of Keras models, and"
+                f" {self.program.name} makes none that TensorFlow runs"
+            )
+        return trace
 
     def answer(self, trace: Trace) -> Estimate:
         """Return what a trace comes to."""
+        is_of_torch = trace.framework == "torch"
+        without_xla = bool(trace.unsimulated) and not is_of_torch
         return assemble(
             trace,
             device=self.place.device,
             card=self.place.card,
-            settings=self.settings,
+            settings=self.settings if is_of_torch else "",
             capacity=self.place.capacity,
-            program=self.program.name,
+            program=f"{self.program.name} without XLA" if without_xla else self.program.name,
         )
 
 
@@ -135,8 +148,7 @@ def request(
                 " model"
             )
         return keras_request(target, where, steps, settings_of(settings), **of_keras)
-    if of_keras:
-        raise UsageError(f"{', '.join(of_keras)}: these are arguments of Keras models")
+    check_options(of_keras)
     return StepsRequest(
         program=program(target, script_args),
         place=where,
@@ -144,6 +156,7 @@ def request(
         settings=settings_of(settings),
         options=dict(arguments or {}),
         world_size=world_size,
+        of_keras=of_keras,
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 from keras import layers
 
 import tensorlens
+from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.units import format_bytes
 
@@ -68,3 +69,70 @@ def test_what_makes_no_sense_is_said_alike(model, given, said):
         with pytest.raises(UsageError) as caught:
             ask(model, **given)
         assert str(caught.value).startswith(said)
+
+
+STEPS = """
+import keras
+import numpy as np
+from keras import layers
+
+def model():
+    found = keras.Sequential([keras.Input((100,)), layers.Dense(50), layers.Dense(4)])
+    found.compile("adam", "mse")
+    return found
+
+def step(batch=16):
+    made = model()
+    arrays = np.zeros((batch, 100), "float32"), np.zeros((batch, 4), "float32")
+    return lambda: made.train_on_batch(*arrays)
+
+def epoch(batch=16):
+    made = model()
+    arrays = np.zeros((3 * batch, 100), "float32"), np.zeros((3 * batch, 4), "float32")
+    return lambda: made.fit(*arrays, batch_size=batch, verbose=0)
+"""
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory):
+    file = tmp_path_factory.mktemp("steps") / "steps.py"
+    file.write_text(STEPS)
+    return file
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_function_that_makes_or_trains_a_model_is_estimated_as_the_model_is(steps, device):
+    model = keras.Sequential([keras.Input((100,)), layers.Dense(50), layers.Dense(4)])
+    model.compile("adam", "mse")
+    known = tensorlens.estimate(model, batch_size=16, device=device)
+    of_model = tensorlens.estimate(f"{steps}:model", batch_size=16, device=device)
+    for found in (
+        of_model,
+        *(tensorlens.estimate(f"{steps}:{name}", device=device) for name in ("step", "epoch")),
+    ):
+        assert found.peak_allocated == known.peak_allocated
+        assert found.by_role == known.by_role
+    # both are multiples of 256 B
+    assert of_model.by_role["input"] == 16 * (100 + 4) * 4
+
+
+def test_largest_batch_of_a_function_that_trains_a_model(steps):
+    model = keras.Sequential([keras.Input((100,)), layers.Dense(50), layers.Dense(4)])
+    model.compile("adam", "mse")
+    known = tensorlens.max_batch(model, "300 MiB", card="t4", highest=4096)
+    assert tensorlens.max_batch(f"{steps}:step", "300 MiB", card="t4", highest=4096) == known
+
+
+def test_command_line_takes_the_batch_of_a_model(steps, capsys):
+    known = tensorlens.estimate(f"{steps}:model", batch_size=5, card="t4")
+    assert main(["estimate", f"{steps}:model", "--card", "t4", "--batch-size", "5"]) == 0
+    assert f"{known.peak_allocated:,}" in capsys.readouterr().out
+    assert main(["estimate", f"{steps}:model", "--card", "t4", "--batch-size", "0"]) == 2
+    assert "batch_size=0: how many samples a step has, at least 1" in capsys.readouterr().err
+
+
+def test_arguments_of_models_are_refused_where_none_is_made(tmp_path):
+    file = tmp_path / "steps.py"
+    file.write_text("def step():\n    return lambda: None\n")
+    with pytest.raises(UsageError, match=r"batch_size: these are arguments of Keras models"):
+        tensorlens.estimate(f"{file}:step", batch_size=2)

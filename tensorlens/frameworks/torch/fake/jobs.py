@@ -46,6 +46,8 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the function that makes the step."""
     positional: Sequence[Any] = ()
+    of_keras: Mapping[str, Any] = field(default_factory=dict)
+    """What is asked of a Keras model on TensorFlow, if the program makes or trains one."""
     world_size: int = 1
     devices: int = 1
 

@@ -37,6 +37,7 @@ from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, 
 from tensorlens.frameworks.torch.fake.values.answers import answering
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.trying.beginning import beginning
+from tensorlens.frameworks.trying.keras_training import intercept
 from tensorlens.frameworks.trying.steps import Steps
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
@@ -121,7 +122,9 @@ def _run(
         program = job.program
         steps.run(
             program,
-            lambda: stacks.call_program(beginning, program, job.positional, job.options),
+            lambda: intercept(
+                lambda: stacks.call_program(beginning, program, job.positional, job.options), stage
+            ),
             stacks.call_program,
         )
         names.look()
