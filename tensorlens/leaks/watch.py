@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Framework, StepFigures, Steps, missing, whole
 from tensorlens.frameworks.together import arrived
+from tensorlens.guards import guarded
 from tensorlens.leaks.garbage import Collections
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.verdict import verdict
@@ -90,13 +91,17 @@ class LeakWatch:
             UsageError: the watch is not on.
         """
         steps = self._on("step()")
-        self._made += 1
-        self._collections.step_ended(self._made)
-        if self._made % self._stride:
+        with guarded("a step is not told apart from the next"):
+            self._look(steps, self._made + 1)
+            self._made += 1
+
+    def _look(self, steps: Steps, made: int) -> None:
+        self._collections.step_ended(made)
+        if made % self._stride:
             return
         figures = steps.figures()
         self._figures.append(figures)
-        self._host.step_ended(self._made, figures.allocated.get("cpu", 0))
+        self._host.step_ended(made, figures.allocated.get("cpu", 0))
         if len(self._figures) > _MOST_FIGURES:
             del self._figures[1::2]
             steps.merge()
@@ -202,7 +207,8 @@ class LeakWatch:
         if self._steps is None:
             return
         if error is None:
-            self.stop()
+            with guarded("no leaks are told"):
+                self.stop()
         else:
             # a loop that failed is not judged: what its frames hold is held by the error
             self._drop()

@@ -212,3 +212,21 @@ def test_what_is_left_out_is_told():
     assert report.notes == (
         "3 smaller groups left something behind too, 24 B a step: not looked at",
     )
+
+
+def test_failures_of_a_watch_do_not_reach_the_loop(monkeypatch, capsys):
+    made = []
+    with LeakWatch(warmup=0) as watch:
+        steps = watch._steps
+        for number in range(4):
+            made.append(torch.zeros(256))
+            with monkeypatch.context() as patch:
+                if number == 1:
+                    patch.setattr(steps, "figures", lambda: 1 / 0)
+                watch.step()
+    assert watch.count == 3
+    assert "a step is not told apart from the next: ZeroDivisionError" in capsys.readouterr().err
+    with LeakWatch() as watch:
+        watch.step()
+        monkeypatch.setattr(watch, "result", lambda: 1 / 0)
+    assert "no leaks are told: ZeroDivisionError" in capsys.readouterr().err
