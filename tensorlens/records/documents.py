@@ -30,6 +30,11 @@ class Document:
     INDENT: ClassVar[int | None] = 1
     """Of its JSON; None puts all of it on one line, as what has many rows is."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # IPython asks a class for its own __repr__ before it asks those above for this
+        cls._repr_pretty_ = cls._repr_pretty_  # type: ignore[method-assign]
+
     def __str__(self) -> str:
         from tensorlens.render import text
 

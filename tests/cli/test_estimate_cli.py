@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -10,6 +9,7 @@ sys.path.append(str(Path(__file__).parents[1] / "unit" / "render"))
 import rendered_estimates as estimates
 from rendered_estimates import MIB
 
+from tensorlens import estimating
 from tensorlens.cli import main
 from tensorlens.errors import TensorlensError
 from tensorlens.records.loading import load
@@ -51,10 +51,9 @@ class Largest(int):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
-    stub, found = ModuleType("tensorlens.estimating"), Asked()
+    found = Asked()
     for name in ("estimate", "estimate_cards", "max_batch"):
-        setattr(stub, name, getattr(found, name))
-    monkeypatch.setitem(sys.modules, "tensorlens.estimating", stub)
+        monkeypatch.setattr(estimating, name, getattr(found, name))
     monkeypatch.chdir(tmp_path)
     return found
 

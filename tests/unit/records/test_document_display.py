@@ -1,0 +1,15 @@
+"""What notebooks show of records: their text, whatever else their classes define."""
+
+import pytest
+
+from tensorlens.records.documents import Document
+from tensorlens.records.estimates import Estimate
+from tensorlens.records.lines import LineReport
+from tensorlens.records.recordings import Recording
+from tensorlens.records.snapshots import Snapshot
+
+
+@pytest.mark.parametrize("kind", [LineReport, Snapshot, Recording, Estimate])
+def test_ipython_finds_the_text_before_a_repr(kind):
+    assert issubclass(kind, Document)
+    assert callable(kind.__dict__["_repr_pretty_"])
