@@ -189,22 +189,6 @@ def drifts(levels: Sequence[int]) -> bool:
     return _climbs(levels, rises, 2, _OF_A_HALF)
 
 
-def teeth_rise(counts: Sequence[int]) -> bool:
-    """Tell whether a population that is drained in bursts may grow: more steps would tell.
-
-    Between bursts it rises by the same number each step, and after each burst it is higher than
-    after the one before.
-
-    Args:
-        counts: how many there are, before the first judged step and after each.
-    """
-    changes = [after - before for before, after in pairwise(counts)]
-    rises = {each for each in changes if each > 0}
-    lows = [after for after, change in zip(counts[1:], changes, strict=True) if change < 0]
-    is_saw = len(rises) == 1 and len(lows) > 1
-    return is_saw and all(before < after for before, after in pairwise(lows))
-
-
 def _climbs(levels: Sequence[int], rises: int, parts: int, share: float) -> bool:
     last, third = len(levels) - 1, len(levels) // 3
     if last < _FEWEST or max(levels[:third]) >= min(levels[-third:]):

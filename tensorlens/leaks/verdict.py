@@ -26,7 +26,6 @@ from tensorlens.leaks.steady import (
     drifts,
     growing,
     judge,
-    teeth_rise,
 )
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import (
@@ -249,12 +248,7 @@ def _drifting(watched: Watched, residue: Residue, others: Sequence[Growth]) -> l
     told = {each.device for each in others if each.kind == GrowthKind.UNCLEAR}
     found = []
     for device, levels in residue.devices.items():
-        mine = [
-            each.blocks
-            for birth, each in residue.lines.items()
-            if watched.steps.device(birth) == device
-        ]
-        if device in told or not (drifts(levels) or any(map(teeth_rise, mine))):
+        if device in told or not drifts(levels):
             continue
         rate = (levels[-1] - levels[0]) / watched.span.steps
         text = f"{device} has {format_bytes(round(rate))} a step more that no step left behind"

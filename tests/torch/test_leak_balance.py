@@ -607,17 +607,3 @@ def test_more_blocks_than_are_looked_at_are_counted():
     (leak,) = report.leaks
     assert (leak.tensors_per_step, leak.bytes_per_step) == (4000, 32000)
     check_balance(report)
-
-
-@pytest.mark.parametrize("steps", [12, 20])
-def test_a_queue_that_bursts_do_not_empty_is_no_healthy_loop(steps):
-    waiting = []
-
-    def step(number):
-        waiting.extend(torch.zeros(50) for _ in range(2))
-        if number % 5 == 4:
-            del waiting[: min(9, len(waiting))]
-
-    report = find_leaks(step, steps=steps)
-    assert not str(report).startswith("no leak")
-    assert report.leaks or GrowthKind.UNCLEAR in {each.kind for each in report.others}

@@ -12,7 +12,6 @@ from tensorlens.leaks.steady import (
     growing,
     is_renewed,
     judge,
-    teeth_rise,
 )
 
 
@@ -153,22 +152,3 @@ def test_stretches_of_several_steps_are_told_by_the_step():
         == "each of 5 stretches of 8 steps left the same number behind, the earliest too"
     )
     assert growing([0, 80, 160, 240], 8).bytes_per_step == 10.0
-
-
-@pytest.mark.parametrize(
-    ("counts", "rise"),
-    [
-        # two are put in each step; nine of ten are taken out every fifth
-        ([4, 6, 8, 1, 3, 5, 7, 9, 2, 4], True),
-        # all of them are
-        ([4, 6, 8, 0, 2, 4, 6, 8, 0, 2], False),
-        # there is nothing to compare one burst with
-        ([10, 11, 12, 9, 10, 11], False),
-        # the same is left each time, or another number is made in each step
-        ([10, 11, 9, 10, 11, 9, 10], False),
-        ([3, 7, 2, 4, 3, 9], False),
-        ([5, 5, 5, 5], False),
-    ],
-)
-def test_bursts_that_leave_more_and_more(counts, rise):
-    assert teeth_rise(counts) is rise
