@@ -65,7 +65,7 @@ class StepsRequest:
 
     def with_batch(self, batch: int) -> StepsRequest:
         """Return the same request, whose function is called with a batch."""
-        return replace(self, positional=(batch,), of_keras={**self.of_keras, "batch_size": batch})
+        return replace(self, positional=(batch,))
 
     def with_argument(self, name: str, value: int) -> StepsRequest:
         """Return the same request with a keyword argument of its function."""
@@ -73,6 +73,7 @@ class StepsRequest:
 
     def trace(self, worker: Worker) -> Trace:
         """Run it and return what it asks of allocators."""
+        of_keras = {**self.of_keras, **dict(zip(("batch_size",), self.positional, strict=False))}
         job = Job(
             program=self.program,
             device=self.place.kind,
@@ -82,11 +83,11 @@ class StepsRequest:
             options=dict(self.options),
             positional=self.positional,
             world_size=self.world_size,
-            of_keras={_ASKED.get(name, name): each for name, each in self.of_keras.items()},
+            of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
         )
         with Bar(self.program.name, self.steps) as bar:
             trace = worker.run(job, bar.done)
-        if trace.framework != "tensorflow" and self.of_keras and not self.positional:
+        if trace.framework != "tensorflow" and self.of_keras:
             raise UsageError(
                 f"{', '.join(self.of_keras)}: these are arguments of Keras models, and"
                 f" {self.program.name} makes none that TensorFlow runs"

@@ -461,16 +461,3 @@ class TestDistributed:
             }
             parts = [each.note for each in owned if not each.name.endswith(".step")]
             assert all(note.startswith("local part of a DTensor") for note in parts)
-
-    def test_the_buckets_of_ddp_are_blocks_that_no_tensor_accounts_for(self, mesh):
-        since = Since()
-        before = install()[0].allocated()
-        model = nn.Linear(30, 10)
-        ddp = nn.parallel.DistributedDataParallel(model)
-        let_go_of_all_but(before + 2 * 1240)
-        adam = torch.optim.SGD(ddp.parameters(), lr=0.1)
-        # the first bucket holds all gradients: 310 floats
-        found = since.sizes(ddp, adam, unnamed=1240)
-        assert found == {"module.weight": ("parameter", 1200), "module.bias": ("parameter", 40)}
-        assert 1240 in [block.nbytes for block in since.last.ledger["cpu"].blocks]
-        assert since.grown() == 2 * 1240
