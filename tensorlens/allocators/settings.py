@@ -29,6 +29,11 @@ _FRACTION = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _PUNCTUATION = re.compile(r"([,:\[\]])")
 
 
+def settings_text(environment: Mapping[str, str]) -> str:
+    """Return the settings that an environment such as ``os.environ`` has, as they are written."""
+    return next((environment[name] for name in VARIABLES if name in environment), "")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How the allocator is set up."""
@@ -83,8 +88,7 @@ class Settings:
         Raises:
             UsageError: they are none that torch would take.
         """
-        found = next((environment[name] for name in VARIABLES if name in environment), "")
-        return cls.parse(found)
+        return cls.parse(settings_text(environment))
 
     @property
     def rules(self) -> Rules:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorlens.allocators import Settings
+from tensorlens.allocators.settings import VARIABLES
 from tensorlens.comparing.assembling import estimated_outcome, measured_outcome
 from tensorlens.comparing.batches import Search, run_search
 from tensorlens.comparing.estimates import Estimated, Estimation, run_estimate
@@ -24,7 +25,6 @@ from tensorlens.frameworks.trials import Measured, Program, Trial, Trouble
 from tensorlens.records.comparisons import Comparison
 
 _HOW = ("measured", "estimated")
-_CONF = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def compare(
@@ -199,7 +199,7 @@ class _Asked:
             warmup=self.warmup,
             steps=self.steps,
             timeout=self.timeout,
-            environment={} if conf is None else dict.fromkeys(_CONF, conf),
+            environment={} if conf is None else dict.fromkeys(VARIABLES, conf),
         )
 
     def _search(self, trial: Trial) -> Search:

@@ -24,15 +24,27 @@ def assemble(
     *,
     device: str,
     card: Card | None,
-    settings: str,
     capacity: int | None,
     program: str,
+    settings: str = "",
 ) -> Estimate:
     """Return the estimate for a device.
+
+    Args:
+        trace: what was asked of allocators.
+        device: whose.
+        card: whose memory it is; None for the host's.
+        capacity: bytes that it has to fit into.
+        program: what ran, as a person calls it.
+        settings: of torch's allocator, where it is torch's.
 
     Raises:
         TensorlensError: the program puts nothing on it.
     """
+    if trace.framework != "torch":
+        settings = ""
+    if trace.unsimulated:
+        program = f"{program} without XLA"
     asked = Settings.parse(settings)
     total = None if card is None else card.memory
     if trace.approximate is not None:

@@ -61,9 +61,8 @@ class KerasRequest:
             trace,
             device=self.place.kind,
             card=self.place.card,
-            settings="",
             capacity=self.place.capacity,
-            program=f"{self.model.name} without XLA" if trace.unsimulated else self.model.name,
+            program=self.model.name,
         )
         return replace(found, batch=self.batch)
 

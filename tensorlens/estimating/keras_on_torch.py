@@ -10,6 +10,7 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.estimating.places import Place
 from tensorlens.estimating.programs import packed
+from tensorlens.estimating.steps import StepsRequest
 from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.keras.train_steps.anew import describe, make_step
 from tensorlens.frameworks.keras.train_steps.shapes import TYPES_ARE_GUESSED, tells_types
@@ -38,9 +39,6 @@ class KerasOnTorch:
             ProgramFailed: its step raised an error.
         """
         step = functools.partial(make_step, describe(self.model, self.batch, **self.options))
-        # which resolves requests of this kind too
-        from tensorlens.estimating.requests import StepsRequest
-
         run = StepsRequest(packed(step, self.model.name), self.place, self.steps, self.settings)
         found = run.ask(worker)
         if not tells_types(self.model) and self.options.get("input_dtype") is None:

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from tensorlens.allocators import Settings
+from tensorlens.allocators.settings import Settings, settings_text
 from tensorlens.errors import UsageError
-from tensorlens.estimating.assembling import assemble
 from tensorlens.estimating.keras import check_options, is_keras_model, keras_request
 from tensorlens.estimating.places import Place, place
-from tensorlens.estimating.programs import MakeStep, program, search_path
-from tensorlens.estimating.progress import Bar
+from tensorlens.estimating.programs import MakeStep, program
+from tensorlens.estimating.steps import StepsRequest
 from tensorlens.estimating.worker import Worker
-from tensorlens.frameworks.torch.fake.jobs import Job, Program
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate
-from tensorlens.records.traces import Trace
-
-_ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
-"""Arguments that the tracing of a Keras model calls otherwise."""
-_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 class Request(Protocol):
@@ -43,69 +35,6 @@ class Request(Protocol):
 
     def with_argument(self, name: str, value: int) -> Request:
         """Return the same request with an argument of ``make_step``."""
-
-
-@dataclass(frozen=True)
-class StepsRequest:
-    """A program whose steps are run on fake tensors."""
-
-    program: Program
-    place: Place
-    steps: int
-    settings: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    world_size: int = 1
-    positional: Sequence[Any] = ()
-    of_keras: Mapping[str, Any] = field(default_factory=dict)
-    """What is asked of a Keras model, if the program makes or trains one."""
-
-    def ask(self, worker: Worker) -> Estimate:
-        """Run it and return the answer."""
-        return self.answer(self.trace(worker))
-
-    def with_batch(self, batch: int) -> StepsRequest:
-        """Return the same request, whose function is called with a batch."""
-        return replace(self, positional=(batch,))
-
-    def with_argument(self, name: str, value: int) -> StepsRequest:
-        """Return the same request with a keyword argument of its function."""
-        return replace(self, options={**self.options, name: value})
-
-    def trace(self, worker: Worker) -> Trace:
-        """Run it and return what it asks of allocators."""
-        of_keras = {**self.of_keras, **dict(zip(("batch_size",), self.positional, strict=False))}
-        job = Job(
-            program=self.program,
-            device=self.place.kind,
-            card=self.place.card,
-            steps=self.steps,
-            path=search_path(),
-            options=dict(self.options),
-            positional=self.positional,
-            world_size=self.world_size,
-            of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
-        )
-        with Bar(self.program.name, self.steps) as bar:
-            trace = worker.run(job, bar.done)
-        if trace.framework != "tensorflow" and self.of_keras:
-            raise UsageError(
-                f"{', '.join(self.of_keras)}: these are arguments of Keras models, and"
-                f" {self.program.name} makes none that TensorFlow runs"
-            )
-        return trace
-
-    def answer(self, trace: Trace) -> Estimate:
-        """Return what a trace comes to."""
-        is_of_torch = trace.framework == "torch"
-        without_xla = bool(trace.unsimulated) and not is_of_torch
-        return assemble(
-            trace,
-            device=self.place.device,
-            card=self.place.card,
-            settings=self.settings if is_of_torch else "",
-            capacity=self.place.capacity,
-            program=f"{self.program.name} without XLA" if without_xla else self.program.name,
-        )
 
 
 def request(
@@ -167,8 +96,6 @@ def settings_of(given: str | None) -> str:
     Raises:
         UsageError: it is no such setting.
     """
-    settings = given
-    if settings is None:
-        settings = next((os.environ[name] for name in _VARIABLES if name in os.environ), "")
+    settings = settings_text(os.environ) if given is None else given
     Settings.parse(settings)
     return settings

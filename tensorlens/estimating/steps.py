@@ -1,0 +1,83 @@
+"""A program whose steps are run on fake tensors, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.estimating.assembling import assemble
+from tensorlens.estimating.places import Place
+from tensorlens.estimating.programs import search_path
+from tensorlens.estimating.progress import Bar
+from tensorlens.estimating.worker import Worker
+from tensorlens.frameworks.torch.fake.jobs import Job, Program
+from tensorlens.records.estimates import Estimate
+from tensorlens.records.traces import Trace
+
+_ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
+"""Arguments that the tracing of a Keras model calls otherwise."""
+
+
+@dataclass(frozen=True)
+class StepsRequest:
+    """A program whose steps are run on fake tensors."""
+
+    program: Program
+    place: Place
+    steps: int
+    settings: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    world_size: int = 1
+    batch: int | None = None
+    """What the function is called with; None: nothing."""
+    of_keras: Mapping[str, Any] = field(default_factory=dict)
+    """What is asked of a Keras model, if the program makes or trains one."""
+
+    def ask(self, worker: Worker) -> Estimate:
+        """Run it and return the answer."""
+        return self.answer(self.trace(worker))
+
+    def with_batch(self, batch: int) -> StepsRequest:
+        """Return the same request, whose function is called with a batch."""
+        return replace(self, batch=batch)
+
+    def with_argument(self, name: str, value: int) -> StepsRequest:
+        """Return the same request with a keyword argument of its function."""
+        return replace(self, options={**self.options, name: value})
+
+    def trace(self, worker: Worker) -> Trace:
+        """Run it and return what it asks of allocators."""
+        given = {} if self.batch is None else {"batch_size": self.batch}
+        of_keras = {**self.of_keras, **given}
+        job = Job(
+            program=self.program,
+            device=self.place.kind,
+            card=self.place.card,
+            steps=self.steps,
+            path=search_path(),
+            options=dict(self.options),
+            positional=tuple(given.values()),
+            world_size=self.world_size,
+            of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
+        )
+        with Bar(self.program.name, self.steps) as bar:
+            trace = worker.run(job, bar.done)
+        if trace.framework != "tensorflow" and self.of_keras:
+            raise UsageError(
+                f"{', '.join(self.of_keras)}: these are arguments of Keras models, and"
+                f" {self.program.name} makes none that TensorFlow runs"
+            )
+        return trace
+
+    def answer(self, trace: Trace) -> Estimate:
+        """Return what a trace comes to."""
+        return assemble(
+            trace,
+            device=self.place.device,
+            card=self.place.card,
+            settings=self.settings,
+            capacity=self.place.capacity,
+            program=self.program.name,
+        )
