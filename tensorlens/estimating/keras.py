@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ from tensorlens.estimating.assembling import assemble
 from tensorlens.estimating.keras_on_torch import KerasOnTorch, check_argument
 from tensorlens.estimating.places import Place
 from tensorlens.estimating.worker import Worker
+from tensorlens.frameworks.keras import kinds
 from tensorlens.records.estimates import Estimate
 
 _OPTIONS = ("optimizer", "loss", "policy", "input_shape", "input_dtype")
@@ -21,9 +21,7 @@ _ALL = ("batch_size", "run_eagerly", *_OPTIONS)
 
 def is_keras_model(thing: Any) -> bool:
     """Tell whether it is a Keras model; Keras is not imported for it."""
-    keras = sys.modules.get("keras")
-    model = getattr(keras, "Model", None)
-    return isinstance(model, type) and isinstance(thing, model)
+    return isinstance(thing, kinds.model())
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def keras_request(
         UsageError: something of it makes no sense; one line says what.
     """
     check_options({"batch_size": batch_size, **options})
-    backend = str(sys.modules["keras"].config.backend())
+    backend = kinds.backend()
     if backend not in ("tensorflow", "torch"):
         raise UsageError(
             f"this Keras runs on {backend}, whose memory cannot be simulated: estimates are of "

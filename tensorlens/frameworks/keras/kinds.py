@@ -30,6 +30,22 @@ def layer() -> type:
     return imported("keras.src.layers.layer", "Layer")
 
 
+def model() -> type:
+    """Return the class of models."""
+    return imported("keras.src.models.model", "Model")
+
+
+def is_inherited(item: Any, method: str) -> bool:
+    """Tell whether the class of a model leaves a method to ``keras.Model``."""
+    return getattr(type(item), method) is getattr(model(), method)
+
+
+def backend() -> str:
+    """Return what Keras runs on: ``tensorflow``, ``torch``; empty where it was not imported."""
+    content = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
+    return str(content.get("_BACKEND", ""))
+
+
 def optimizer() -> type:
     """Return the class of optimizers."""
     return imported("keras.src.optimizers.base_optimizer", "BaseOptimizer")

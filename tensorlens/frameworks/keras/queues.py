@@ -18,7 +18,14 @@ from multiprocessing.pool import ApplyResult
 from typing import Any
 
 from tensorlens.frameworks.batch_bytes import batch_bytes
-from tensorlens.frameworks.keras.kinds import Never, class_name, content_of, imported, items_of
+from tensorlens.frameworks.keras.kinds import (
+    Never,
+    backend,
+    class_name,
+    content_of,
+    imported,
+    items_of,
+)
 from tensorlens.frameworks.living import living
 from tensorlens.frameworks.queues_joined import joined
 from tensorlens.frameworks.worker_memory import workers_of
@@ -126,7 +133,7 @@ def _idle(dataset: Any, workers: int, size: int, example: Any) -> Queue:
         limit, rule = (size + 1 if size > 0 else None), _rule(size)
         reason = "a max_queue_size of 0 has no bound"
     else:
-        limit, rule, reason = (None if _backend() == "tensorflow" else 0), _ALONE, _AUTOTUNE
+        limit, rule, reason = (None if backend() == "tensorflow" else 0), _ALONE, _AUTOTUNE
     missing = {}
     if limit is None:
         missing["max_batches"] = missing["max_nbytes"] = reason
@@ -162,7 +169,7 @@ def _of_epoch(epoch: Any, example: Any) -> Queue | None:
         behind = [tensorflow.look_at_iterator(each, example) for each in iterators]
         # what feeds an enqueuer's batches to the step keeps none itself
         found += [queue for queue in behind if queue.max_batches != 0 or not found]
-    elif not found and content.get("_epoch_iterator") is not None and _backend() == "torch":
+    elif not found and content.get("_epoch_iterator") is not None and backend() == "torch":
         name = class_name(content.get("data_adapter"))
         rule = "on the backend torch a loader without workers makes each batch when it is asked for"
         found.append(Queue(name, "keras", 0, 0, 0, 0, None, (), rule,
@@ -268,8 +275,3 @@ def _whole(content: Any, name: str, otherwise: int) -> int:
 
 def _many(workers: int) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
-
-
-def _backend() -> str:
-    content = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
-    return str(content.get("_BACKEND", ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -10,13 +9,6 @@ from typing import Any
 from tensorlens.frameworks.keras import kinds
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Trace
-
-
-def is_on_tensorflow() -> bool:
-    """Tell whether Keras has been imported, on TensorFlow."""
-    library = sys.modules.get("keras")
-    config = getattr(library, "config", None)
-    return config is not None and config.backend() == "tensorflow"
 
 
 def intercept(begin: Callable[[], Any], stack: ExitStack) -> Any:
@@ -30,13 +22,13 @@ def intercept(begin: Callable[[], Any], stack: ExitStack) -> Any:
         Training: of ``frameworks.tensorflow.estimate.training``.
     """
     made = begin()
-    if is_on_tensorflow():
+    if kinds.backend() == "tensorflow":
         from tensorlens.frameworks.tensorflow.estimate.training import (
             Training,
             training_intercepted,
         )
 
-        if isinstance(made, kinds.layer()) and hasattr(made, "train_step"):
+        if isinstance(made, kinds.model()):
             raise Training(made)
         stack.enter_context(training_intercepted())
     return made
@@ -46,7 +38,7 @@ def traced(
     error: BaseException, device: str, card: Card | None, options: Mapping[str, Any]
 ) -> Trace | None:
     """Return the trace of the training that ended a program; None where that ended otherwise."""
-    if not is_on_tensorflow():
+    if kinds.backend() != "tensorflow":
         return None
     from tensorlens.frameworks.tensorflow.estimate.training import Training, trace_training
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras import kinds
 
 TYPES_ARE_GUESSED = (
     "the model does not tell which type its inputs have: they are taken for floats of Keras's "
@@ -37,7 +38,7 @@ def inputs_of(
     if structure is None:
         if shape is None:
             advice = "call it once, or give input_shape=, the shape without the batch"
-            if type(model).call is keras.Model.call:
+            if kinds.is_inherited(model, "call"):
                 advice = "it has no call(); give input_shape=, that of one sample that fit() takes"
             raise UsageError(
                 f"{type(model).__name__} does not know the shape of its inputs: {advice}"

@@ -46,8 +46,9 @@ def source_of(text: str) -> str:
     return text.lstrip("^").partition(":")[0]
 
 
-def set_nodes(definition: Any, ordered: Sequence[Any]) -> None:
-    """Put the nodes of a definition in another order."""
-    texts = [node.SerializeToString() for node in ordered]
-    for node, text in zip(definition.node, texts, strict=True):
-        node.ParseFromString(text)
+def set_nodes(definition: Any, nodes: Sequence[Any]) -> None:
+    """Let a definition have these nodes, of its own, in this order."""
+    texts = [node.SerializeToString() for node in nodes]
+    del definition.node[:]
+    for text in texts:
+        definition.node.add().ParseFromString(text)

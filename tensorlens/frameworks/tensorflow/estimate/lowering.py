@@ -9,6 +9,8 @@ from typing import Any
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.grappler import tf_optimizer
 
+from tensorlens.frameworks.tensorflow.estimate.graph_defs import set_nodes
+
 TRAIN = "train_op"
 """Where a graph lists what is to be kept of it."""
 LOOPS = ("While", "StatelessWhile")
@@ -59,10 +61,7 @@ def _let_begin(graph: Any, free: Collection[str]) -> None:
     for node in nodes:
         texts = [text for text in node.input if text[1:] not in waits]
         node.input[:] = _first(texts, ops) if _BEGINS.search(node.name) else texts
-    made = [node.SerializeToString() for node in nodes]
-    del graph.node[:]
-    for text in made:
-        graph.node.add().ParseFromString(text)
+    set_nodes(graph, nodes)
 
 
 def _first(texts: Sequence[str], ops: Mapping[str, str]) -> Sequence[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.loops import unrolled
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
@@ -23,7 +24,6 @@ from tensorlens.frameworks.tensorflow.estimate.tape import (
 from tensorlens.frameworks.tensorflow.estimate.twins import (
     StepGraph,
     build,
-    default_like,
     is_built,
     made_anew,
     names_and_seeds_kept,
@@ -115,12 +115,12 @@ def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
     A step of one's own, of a model that is compiled without a loss, may take inputs alone or
     targets too; these are then taken to be like the outputs.
     """
-    is_own = not default_like(twin, "train_step")
+    is_own = not kinds.is_inherited(twin, "train_step")
     if twin.loss is not None:
         yield inputs, targets_of(twin, inputs, twin.loss)
         return
     yield (inputs,) if isinstance(inputs, (tuple, list)) else inputs
-    if is_own and not default_like(twin, "call"):
+    if is_own and not kinds.is_inherited(twin, "call"):
         yield inputs, targets_of(twin, inputs, "mse")
 
 
@@ -140,7 +140,7 @@ def _graph(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tupl
         except Exception as error:
             first = first or error
     assert first is not None
-    if default_like(twin, "train_step"):
+    if kinds.is_inherited(twin, "train_step"):
         raise first
     shapes = [tuple(each.shape) for each in tf.nest.flatten(batches[0])]
     reason = " ".join(str(first).split())[:200]

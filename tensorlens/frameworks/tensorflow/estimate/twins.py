@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.keras.train_steps.policies import with_dtype
 
 _TRACKED = "_tracker"
@@ -72,15 +73,8 @@ def is_built(model: Any) -> bool:
     """Tell whether all weights of a model are there: tracing would make the others in its graph."""
     inner = model._flatten_layers(include_self=False)
     # a class of one's own is marked by its first call, even if all weights are its layers'
-    is_whole = bool(model.built) or (bool(inner) and default_like(model, "build"))
+    is_whole = bool(model.built) or (bool(inner) and kinds.is_inherited(model, "build"))
     return is_whole and all(layer.built for layer in inner)
-
-
-def default_like(model: Any, method: str) -> bool:
-    """Tell whether a model's class leaves a method to ``keras.Model``."""
-    import keras
-
-    return getattr(type(model), method) is getattr(keras.Model, method)
 
 
 def made_anew(model: Any) -> Any:
