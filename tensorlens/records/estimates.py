@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.records.cards import Card
-from tensorlens.records.checking import check_schema, whole
+from tensorlens.records.checking import whole
 from tensorlens.records.documents import Document
 from tensorlens.records.moments import Moment
 from tensorlens.records.recordings import Recording
@@ -289,12 +289,7 @@ class Estimate(Document):
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        from tensorlens.records import tlens
-
-        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
-        if "log" not in data:
-            raise FileFormatError("an estimate without its events, as older ones are")
-        recording = tlens.unpacked(data["log"])
+        recording = cls._unpacked(data, "an estimate")
         names = {each.name for each in fields(cls)}
         given = {name: value for name, value in data.items() if name in names}
         try:

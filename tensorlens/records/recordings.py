@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema
 from tensorlens.records.documents import Document
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.moments import (
@@ -267,12 +265,7 @@ class Recording(Document):
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        from tensorlens.records import tlens
-
-        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
-        if "log" not in data:
-            raise FileFormatError("a summary of a recording without its events, as older ones are")
-        return tlens.unpacked(data["log"])
+        return cls._unpacked(data, "a summary of a recording")
 
     def _record(self) -> Recording:
         return self.still()

@@ -7,11 +7,8 @@ import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.estimating import worker
-from tensorlens.units import format_bytes
 from tests import warm
-
-T4 = 15_102 << 20
-"""The memory of a Tesla T4, as torch printed it; shown as 14.75 GiB, which is a little more."""
+from tests.card_checks import check_largest_batch
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +38,7 @@ def target(request, tmp_path, monkeypatch):
 
 
 def test_the_largest_batch_is_the_same_however_the_card_is_said(target):
-    by_card = tensorlens.max_batch(target, card="t4", lowest=12)
-    assert by_card.capacity == T4
-    for capacity in (T4, format_bytes(T4)):
-        other = tensorlens.max_batch(target, capacity, card="Tesla T4", lowest=12)
-        assert (other, other.capacity) == (by_card, T4)
-    assert by_card.estimate.fits
-    assert by_card.estimates[by_card + 1].needed.point > T4 >= by_card.estimate.needed.point
+    check_largest_batch(target, lowest=12)
 
 
 def test_the_command_line_finds_the_same_batch(tmp_path, capsys):

@@ -7,10 +7,7 @@ from keras import layers
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.units import format_bytes
-
-T4 = 15_102 << 20
-"""The memory of a Tesla T4, as torch printed it; shown as 14.75 GiB, which is a little more."""
+from tests.card_checks import check_largest_batch
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +18,7 @@ def model():
 
 
 def test_the_largest_batch_is_the_same_however_the_card_is_said(model):
-    by_card = tensorlens.max_batch(model, card="t4", lowest=1000)
-    assert by_card.capacity == T4
-    for capacity in (T4, format_bytes(T4)):
-        other = tensorlens.max_batch(model, capacity, card="Tesla T4", lowest=1000)
-        assert (other, other.capacity) == (by_card, T4)
-    assert by_card.estimate.fits
-    assert by_card.estimates[by_card + 1].needed.point > T4 >= by_card.estimate.needed.point
+    check_largest_batch(model, lowest=1000)
 
 
 def test_estimates_of_cards_are_those_of_each(model):
