@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
 
 from tensorlens.frameworks.torch.fake.device.kernels import slices
+from tensorlens.frameworks.torch.fake.device.toolkit import CUDNN_RNN
 
-_rnn: Any = importlib.import_module("torch.backends.cudnn.rnn")
-"""The module: an attribute of this name is not there, or a setting, in some releases."""
 _library = torch.library.Library("aten", "IMPL")
 """Kept: what it registers goes with it."""
 
@@ -50,7 +48,7 @@ def _flatten_parameters(module: Any) -> None:
             weights,
             (4 if module.bias else 2) + (module.proj_size > 0),
             module.input_size,
-            _rnn.get_cudnn_mode(module.mode),
+            CUDNN_RNN.get_cudnn_mode(module.mode),
             module.hidden_size,
             module.proj_size,
             module.num_layers,

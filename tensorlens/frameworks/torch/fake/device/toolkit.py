@@ -11,7 +11,7 @@ import torch
 from tensorlens.frameworks.torch.fake.device.bindings import CUDA_VERSION, CUDNN_VERSION, Bindings
 from tensorlens.frameworks.torch.fake.device.standin import StandIn
 
-_rnn: Any = importlib.import_module("torch.backends.cudnn.rnn")
+CUDNN_RNN: Any = importlib.import_module("torch.backends.cudnn.rnn")
 """The module: an attribute of this name is not there, or a setting, in some releases."""
 
 
@@ -104,6 +104,6 @@ def _install_cudnn() -> None:
     module = cudnn.m if hasattr(cudnn, "m") else cudnn
     module._cudnn = stand_in
     # that module too has put another object in its place
-    _rnn.get_cudnn_mode.__globals__["_cudnn"] = stand_in
+    CUDNN_RNN.get_cudnn_mode.__globals__["_cudnn"] = stand_in
     module._init = lambda: True
     module.version = lambda: CUDNN_VERSION
