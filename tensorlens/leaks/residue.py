@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorlens.frameworks.base import UNKNOWN, Left
@@ -23,7 +23,7 @@ class Explained:
 class Levels:
     """How many blocks and bytes of a line there are, before the first judged step and after each.
 
-    Without those that are explained.
+    Without those that are explained, and at the end without what the last step freed.
     """
 
     blocks: tuple[int, ...]
@@ -59,14 +59,15 @@ def total(several: list[Levels]) -> Levels:
 def residue(watched: Watched, left: Left | None, explained: Explained) -> Residue:
     """Return what of the figures is not explained.
 
-    A block that lives at the end lived after each step since its own.
+    A block that lives at the end lived after each step since its own. What the last step makes may
+    be in use, and is left out; what it frees has not stayed: the collector may have run in it.
 
     Args:
         watched: the steps.
         left: what lives at the end; None if nobody counts.
         explained: what is known.
     """
-    figures = watched.figures[watched.warmup : -1]
+    figures = watched.figures[watched.warmup :]
     count = len(figures)
     blocks: dict[int, list[int]] = {}
     nbytes: dict[int, list[int]] = {}
@@ -79,17 +80,14 @@ def residue(watched: Watched, left: Left | None, explained: Explained) -> Residu
     births = {birth for each in figures for birth in each.lines}
     for birth in births:
         series = [each.lines.get(birth, (0, 0)) for each in figures]
-        if birth in explained.births:
-            rest = Levels((0,) * count, (0,) * count)
-        else:
-            rest = Levels(
-                _less([number for number, _ in series], blocks.get(birth)),
-                _less([size for _, size in series], nbytes.get(birth)),
-            )
-            lines[birth] = rest
+        rest: Sequence[int] = (0,) * count
+        if birth not in explained.births:
+            rest = _less([size for _, size in series], nbytes.get(birth))
+            numbers = _less([number for number, _ in series], blocks.get(birth))
+            lines[birth] = Levels(_to_the_end(numbers), _to_the_end(rest))
         sums = known.setdefault(watched.steps.device(birth), [0] * count)
         for place, (_, size) in enumerate(series):
-            sums[place] += size - rest.nbytes[place]
+            sums[place] += size - rest[place]
     return Residue(lines, dict(_of_devices(watched, known)))
 
 
@@ -116,9 +114,15 @@ def _less(levels: list[int], added: list[int] | None) -> tuple[int, ...]:
 def _of_devices(
     watched: Watched, known: Mapping[str, list[int]]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    figures = watched.figures[watched.warmup : -1]
+    figures = watched.figures[watched.warmup :]
     for device in watched.figures[-1].allocated:
         series = [each.allocated.get(device, 0) for each in figures]
         if UNKNOWN not in series:
             explained = known.get(device, [0] * len(series))
-            yield device, tuple(a - b for a, b in zip(series, explained, strict=True))
+            rest = [a - b for a, b in zip(series, explained, strict=True)]
+            yield device, _to_the_end(rest)
+
+
+def _to_the_end(levels: Sequence[int]) -> tuple[int, ...]:
+    """Return levels without the last step's, the one before it less what that freed."""
+    return (*levels[:-2], min(levels[-2:]))

@@ -607,3 +607,27 @@ def test_more_blocks_than_are_looked_at_are_counted():
     (leak,) = report.leaks
     assert (leak.tensors_per_step, leak.bytes_per_step) == (4000, 32000)
     check_balance(report)
+
+
+@pytest.fixture
+def rare_collections():
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(1_000_000)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("collected_in", [7, 8])
+def test_garbage_that_the_last_step_collects_is_no_growth(rare_collections, collected_in):
+    def step(number):
+        node = type("Node", (), {})()
+        node.itself, node.value = node, torch.zeros(50)
+        if number == collected_in:
+            del node
+            gc.collect()
+
+    # two of warm-up and six: step 7 is the last, and with 8 the collector runs in none
+    report = find_leaks(step, steps=6)
+    assert report.leaks == (), str(report)
+    assert GrowthKind.UNCLEAR not in {each.kind for each in report.others}, str(report)
