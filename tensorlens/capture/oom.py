@@ -18,7 +18,7 @@ from tensorlens.capture.regions import is_of_a_kind
 from tensorlens.capture.remedies import remarks, remedies
 from tensorlens.capture.tracebacks import kept_before, plain_names
 from tensorlens.census.reporter import MemReporter
-from tensorlens.frameworks.base import frameworks
+from tensorlens.frameworks.registry import adapters, first_answer
 from tensorlens.frameworks.words import TENSORFLOW, TORCH, Words
 from tensorlens.records.failures import KeptGraph, OutOfMemory, Request
 from tensorlens.records.recordings import Recording
@@ -176,21 +176,17 @@ def _rendered(failure: OutOfMemory) -> str:
 
 
 def _request(error: BaseException) -> Request | None:
-    for framework in frameworks():
-        request = framework.failed_request(error)
-        if request is not None:
-            return request
-    return None
+    return first_answer(lambda each: each.failed_request(error))
 
 
 def _words(error: BaseException) -> Words:
     """Return how those write whose framework failed."""
-    names = (each.name for each in frameworks() if each.failed_request(error) is not None)
+    names = (each.name for each in adapters() if each.failed_request(error) is not None)
     return TENSORFLOW if next(names, "") == "tensorflow" else TORCH
 
 
 def _graphs() -> list[KeptGraph]:
-    return [graph for framework in frameworks() for graph in framework.graphs_kept()]
+    return [graph for each in adapters() for graph in each.graphs_kept()]
 
 
 def _has_note(error: BaseException) -> bool:

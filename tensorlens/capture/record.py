@@ -11,16 +11,15 @@ from typing import Any
 
 from tensorlens import ranks
 from tensorlens.capture import regions, reserve
+from tensorlens.capture.recorders import Recorders
 from tensorlens.census.reporter import MemReporter
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.arrival import when_imported
-from tensorlens.frameworks.base import Framework, Recorder, RecordOptions, awaited, missing, whole
-from tensorlens.frameworks.together import arrived, parts_of
-from tensorlens.frameworks.together.recorder import JoinedRecorder
+from tensorlens.frameworks.base import Adapter, RecordOptions
+from tensorlens.frameworks.registry import adapters, arrivals, awaited, missing
 from tensorlens.guards import guarded, reason
 from tensorlens.records.events import EventLog
 from tensorlens.records.recordings import Origin, Recording
-from tensorlens.signals import is_from_a_handler
 
 _LINE_TABLES = "tensorlens.lines.results"
 """Imported where lines are profiled; their tables have a column for backward."""
@@ -39,12 +38,11 @@ class LiveRecording(Recording):
     def __init__(self, options: RecordOptions) -> None:
         super().__init__(EventLog())
         self._options = options
-        self._recorder: Recorder | None = None
-        self._framework: Framework | None = None
+        self._recorders: Recorders | None = None
+        self._adapters: list[Adapter] = []
+        """Those of the frameworks that it records, or tried to."""
         self._wait: list[Callable[[], None]] = []
         """Each gives up waiting for a framework."""
-        self._lost: list[str] = []
-        """Notes on those that came and could not be recorded."""
         self._started = False
         self.failure: str | None = None
         """Why nothing was recorded, or what was is lost; None where neither is so."""
@@ -72,20 +70,20 @@ class LiveRecording(Recording):
         with _lock:
             if self._started:
                 raise UsageError("this recording was started before: make another with record()")
-            framework = whole()
-            if framework is None:
+            found = adapters()
+            if not found:
                 raise UsageError(missing("nothing to record", "before record() starts"))
             self._started = True
-            self._framework = framework
-            self._recorder = self._begun(framework)
+            self._adapters = found
+            self._recorders = self._begun(found)
             reserve.hold()
             _running.append(self)
         self._wait = [when_imported(name, self._take_up) for name in awaited()]
 
-    def _begun(self, framework: Framework) -> Recorder:
+    def _begun(self, found: list[Adapter]) -> Recorders:
         """Return what records, or note why there is none and raise that."""
         try:
-            return framework.record(self._options)
+            return Recorders(found, self._options)
         except Exception as error:
             self.failure = reason(error)
             self._origin = replace(self._origin, notes=(f"nothing was recorded: {self.failure}",))
@@ -94,37 +92,26 @@ class LiveRecording(Recording):
     def _take_up(self) -> None:
         """Record a framework that the program imports meanwhile, from its import on."""
         with _lock:
-            now, before = whole(), parts_of(self._framework)
-            for part in parts_of(now):
-                if part in before or self._recorder is None:
-                    continue
-                name = " and ".join(each.name for each in before)
-                try:
-                    late = part.record(self._options)
-                except Exception as error:
-                    # in the program's own import, which is to go on
-                    if is_from_a_handler(error):
-                        raise
-                    self._lost.append(
-                        f"{part.name} is not recorded: {type(error).__name__}: {error}"
-                    )
-                else:
-                    self._recorder = JoinedRecorder([(name, self._recorder), (part.name, late)])
-            self._framework = now
+            found, before = adapters(), self._adapters
+            self._adapters = found
+            if self._recorders is not None:
+                for each in found:
+                    if each not in before:
+                        self._recorders.add(each)
 
     def stop(self) -> LiveRecording:
         """Record no more; the second time it does nothing."""
         with _lock:
-            recorder, self._recorder = self._recorder, None
+            recorders, self._recorders = self._recorders, None
             try:
                 for give_up in self._wait:
                     give_up()
             finally:
                 self._leave()
-            if recorder is None:
+            if recorders is None:
                 return self
             with guarded("a recording is lost"):
-                self._end(recorder)
+                self._end(recorders)
             # with it goes a reporter, which notes births as long as it lives
             self._options = replace(self._options, roots=tuple)
         if _LINE_TABLES in sys.modules:
@@ -133,9 +120,9 @@ class LiveRecording(Recording):
             keep(self)
         return self
 
-    def _end(self, recorder: Recorder) -> None:
+    def _end(self, recorders: Recorders) -> None:
         try:
-            self._take(recorder, end=True)
+            self._take(recorders, end=True)
         except Exception as error:
             self.failure = reason(error)
             raise
@@ -148,9 +135,9 @@ class LiveRecording(Recording):
 
     def mark(self, name: str) -> None:
         """Give this moment a name, for :meth:`growth` and for pictures."""
-        recorder = self._recorder
-        if recorder is not None:
-            recorder.mark(name)
+        recorders = self._recorders
+        if recorders is not None:
+            recorders.mark(name)
         elif self.failure is None:
             raise UsageError("mark() is for a recording that is on")
 
@@ -167,16 +154,16 @@ class LiveRecording(Recording):
 
     def _refresh(self) -> None:
         with _lock:
-            if self._recorder is not None:
-                self._take(self._recorder, end=False)
+            if self._recorders is not None:
+                self._take(self._recorders, end=False)
 
-    def _take(self, recorder: Recorder, end: bool) -> None:
-        log, origin = recorder.read(end)
+    def _take(self, recorders: Recorders, end: bool) -> None:
+        log, origin = recorders.read(end)
         unseen = (
             f"{name} was imported while the recording began, and is not in it"
-            for name in arrived(self._framework, whole())
+            for name in arrivals(self._adapters)
         )
-        notes = (*origin.notes, *self._lost, *unseen)
+        notes = (*origin.notes, *unseen)
         self._log = log
         self._origin = replace(origin, notes=notes, process=ranks.label(origin.process))
         self._answers = {}

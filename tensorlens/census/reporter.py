@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
 from tensorlens import ranks
+from tensorlens.census.findings import census
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Framework, Root, unserved, whole
+from tensorlens.frameworks.base import Adapter, Root
 from tensorlens.frameworks.queued_input import with_queued_input
+from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
 from tensorlens.records.differences import Difference
 from tensorlens.records.snapshots import Snapshot, View
 from tensorlens.records.tensors import ROLES, TensorTable
@@ -51,7 +53,7 @@ class MemReporter:
         self._roots: list[tuple[Callable[[], Any], str | None]] = []
         self._last: Snapshot | None = None
         self._lock = threading.RLock()
-        self._watched: Framework | None = None
+        self._watched: list[Adapter] = []
         for root in (model, *roots, optimizer):
             if root is not None:
                 self._take(root, None)
@@ -187,12 +189,15 @@ class MemReporter:
         return [Root(item, name) for item, name in found if item is not None]
 
     def _watch(self) -> None:
-        framework = whole()
+        found = adapters()
         # the same ones with another are watched once more, which ends as often
-        if framework is not None and framework is not self._watched:
-            self._watched = framework
-            framework.keep_compilers_out((type(self).snapshot, type(self).report))
-            weakref.finalize(self, framework.watch()).atexit = False
+        if found != self._watched:
+            self._watched = found
+            ask(found, self._watch_one)
+
+    def _watch_one(self, adapter: Adapter) -> None:
+        adapter.keep_compilers_out((type(self).snapshot, type(self).report))
+        weakref.finalize(self, adapter.watch()).atexit = False
 
 
 @contextlib.contextmanager
@@ -212,11 +217,11 @@ def _unpinned() -> Iterator[None]:
 
 
 def _snapshot(roots: list[Root]) -> Snapshot:
-    framework = whole()
-    if framework is None:
+    found = adapters()
+    if not found:
         notes = ("no framework has been imported", *unserved())
         return Snapshot(TensorTable(), {}, process=ranks.label(), notes=notes)
-    findings = framework.census(roots)
+    findings = census(found, roots)
     ledger = with_queued_input(findings.ledger)
     return Snapshot(findings.tensors, ledger, process=ranks.label(), notes=findings.notes)
 
@@ -269,7 +274,4 @@ def _roles(roles: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _devices(devices: list[Any]) -> tuple[str, ...]:
-    framework = whole()
-    return tuple(
-        str(device) if framework is None else framework.device_name(device) for device in devices
-    )
+    return tuple(map(device_name, devices))

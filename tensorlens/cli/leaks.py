@@ -10,7 +10,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from tensorlens.cli.program import Program, plain
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.arrival import when_one_arrives
-from tensorlens.frameworks.base import compiler, supported, whole
+from tensorlens.frameworks.base import Adapter, compiler
+from tensorlens.frameworks.registry import adapters, ask, supported
 from tensorlens.lines.exits import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.records.leaks import LeakReport
@@ -223,11 +224,10 @@ class Session:
         """Find the ends of the steps, of all frameworks that have been imported."""
         if self._follow_no_more is not None:
             self._follow_no_more()
-        framework = whole()
         if self._target is not None:
             self._follow_no_more = compiler.follow_runs()
-        elif framework is not None:
-            self._follow_no_more = framework.when_stepped(self._judge.step_ended)
+        else:
+            self._follow_no_more = _when_stepped(self._judge.step_ended)
 
     def _decorate(self, function: Any, named: bool) -> Any:
         if not named:
@@ -278,6 +278,22 @@ class Session:
     def _step(self) -> str:
         assert self._target is not None
         return self._target.typed.removeprefix("__main__.")
+
+
+def _when_stepped(act: Callable[[], None]) -> Callable[[], None]:
+    """Call ``act`` after each step of the first optimizer to step; return what ends that."""
+    leaders: list[Adapter] = []
+
+    def stepped(adapter: Adapter) -> None:
+        if not leaders:
+            leaders.append(adapter)
+        if leaders[0] is adapter:
+            act()
+
+    with ExitStack() as stack:
+        ask(adapters(), lambda each: stack.callback(each.when_stepped(lambda: stepped(each))))
+        kept = stack.pop_all()
+    return kept.close
 
 
 def _headed(report: LeakReport | None) -> LeakReport | None:

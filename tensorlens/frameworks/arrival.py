@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tensorlens.frameworks.base import supported
+from tensorlens.frameworks.registry import supported
 
 
 def when_one_arrives(act: Callable[[], None]) -> list[Callable[[], None]]:

@@ -1,21 +1,13 @@
-"""The protocol every source of figures follows, and the registry that finds the sources.
-
-A framework is used only when the program has already imported it: the registry looks in
-``sys.modules`` and never imports a framework by itself.
-"""
+"""The protocol between tensorlens and a framework: what an adapter answers, and in which types."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Protocol
 
-from tensorlens.errors import TensorlensError
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.events import EventLog
@@ -23,7 +15,6 @@ from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.recordings import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
-from tensorlens.signals import is_from_a_handler
 
 UNKNOWN = -1
 """What a reader gives for a figure that cannot be had."""
@@ -56,8 +47,8 @@ class Counter(Protocol):
         ...
 
 
-class Framework(Protocol):
-    """What ``lines`` asks of a framework that the program has imported."""
+class Adapter(Protocol):
+    """What tensorlens asks of a framework that the program has imported."""
 
     name: str
 
@@ -182,7 +173,7 @@ class RecordOptions:
     names: bool = True
     """Whether a census at the beginning and the end gives blocks their names."""
     roots: Callable[[], Sequence[Root]] = tuple
-    """Gives what names begin with, as for :meth:`Framework.census`."""
+    """Gives what names begin with, as for :meth:`Adapter.census`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,108 +299,3 @@ class Compiler:
 
 
 compiler = Compiler()
-
-_FRAMEWORKS = {
-    "torch": "tensorlens.frameworks.torch",
-    "tensorflow": "tensorlens.frameworks.tensorflow",
-}
-_loaded: dict[str, Framework] = {}
-_left_out: dict[str, str] = {}
-"""Name to the note that says why it is not used, for what the program has imported."""
-_whole: tuple[int, int, Framework | None] = 0, 0, None
-"""What :func:`whole` gave last, behind how many there were of the two above."""
-
-
-def frameworks() -> list[Framework]:
-    """Return the adapters of the frameworks the program has imported, fully, so far.
-
-    One whose adapter cannot be made is left out; :func:`left_out` says why.
-    """
-    _take_up()
-    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
-
-
-def _take_up() -> None:
-    for name, adapter in _FRAMEWORKS.items():
-        if _is_new(name):
-            _load(name, adapter)
-
-
-def _is_new(name: str) -> bool:
-    return name not in _loaded and name not in _left_out and _is_imported(name)
-
-
-def _load(name: str, adapter: str) -> None:
-    try:
-        _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
-    except Exception as error:
-        if is_from_a_handler(error):
-            raise
-        text = " ".join(str(error).split()) or "no reason was given"
-        kind = "" if isinstance(error, TensorlensError) else f"{type(error).__name__}: "
-        _left_out[name] = f"{name} is left out: {kind}{text}"
-
-
-def left_out() -> tuple[str, ...]:
-    """Return a note for each framework that was imported and cannot be used."""
-    return tuple(_left_out.values())
-
-
-def whole() -> Framework | None:
-    """Return all frameworks the program has imported so far, as one; None where there is none.
-
-    It is the same object until one more is imported, and the only framework itself where there
-    is but one and none was left out.
-    """
-    global _whole
-    _take_up()
-    known = _whole
-    if known[0] != len(_loaded) or known[1] != len(_left_out):
-        from tensorlens.frameworks.together import together
-
-        parts, notes = frameworks(), left_out()
-        known = _whole = len(parts), len(notes), together(parts, notes)
-    return known[2]
-
-
-def supported() -> tuple[str, ...]:
-    """Return the names of the modules whose import brings a framework, imported or not."""
-    return tuple(_FRAMEWORKS)
-
-
-def awaited() -> tuple[str, ...]:
-    """Return the names of the modules whose import would bring one more framework."""
-    return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _left_out)
-
-
-def missing(trouble: str, when: str) -> str:
-    """Return the line for a person who asks for something before any framework is imported.
-
-    Args:
-        trouble: what cannot be done: ``nothing to record``.
-        when: until when the import must come.
-    """
-    names = " or ".join(_FRAMEWORKS)
-    return "; ".join([f"{trouble}: import {names} {when}", *unserved()])
-
-
-def unserved() -> tuple[str, ...]:
-    """Return why nothing the program has imported can be used, as far as that is known."""
-    keras = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
-    backend = keras.get("_BACKEND", "")
-    if not backend or backend in _FRAMEWORKS:
-        return left_out()
-    return (*left_out(), f"Keras runs on {backend}, whose memory cannot be read")
-
-
-def _is_imported(name: str) -> bool:
-    """Tell whether a module has run to its end; one that loads when it is used stays unloaded."""
-    module = sys.modules.get(name)
-    try:
-        # the module's own way to look up names may import it, or make up an answer
-        spec = object.__getattribute__(module, "__spec__")
-    except AttributeError:
-        return False
-    if spec is None or type(module) is getattr(importlib.util, "_LazyModule", None):
-        return False
-    return not getattr(spec, "_initializing", False)

@@ -7,8 +7,10 @@ from contextlib import suppress
 
 from tensorlens.capture.record import LiveRecording, record
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.base import Counter, Framework, Reader, whole
+from tensorlens.frameworks.base import Counter, Reader
+from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.remains import Remains
+from tensorlens.lines.counters import Counters
 from tensorlens.records.moments import Resident
 from tensorlens.render.balance import place
 from tensorlens.render.source import printable
@@ -30,11 +32,10 @@ class Peaks:
     """
 
     def __init__(self, device: str | None) -> None:
-        framework = whole()
-        if framework is None:
+        self._counters = Counters(adapters())
+        if not self._counters.adapters:
             raise UsageError("no framework was imported")
-        self._framework: Framework = framework
-        self._device = None if device is None else self._framework.device_name(device)
+        self._device = None if device is None else device_name(device)
         self.unknown = self._why_no_peak("cpu") if self._device in (None, "cpu") else ""
         """Why a device is left out, the host's memory first; empty where none is."""
         self._recording: LiveRecording | None = record()
@@ -75,7 +76,7 @@ class Peaks:
     def _devices(self) -> list[str]:
         if self._device is not None:
             return [] if self.unknown else [self._device]
-        return [*([] if self.unknown else ["cpu"]), *self._framework.used_devices()]
+        return [*([] if self.unknown else ["cpu"]), *self._counters.used_devices()]
 
     def _why_no_peak(self, name: str) -> str:
         counter = self._counter(name)
@@ -90,8 +91,8 @@ class Peaks:
 
     def _counter(self, name: str) -> Counter | None:
         if name == "cpu":
-            return self._framework.cpu_counter()
-        return self._framework.device_counter(name)
+            return self._counters.host()
+        return self._counters.device(name)
 
     def _largest(self, device: str) -> list[str]:
         if self._recording is None:

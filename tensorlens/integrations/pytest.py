@@ -18,7 +18,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from tensorlens.frameworks.base import Framework
+    from tensorlens.frameworks.base import Adapter
     from tensorlens.integrations.limits import Peaks
     from tensorlens.leaks.remains import Remains, Stretch
 
@@ -171,20 +171,19 @@ def _leak_reports(failure: pytest.ExceptionInfo[BaseException]) -> list[str]:
 def _begin(limits: _Limits) -> Callable[[], None]:
     """Watch from now on, or from when the test imports the framework; return what ends that."""
     from tensorlens.frameworks.arrival import when_one_arrives
-    from tensorlens.frameworks.base import whole
+    from tensorlens.frameworks.registry import adapters, arrivals
 
-    watched: list[Framework | None] = []
+    watched: list[list[Adapter]] = []
 
     def watch() -> None:
-        from tensorlens.frameworks.together import arrived
         from tensorlens.integrations.limits import Peaks
         from tensorlens.leaks.remains import Stretch
 
         if watched:
-            late = arrived(watched[0], whole())
+            late = arrivals(watched[0])
             limits.refused.extend(f"{name} was imported after another framework" for name in late)
             return
-        watched.append(whole())
+        watched.append(adapters())
         if limits.memory is not None:
             limits.peaks = Peaks(limits.device)
         if limits.leaks is not None:

@@ -8,9 +8,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Steps, whole
+from tensorlens.frameworks.base import Steps
 from tensorlens.frameworks.heap.paths import paths
+from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.survivors import Survivor
+from tensorlens.leaks.joint_steps import follow
 from tensorlens.records.tensors import SourceLine
 
 _MOST_LINES = 10
@@ -44,10 +46,10 @@ class Stretch:
     """
 
     def __init__(self) -> None:
-        framework = whole()
-        if framework is None:
+        found = adapters()
+        if not found:
             raise UsageError("no framework was imported")
-        self._steps: Steps = framework.follow()
+        self._steps: Steps = follow(found)
         self._steps.begin()
         if self._steps.left(0) is None:
             self._steps.close()

@@ -6,15 +6,17 @@ import gc
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Framework, StepFigures, Steps, missing, whole
-from tensorlens.frameworks.together import arrived
+from tensorlens.frameworks.base import Adapter, StepFigures, Steps
+from tensorlens.frameworks.registry import adapters, arrivals, missing
 from tensorlens.guards import guarded
 from tensorlens.leaks.garbage import Collections
 from tensorlens.leaks.host import HostSample, HostSampler
+from tensorlens.leaks.joint_steps import follow, pinned
 from tensorlens.leaks.verdict import verdict
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import LeakReport
@@ -53,7 +55,7 @@ class LeakWatch:
             raise UsageError(f"warmup={warmup}: the number of steps that do not count, 0 or more")
         self._warmup = warmup
         self._steps: Steps | None = None
-        self._framework: Framework | None = None
+        self._adapters: list[Adapter] = []
         self._figures: list[StepFigures] = []
         self._made = 0
         """How many steps have ended."""
@@ -71,15 +73,14 @@ class LeakWatch:
         """
         if self._steps is not None:
             raise UsageError("this watch is on already")
-        framework = whole()
-        if framework is None:
+        self._adapters = adapters()
+        if not self._adapters:
             raise UsageError(missing("nothing to watch", "before the watch starts"))
-        self._steps = framework.follow()
-        self._framework = framework
+        self._steps = follow(self._adapters)
         self._figures = [self._steps.figures()]
         self._made, self._stride = 0, 1
         self._collections = Collections(self._warmup)
-        self._host = HostSampler(framework.pinned)
+        self._host = HostSampler(partial(pinned, self._adapters))
         self._report = None
         self._steps.begin()
         return self
@@ -176,7 +177,7 @@ class LeakWatch:
         self._collections.resume()
         late = [
             f"{name} was imported after the watch began, and is not in it"
-            for name in arrived(self._framework, whole())
+            for name in arrivals(self._adapters)
         ]
         return replace(report, notes=(*report.notes, *late)) if late else report
 

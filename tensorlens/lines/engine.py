@@ -71,10 +71,10 @@ class Engine:
                 self._follow(account)
 
     def _follow(self, account: Account) -> None:
-        framework = self.meters.framework
         try:
-            if account.graphs is None and framework is not None:
-                account.graphs = framework.follow_code(account.code)
+            for adapter in self.meters.adapters:
+                if account.graphs is None:
+                    account.graphs = adapter.follow_code(account.code)
             if account.graphs is not None:
                 account.graphs.resume()
         except Exception as failure:

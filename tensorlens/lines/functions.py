@@ -11,7 +11,7 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodT
 from typing import Any
 
 from tensorlens.errors import ProfileError
-from tensorlens.frameworks.base import whole
+from tensorlens.frameworks.registry import first_answer
 from tensorlens.lines.accounting import Account
 
 
@@ -94,14 +94,12 @@ def python_function(item: Any) -> FunctionType:
 
 def forward_of(item: Any) -> str | None:
     """Return the attribute to profile when ``item`` is a module instance, else None."""
-    framework = whole()
-    return None if framework is None else framework.forward_of(item)
+    return first_answer(lambda each: each.forward_of(item))
 
 
 def compiler_of(item: Any) -> str | None:
     """Return what compiles the lines of ``item`` away, or None."""
-    framework = whole()
-    return None if framework is None else framework.compiled_by(item)
+    return first_answer(lambda each: each.compiled_by(item))
 
 
 def why_not(item: Any) -> str:

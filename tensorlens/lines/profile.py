@@ -12,7 +12,8 @@ from typing import Any, TextIO
 
 from tensorlens import config
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import compiler, whole
+from tensorlens.frameworks.base import compiler
+from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import guarded
 from tensorlens.lines.accounting import one_line
 from tensorlens.lines.blocks import Block
@@ -66,7 +67,7 @@ class DecoratorProfiler(LineProfiler):
 
         It stays so until :meth:`release`. Nothing that fails here reaches the program.
         """
-        if self._adopted is not None or whole() is None:
+        if self._adopted is not None or not adapters():
             return
         with suppress(Exception):
             block = Block(engine, frame, whole=True)

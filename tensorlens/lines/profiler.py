@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from tensorlens.capture import reserve
 from tensorlens.errors import ProfileError
-from tensorlens.frameworks.base import whole
+from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
 from tensorlens.lines.accounting import Account, Switch
 from tensorlens.lines.around import AroundCall
@@ -287,7 +287,4 @@ def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:
         return None
     several = not isinstance(devices, str) and isinstance(devices, Iterable)
     given = list(devices) if several else [devices]
-    framework = whole()
-    return tuple(
-        str(device) if framework is None else framework.device_name(device) for device in given
-    )
+    return tuple(map(device_name, given))

@@ -12,7 +12,8 @@ from tests.warm import python
 PROGRAM = """
 import importlib, json, sys
 import tensorlens
-from tensorlens.frameworks import base
+from tensorlens.frameworks.registry import adapters
+from tensorlens.lines.counters import Counters
 
 names = sys.argv[1:]
 libraries = {names[0]: importlib.import_module(names[0])}
@@ -50,7 +51,7 @@ snapshot = tensorlens.MemReporter(held=held).snapshot()
 ledger = snapshot.ledger["cpu"]
 found["named"] = {t.name: t.nbytes for t in snapshot.tensors if t.name.startswith("held")}
 found["balance"] = ledger.allocated - ledger.named - ledger.unnamed
-counter = base.whole().cpu_counter()
+counter = Counters(adapters()).host()
 before = counter.reader()()[0]
 more = step("torch", "tensorflow")
 found["counted"] = counter.reader()()[0] - before

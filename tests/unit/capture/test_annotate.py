@@ -4,6 +4,7 @@ import pytest
 from snapshot_builder import T, snapshot_of
 
 from tensorlens.capture import oom, regions
+from tensorlens.frameworks import registry
 from tensorlens.records.failures import Request
 
 
@@ -34,7 +35,8 @@ class Reporter:
 
 @pytest.fixture(autouse=True)
 def reporter(monkeypatch):
-    monkeypatch.setattr(oom, "frameworks", lambda: [Framework()])
+    monkeypatch.setattr(registry, "_FRAMEWORKS", {"made up": ""})
+    monkeypatch.setattr(registry, "_loaded", {"made up": Framework()})
     monkeypatch.setattr(oom, "MemReporter", Reporter)
     monkeypatch.setattr(oom, "_budget", oom._Budget())
     monkeypatch.setattr(Reporter, "asked", 0)

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from tensorlens.frameworks import base
+from tensorlens.frameworks import registry
 
 
 @pytest.mark.parametrize(("backend", "named"), [("jax", True), ("torch", False), ("", False)])
@@ -14,4 +14,4 @@ def test_backend_that_cannot_be_read_is_named(backend, named, monkeypatch):
     vars(config)["_BACKEND"] = backend
     monkeypatch.setitem(sys.modules, config.__name__, config)
     line = f"Keras runs on {backend}, whose memory cannot be read"
-    assert (line in base.unserved()) is named
+    assert (line in registry.unserved()) is named

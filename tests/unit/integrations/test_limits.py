@@ -4,28 +4,36 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorlens.frameworks import arrival
+from tensorlens.errors import UsageError
+from tensorlens.frameworks import arrival, registry
 from tensorlens.integrations import limits
 from tensorlens.integrations import pytest as plugin
 
 
-def framework(missing, peak=-1):
+def refuse(options):
+    raise UsageError("nothing here records")
+
+
+def use_framework(monkeypatch, missing, peak=-1):
     def reader():
         return lambda: (100, peak, -1)
 
     counter = SimpleNamespace(missing=missing, reader=reader)
-    return SimpleNamespace(
+    framework = SimpleNamespace(
+        name="fake",
+        record=refuse,
         cpu_counter=lambda: counter,
         device_counter=lambda name: counter,
         device_name=str,
         used_devices=lambda: ["cuda:0"],
     )
+    monkeypatch.setattr(registry, "_FRAMEWORKS", {"fake": ""})
+    monkeypatch.setattr(registry, "_loaded", {"fake": framework})
 
 
 @pytest.mark.parametrize(("device", "said"), [(None, "cpu"), ("cpu", "cpu"), ("cuda:0", "cuda:0")])
 def test_what_has_no_peak_is_left_out_and_said(monkeypatch, device, said):
-    found = framework({"peak": "none is kept"})
-    monkeypatch.setattr(limits, "whole", lambda: found)
+    use_framework(monkeypatch, {"peak": "none is kept"})
     peaks = limits.Peaks(device)
     peaks.end()
     assert peaks.unknown == f"no peak of {said} is known: none is kept"
@@ -33,8 +41,7 @@ def test_what_has_no_peak_is_left_out_and_said(monkeypatch, device, said):
 
 
 def test_host_memory_with_a_peak_is_checked(monkeypatch):
-    found = framework({}, peak=160)
-    monkeypatch.setattr(limits, "whole", lambda: found)
+    use_framework(monkeypatch, {}, peak=160)
     peaks = limits.Peaks(None)
     peaks.end()
     assert (peaks.unknown, peaks._found) == ("", {"cpu": 60, "cuda:0": 60})

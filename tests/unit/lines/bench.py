@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-from tensorlens.frameworks.together import together
 from tensorlens.lines.engine import Engine
 from tensorlens.lines.meters import Meters
 from tensorlens.lines.profiler import LineProfiler
@@ -105,16 +104,10 @@ class Bench:
         self.way = way
         self.memory = FakeMemory()
         self.frameworks: list[Any] = []
-        self._found: tuple[list[Any], Any] = [], None
-        self.engine = Engine(Meters(find=self._find, host=lambda: self.memory))
+        self.engine = Engine(Meters(find=lambda: self.frameworks, host=lambda: self.memory))
         self.profiler = LineProfiler(engine=self.engine)
         self.others: list[LineProfiler] = []
         self.enabled = False
-
-    def _find(self) -> Any:
-        if self._found[0] != self.frameworks:
-            self._found = [*self.frameworks], together(self.frameworks)
-        return self._found[1]
 
     def profile(self, function: Any) -> Any:
         """Decorate ``function``, or have it measured as it is."""

@@ -194,7 +194,7 @@ def test_blocks_at_module_level_interleaved_in_generators(tmp_path: Path) -> Non
         from bench import FakeMemory
         from tensorlens.lines.engine import engine
 
-        engine.meters._find = lambda: None
+        engine.meters._find = list
         engine.meters._host = FakeMemory
         tables = []
         tensorlens.profile.profiler.receiver = lambda report: tables.append(report) or True
@@ -307,7 +307,7 @@ def test_the_engine_of_the_process_starts_afresh_in_a_child(tmp_path: Path) -> N
         from bench import FakeMemory
 
         memory = FakeMemory()
-        engine.meters._find = lambda: None
+        engine.meters._find = list
         engine.meters._host = lambda: memory
         kept = []
         tensorlens.profile.profiler.receiver = lambda report: kept.append(report) or True

@@ -1,3 +1,4 @@
+import gc
 import importlib.util
 import sys
 import types
@@ -8,58 +9,48 @@ from fake_frameworks import (
     FakeFramework,
 )
 
+from tensorlens.census import reporter
+from tensorlens.cli import leaks
 from tensorlens.errors import DeviceError, UsageError
-from tensorlens.frameworks import base
+from tensorlens.frameworks import registry
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.process import HeapCounter, ResidentCounter
-from tensorlens.frameworks.together import arrived, parts_of, together
-from tensorlens.frameworks.together.counters import goes_on_from
+from tensorlens.leaks.joint_steps import pinned
+from tensorlens.lines.counters import Counters, goes_on_from
 from tensorlens.lines.meters import Meters
 
 
-def pair(**options):
+def pair():
     first = FakeFramework("one", FakeCounter("one's", 100, 130, 1000))
     second = FakeFramework("two", FakeCounter("two's", 20, 50, 2000))
-    return first, second, together([first, second], **options)
+    return first, second, Counters([first, second])
 
 
-class TestMakeUp:
-    def test_none_one_and_several(self):
-        first, second, both = pair()
-        assert together([]) is None
-        assert together([first]) is first
-        assert (both.name, parts_of(both)) == ("one and two", (first, second))
-        assert (parts_of(first), parts_of(None)) == ((first,), ())
-
-    def test_a_note_on_who_is_left_out_is_told_with_one_alone(self):
-        first, *_ = pair()
-        alone = together([first], ["two is left out: OSError: broken"])
-        assert alone.notes() == ["two is left out: OSError: broken"]
-        assert alone.name == "one" and alone.cpu_counter() is first.cpu
-        assert alone.census(()).notes == ("two is left out: OSError: broken",)
-
-    def test_who_came_later(self):
-        first, _second, both = pair()
-        assert arrived(first, both) == ("two",)
-        assert arrived(None, both) == ("one", "two")
-        assert arrived(both, both) == arrived(both, first) == ()
+def use(monkeypatch, *frameworks):
+    monkeypatch.setattr(registry, "_FRAMEWORKS", {each.name: "" for each in frameworks})
+    monkeypatch.setattr(registry, "_loaded", {each.name: each for each in frameworks})
 
 
 class TestHostCounter:
     def test_sums_and_the_resident_set_once(self):
         *_, both = pair()
-        counter = both.cpu_counter()
+        counter = both.host()
         assert counter.reader()() == (120, 180, 1000)
         assert counter.source == "one's and two's"
         assert counter.precision.startswith("exact bytes; a peak is the sum of theirs: an upper")
         assert (counter.device, counter.missing) == ("cpu", {})
 
-    def test_it_is_the_same_counter_while_theirs_are(self):
+    def test_one_framework_alone_gives_its_own_counter(self):
+        first, *_ = pair()
+        assert Counters([first]).host() is first.cpu
+        assert Counters().host() is None and Counters().notes() == []
+
+    def test_same_frameworks_count_alike(self):
         first, _, both = pair()
-        counter = both.cpu_counter()
-        assert both.cpu_counter() is counter
+        counter = both.host()
+        assert goes_on_from(both.host(), counter) and goes_on_from(counter, both.host())
         first.cpu = FakeCounter("another", 1, 1, 1)
-        assert both.cpu_counter() is not counter
+        assert not goes_on_from(both.host(), counter)
 
     @pytest.mark.parametrize(
         ("figures", "expected"),
@@ -71,45 +62,45 @@ class TestHostCounter:
     )
     def test_one_unknown_figure_makes_the_sum_unknown(self, figures, expected):
         _, second, both = pair()
-        read = both.cpu_counter().reader()
+        read = both.host().reader()
         second.cpu.figures = figures
         assert read() == expected
 
     def test_the_other_one_tells_the_resident_set_where_the_first_cannot(self):
         first, second, both = pair()
         first.cpu.figures, first.cpu.missing = (1, 1, UNKNOWN), {"reserved": "no /proc"}
-        assert both.cpu_counter().reader()() == (21, 51, 2000)
-        assert both.cpu_counter().missing == {}
+        assert both.host().reader()() == (21, 51, 2000)
+        assert both.host().missing == {}
         second.cpu.missing = {"reserved": "no /proc"}
-        assert both.cpu_counter().missing == {"reserved": "one's: no /proc; two's: no /proc"}
+        assert both.host().missing == {"reserved": "one's: no /proc; two's: no /proc"}
 
     def test_reasons_are_those_of_now(self):
         _, second, both = pair()
-        counter = both.cpu_counter()
+        counter = both.host()
         second.cpu.missing["peak"] = "it keeps none"
         assert counter.missing == {"peak": "two's: it keeps none"}
 
     def test_one_without_a_figure_is_left_out_with_a_note(self):
         first, second, both = pair()
         second.cpu.missing = {"allocated": "no compiler"}
-        assert both.cpu_counter() is first.cpu
+        assert both.host() is first.cpu
         assert both.notes() == ["two: what it has on the CPU is not in these figures: no compiler"]
 
     def test_one_that_raises_or_has_none_is_left_out_with_a_note(self):
         first, second, both = pair()
         second.trouble = UsageError("TENSORLENS_COUNTER=native: no compiler")
-        assert both.cpu_counter() is first.cpu
+        assert both.host() is first.cpu
         beginning = "two: what it has on the CPU is not in these figures: "
         assert both.notes() == [f"{beginning}TENSORLENS_COUNTER=native: no compiler"]
         second.trouble, second.cpu = None, None
-        assert both.cpu_counter() is first.cpu
+        assert both.host() is first.cpu
         assert both.notes() == [f"{beginning}nothing here counts it"]
 
     def test_the_whole_process_is_never_added_to_what_is_in_it(self):
         first, second, both = pair()
         second.cpu = ResidentCounter()
         second.lines = ["no compiler; CPU figures are from: resident set", "another note"]
-        assert both.cpu_counter() is first.cpu
+        assert both.host() is first.cpu
         assert both.notes() == [
             "another note",
             "two: what it has on the CPU is not in these figures: no compiler",
@@ -119,22 +110,22 @@ class TestHostCounter:
         first, second, both = pair()
         first.cpu, second.cpu = HeapCounter(), HeapCounter()
         first.lines = ["no compiler; CPU figures are from: C heap (glibc mallinfo2)"]
-        assert both.cpu_counter() is first.cpu
+        assert both.host() is first.cpu
         assert both.notes() == first.lines
 
     def test_what_is_wrong_with_all_is_raised_once(self):
         first, second, both = pair()
         first.trouble = second.trouble = UsageError("TENSORLENS_COUNTER=x: choose one of")
         with pytest.raises(UsageError, match=r"^TENSORLENS_COUNTER=x: choose one of$"):
-            both.cpu_counter()
+            both.host()
 
     def test_what_goes_on_from_what(self):
         first, second, both = pair()
-        counter = both.cpu_counter()
+        counter = both.host()
         assert goes_on_from(counter, first.cpu) and goes_on_from(counter, second.cpu)
         assert not goes_on_from(first.cpu, counter)
         third = FakeFramework("three", FakeCounter("three's", 0, 0, 0))
-        assert goes_on_from(together([first, second, third]).cpu_counter(), counter)
+        assert goes_on_from(Counters([first, second, third]).host(), counter)
         assert not goes_on_from(counter, FakeCounter("one's", 0, 0, 0))
 
 
@@ -147,39 +138,39 @@ class TestAccelerators:
             a=FakeCounter("B", 3, 4, 32, device="cuda:0"),
             b=FakeCounter("B", 1, 1, 8, device="cuda:1"),
         )
-        return first, second, together([first, second])
+        return first, second, Counters([first, second])
 
     def test_those_in_use_in_any_each_once(self):
         first, second, both = self.both()
-        assert both.has_accelerators() and both.used_devices() == []
+        assert both.used_devices() == []
         second.used.append("cuda:1")
-        used = both.used_devices()
-        assert used == ["cuda:1"] and both.used_devices() is used
+        assert both.used_devices() == ["cuda:1"]
         first.used.append("cuda:0")
         second.used.append("cuda:0")
         assert both.used_devices() == ["cuda:0", "cuda:1"]
-        assert not pair()[2].has_accelerators()
 
     def test_pools_on_one_device_are_added_up(self):
         _first, second, both = self.both()
-        counter = both.device_counter("cuda:0")
+        counter = both.device("cuda:0")
         assert counter.reader()() == (13, 19, 96)
-        assert both.device_counter("cuda:0") is counter
         second.devices["cuda:0"].figures = (UNKNOWN,) * 3
         assert counter.reader()() == (UNKNOWN,) * 3
-        assert both.device_counter("cuda:1") is second.devices["cuda:1"]
+        assert both.device("cuda:1") is second.devices["cuda:1"]
 
-    def test_a_device_that_none_has(self):
+    def test_a_device_that_none_has(self, monkeypatch):
         *_, both = self.both()
-        assert both.device_name("cuda:1") == "cuda:1"
-        for ask in (both.device_name, both.device_counter):
+        use(monkeypatch)
+        assert registry.device_name("xpu:7") == "xpu:7"
+        use(monkeypatch, *both.adapters)
+        assert registry.device_name("cuda:1") == "cuda:1"
+        for ask in (registry.device_name, both.device):
             with pytest.raises(DeviceError, match="xpu:0: one has none; xpu:0: two has none"):
                 ask("xpu:0")
 
 
 class TestMeters:
     def meters(self, *frameworks):
-        state = {"found": together(frameworks)}
+        state = {"found": [*frameworks]}
         host = FakeCounter("the process", 7, 7, 7)
         return state, Meters(find=lambda: state["found"], host=lambda: host)
 
@@ -188,7 +179,7 @@ class TestMeters:
         state, meters = self.meters(first)
         assert meters.reader()() == (100, 130, 1000)
         generation = meters.generation
-        state["found"] = together([first, second])
+        state["found"] = [first, second]
         assert meters.refresh() is False
         assert meters.generation == generation + 1
         assert meters.reader()() == (120, 180, 1000)
@@ -197,7 +188,7 @@ class TestMeters:
         _first, _second, both = pair()
         state, meters = self.meters()
         assert meters.reader()() == (7, 7, 7)
-        state["found"] = both
+        state["found"] = both.adapters
         assert meters.refresh() is True
         assert meters.refresh() is False
 
@@ -212,7 +203,7 @@ class TestMeters:
         first.used, second.used = ["cuda:0"], ["cuda:1", "cuda:0"]
         state, meters = self.meters(first)
         assert meters.reader()() == [1, 1, 1, 10, 15, 64]
-        state["found"] = together([first, second])
+        state["found"] = [first, second]
         meters.refresh()
         assert meters.reader()() == [3, 3, 1, 13, 19, 96, 5, 6, 7]
         assert [each.device for each in meters.counters] == ["cpu", "cuda:0", "cuda:1"]
@@ -221,51 +212,80 @@ class TestMeters:
         first, _second, both = pair()
         state, meters = self.meters(first)
         meters.refresh()
-        state["found"] = both
+        state["found"] = both.adapters
         (note,) = meters.notes()
         assert note.startswith("two was imported after the last profiled call began: what it")
         meters.refresh()
         assert meters.notes() == []
 
 
-class TestTheRest:
-    def test_the_first_that_knows_answers(self):
-        _first, second, both = pair()
-        assert both.compiled_by("two") == "two.compile" and both.compiled_by("f") is None
-        second.forward = {"layer": "call"}
-        assert both.forward_of("layer") == "call" and both.forward_of("net") is None
-        second.request = object()
-        assert both.failed_request(MemoryError()) is second.request
+@pytest.fixture
+def both(monkeypatch):
+    first, second, counters = pair()
+    use(monkeypatch, *counters.adapters)
+    return first, second
 
-    def test_all_are_asked(self):
-        first, second, both = pair()
-        first.graphs, second.graphs = ["a"], ["b", "c"]
-        assert both.graphs_kept() == ["a", "b", "c"]
-        assert both.pinned() == UNKNOWN
-        second.locked = 5
-        assert both.pinned() == 5
-        first.locked = 2
-        assert both.pinned() == 7
-        both.keep_compilers_out([len])
-        assert first.kept_out == second.kept_out == [len]
-        first.lines, second.lines = ["same", "a"], ["same", "b"]
-        assert both.notes() == ["same", "a", "b"]
 
-    def test_watching_ends_in_all_at_once(self):
-        first, second, both = pair()
-        end = both.watch()
-        assert (first.watching, second.watching) == (1, 1)
-        end()
-        end()
-        assert (first.watching, second.watching) == (0, 0)
+class TestRegistryOfTwo:
+    def test_the_first_that_knows_answers(self, both):
+        first, second = both
+        assert registry.first_answer(lambda each: each.compiled_by("two")) == "two.compile"
+        assert registry.first_answer(lambda each: each.compiled_by("f")) is None
+        first.forward = {"net": "forward", "both": "forward"}
+        second.forward = {"layer": "call", "both": "call"}
+        found = [registry.first_answer(lambda a, i=i: a.forward_of(i)) for i in ("layer", "both")]
+        assert found == ["call", "forward"]
+
+    def test_who_came_later(self, both):
+        first, second = both
+        assert registry.arrivals([first]) == ("two",)
+        assert registry.arrivals([]) == ("one", "two")
+        assert registry.arrivals([first, second]) == ()
+
+    def test_one_that_fails_does_not_take_the_other_with_it(self, both):
+        first, second = both
         second.trouble = OSError("no")
-        both.watch()()
-        assert first.watching == 0
+        answers, failures = registry.ask(both, lambda each: each.watch())
+        assert [each for each, _ in answers] == [first]
+        assert failures == {"two": "OSError: no"}
+        first.trouble = UsageError("nor here")
+        with pytest.raises(OSError, match=r"^no$"):
+            registry.ask(both, lambda each: each.watch())
+        second.trouble = UsageError("not here")
+        with pytest.raises(UsageError, match=r"^nor here; not here$"):
+            registry.ask(both, lambda each: each.watch())
+        assert registry.ask([], lambda each: each.watch()) == ([], {})
 
-    def test_steps_are_those_of_the_first_optimizer_to_step(self):
-        first, second, both = pair()
+    def test_page_locked_memory_is_added_up(self, both):
+        first, second = both
+        assert pinned(both) == UNKNOWN
+        second.locked = 5
+        assert pinned(both) == 5
+        first.locked = 2
+        assert pinned(both) == 7
+
+    def test_notes_are_told_once(self, both):
+        first, second = both
+        first.lines, second.lines = ["same", "a"], ["same", "b"]
+        assert Counters(both).notes() == ["same", "a", "b"]
+
+    def test_reporter_keeps_compilers_out_and_watches_all(self, both):
+        first, second = both
+        watch = reporter.MemReporter()
+        assert (first.watching, second.watching) == (1, 1)
+        assert (
+            first.kept_out
+            == second.kept_out
+            == [reporter.MemReporter.snapshot, reporter.MemReporter.report]
+        )
+        del watch
+        gc.collect()
+        assert (first.watching, second.watching) == (0, 0)
+
+    def test_steps_are_those_of_the_first_optimizer_to_step(self, both):
+        first, second = both
         steps = []
-        end = both.when_stepped(lambda: steps.append(1))
+        end = leaks._when_stepped(lambda: steps.append(1))
         (one,), (two,) = first.acts, second.acts
         two()
         one()
@@ -276,12 +296,14 @@ class TestTheRest:
 
 
 @pytest.fixture
-def registry(monkeypatch):
+def modules(monkeypatch):
     """An empty registry, which knows one framework by the name of a module ``numbery``."""
-    monkeypatch.setattr(base, "_FRAMEWORKS", {"numbery": "numbery_adapter", "texty": "no_adapter"})
-    monkeypatch.setattr(base, "_loaded", {})
-    monkeypatch.setattr(base, "_left_out", {})
-    monkeypatch.setattr(base, "_whole", (0, 0, None))
+    monkeypatch.setattr(
+        registry, "_FRAMEWORKS", {"numbery": "numbery_adapter", "texty": "no_adapter"}
+    )
+    monkeypatch.setattr(registry, "_loaded", {})
+    monkeypatch.setattr(registry, "_left_out", {})
+    monkeypatch.delitem(sys.modules, "keras.src.backend.config", raising=False)
 
     def imported(name, **content):
         module = types.ModuleType(name)
@@ -294,77 +316,79 @@ def registry(monkeypatch):
     return imported
 
 
+def names():
+    return [each.name for each in registry.adapters()]
+
+
 class TestRegistry:
-    def test_nothing_is_imported_by_itself(self, registry):
-        assert base.whole() is None and base.frameworks() == []
-        assert base.missing("nothing to do", "first") == (
+    def test_nothing_is_imported_by_itself(self, modules):
+        assert registry.adapters() == []
+        assert registry.missing("nothing to do", "first") == (
             "nothing to do: import numbery or texty first"
         )
 
-    def test_it_is_the_same_until_another_one_comes(self, registry):
-        registry("numbery")
-        alone = base.whole()
-        assert alone.name == "numbery" and base.whole() is alone
-        registry("no_adapter", Adapter=lambda: FakeFramework("texty"))
-        registry("texty")
-        both = base.whole()
-        assert both.name == "numbery and texty" and both.parts[0] is alone
-        assert base.whole() is both
+    def test_it_is_the_same_until_another_one_comes(self, modules):
+        modules("numbery")
+        (alone,) = registry.adapters()
+        assert alone.name == "numbery" and registry.adapters() == [alone]
+        modules("no_adapter", Adapter=lambda: FakeFramework("texty"))
+        modules("texty")
+        assert names() == ["numbery", "texty"] and registry.adapters()[0] is alone
 
-    def test_the_order_of_imports_makes_no_difference(self, registry):
-        registry("no_adapter", Adapter=lambda: FakeFramework("texty"))
-        registry("texty")
-        assert base.whole().name == "texty"
-        registry("numbery")
-        assert base.whole().name == "numbery and texty"
+    def test_the_order_of_imports_makes_no_difference(self, modules):
+        modules("no_adapter", Adapter=lambda: FakeFramework("texty"))
+        modules("texty")
+        assert names() == ["texty"]
+        modules("numbery")
+        assert names() == ["numbery", "texty"]
 
-    def test_one_without_its_adapter_is_left_out_with_one_note(self, registry):
-        registry("numbery")
-        registry("texty")
-        whole = base.whole()
-        assert whole.name == "numbery" and base.whole() is whole
-        (note,) = whole.notes()
+    def test_one_without_its_adapter_is_left_out_with_one_note(self, modules):
+        modules("numbery")
+        modules("texty")
+        assert names() == ["numbery"]
+        (note,) = Counters(registry.adapters()).notes()
+        assert (note,) == registry.left_out()
         assert note == "texty is left out: ModuleNotFoundError: No module named 'no_adapter'"
 
-    def test_one_whose_adapter_fails_is_asked_once(self, registry):
+    def test_one_whose_adapter_fails_is_asked_once(self, modules):
         asked = []
 
         def fail():
             asked.append(1)
             raise AttributeError("module 'texty'\nhas no attribute 'config'")
 
-        registry("no_adapter", Adapter=fail)
-        registry("texty")
-        assert base.whole() is None and base.whole() is None and len(asked) == 1
-        assert base.missing("nothing to watch", "before it") == (
+        modules("no_adapter", Adapter=fail)
+        modules("texty")
+        assert names() == names() == [] and len(asked) == 1
+        assert registry.missing("nothing to watch", "before it") == (
             "nothing to watch: import numbery or texty before it; texty is left out: "
             "AttributeError: module 'texty' has no attribute 'config'"
         )
 
-    def test_one_that_is_half_imported_waits(self, registry):
-        module = registry("numbery")
+    def test_one_that_is_half_imported_waits(self, modules):
+        module = modules("numbery")
         module.__spec__._initializing = True
-        assert base.whole() is None
+        assert names() == []
         module.__spec__._initializing = False
-        assert base.whole().name == "numbery"
+        assert names() == ["numbery"]
 
-    def test_what_stands_in_for_a_module_is_not_asked(self, registry, monkeypatch):
+    def test_what_stands_in_for_a_module_is_not_asked(self, modules, monkeypatch):
         class Mocked:
             def __getattr__(self, name):
                 raise AssertionError(name)
 
         monkeypatch.setitem(sys.modules, "numbery", Mocked())
-        assert base.whole() is None
+        assert names() == []
         monkeypatch.setitem(sys.modules, "numbery", None)
-        assert base.whole() is None
-        registry("numbery").__spec__ = None
-        assert base.whole() is None
+        assert names() == []
+        modules("numbery").__spec__ = None
+        assert names() == []
 
-    def test_one_that_loads_when_it_is_used_is_not_loaded(self, registry, tmp_path, monkeypatch):
+    def test_one_that_loads_when_it_is_used_is_not_loaded(self, modules, tmp_path, monkeypatch):
         (tmp_path / "numbery.py").write_text("raise SystemExit('loaded')")
         spec = importlib.util.spec_from_file_location("numbery", tmp_path / "numbery.py")
         spec.loader = importlib.util.LazyLoader(spec.loader)
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "numbery", module)
         spec.loader.exec_module(module)
-        assert base.whole() is None
+        assert names() == []

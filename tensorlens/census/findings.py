@@ -1,4 +1,4 @@
-"""What several frameworks found in memory, as one: a table without doubles, and one ledger."""
+"""What frameworks find in memory, as one: a table without doubles, and one ledger a device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tensorlens.frameworks.balance import balanced, less
-from tensorlens.frameworks.base import Findings
+from tensorlens.frameworks.base import Adapter, Findings, Root
 from tensorlens.frameworks.host_ledger import REASONS, fitted
+from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.records.joining import joined
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
@@ -16,15 +17,26 @@ Owned = tuple[str, Ledger]
 """A framework's name and its ledger of a device."""
 
 
-def joined_findings(found: Sequence[tuple[str, Findings]]) -> Findings:
-    """Return what frameworks found together.
+def census(adapters: Sequence[Adapter], roots: Sequence[Root]) -> Findings:
+    """Return every live tensor of all frameworks, and each device's ledger, with all in it.
 
     Memory that several show, shared through DLPack or NumPy, is counted once: where its owner's
     tensor shows it.
 
     Args:
-        found: each framework's name and what it found.
+        adapters: one for each framework.
+        roots: models and whatever else names begin with.
+
+    Raises:
+        Exception: no framework could be looked at.
     """
+    answers, failed = ask(adapters, lambda each: each.census(roots))
+    found = _joined([(adapter.name, each) for adapter, each in answers])
+    lines = (f"{name} could not be looked at: {reason}" for name, reason in failed.items())
+    return replace(found, notes=(*found.notes, *lines, *left_out()))
+
+
+def _joined(found: Sequence[tuple[str, Findings]]) -> Findings:
     if len(found) == 1:
         return found[0][1]
     notes = [note for _, each in found for note in each.notes]

@@ -3,11 +3,13 @@ import signal
 import pytest
 from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table
 
+from tensorlens.capture.recorders import Recorders
+from tensorlens.census.findings import census
 from tensorlens.errors import UsageError
+from tensorlens.frameworks import registry
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
 from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.frameworks.together import together
-from tensorlens.frameworks.together.holdings import JoinedHoldings
+from tensorlens.leaks.joint_steps import JointHoldings, follow
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Block, Ledger, Term
 from tensorlens.records.recordings import Origin
@@ -44,7 +46,7 @@ class TestCensus:
     def found(self, first, second):
         one, two = FakeFramework("one"), FakeFramework("two")
         one.findings, two.findings = first, second
-        return together([one, two]).census(())
+        return census([one, two], ())
 
     def test_tables_are_one_and_notes_are_told_once(self):
         found = self.found(
@@ -176,24 +178,24 @@ class TestCensus:
 
     def test_one_that_fails_does_not_take_the_other_with_it(self):
         first, second = FakeFramework("one"), FakeFramework("two")
-        both = together([first, second])
+        both = first, second
         first.findings = Findings(table(("a", 16, 8)), {}, ())
         second.trouble = ValueError("odd")
-        found = both.census(())
+        found = census(both, ())
         assert [t.name for t in found.tensors] == ["a"]
         assert found.notes == ("two could not be looked at: ValueError: odd",)
         first.trouble = KeyError("x")
         with pytest.raises(ValueError, match="odd"):
-            both.census(())
+            census(both, ())
 
     def test_what_a_handler_of_the_program_raises_is_the_programs(self):
         first, second = FakeFramework("one"), FakeFramework("two")
-        both = together([first, second])
+        both = first, second
         before = signal.signal(signal.SIGUSR1, failing_handler)
         try:
             first.census = lambda roots: signal.raise_signal(signal.SIGUSR1)
             with pytest.raises(TimeoutError):
-                both.census(())
+                census(both, ())
         finally:
             signal.signal(signal.SIGUSR1, before)
 
@@ -207,11 +209,10 @@ def made_log(*events, device="cpu", thread=0):
 
 
 class TestRecording:
-    def record(self, first, second, **options):
+    def frameworks(self, first, second):
         one, two = FakeFramework("one"), FakeFramework("two")
         one.recorder, two.recorder = first, second
-        both = together([one, two], **options)
-        return one, two, both
+        return one, two
 
     def test_events_of_both_by_time_and_marks_once(self):
         first = made_log((START, 1, 100, 0), (ALLOC, 2, 10, 5), (FREE, 2, 10, 60))
@@ -221,8 +222,8 @@ class TestRecording:
         second.marks = [Mark("half", 3, 37)]
         one = FakeRecorder(first, Origin(source={"cpu": "A"}, started=5.0, started_ns=1000))
         two = FakeRecorder(second, Origin(source={"cpu": "B"}, started=5.0, started_ns=1003))
-        *_, both = self.record(one, two)
-        recorder = both.record(RecordOptions())
+        both = self.frameworks(one, two)
+        recorder = Recorders(both, RecordOptions())
         recorder.mark("half")
         assert one.marked == two.marked == ["half"]
         log, origin = recorder.read(True)
@@ -245,8 +246,8 @@ class TestRecording:
         first.marks, first.dropped_marks = [Mark("b", 0, 45)], ["a"]
         second = made_log((ALLOC, 9, 20, 4))
         second.marks = [Mark("a", 0, 2), Mark("b", 1, 45)]
-        *_, both = self.record(FakeRecorder(first, Origin()), FakeRecorder(second, Origin()))
-        log, _ = both.record(RecordOptions()).read(True)
+        both = self.frameworks(FakeRecorder(first, Origin()), FakeRecorder(second, Origin()))
+        log, _ = Recorders(both, RecordOptions()).read(True)
         assert [(mark.name, mark.row) for mark in log.marks] == [("a", 0), ("b", 1)]
         assert log.dropped_marks == []
 
@@ -256,23 +257,24 @@ class TestRecording:
         own = made_log((ALLOC, 3, 1, 3), thread=0)
         third = FakeFramework("three")
         third.recorder = FakeRecorder(own, Origin())
-        one, two, _ = self.record(FakeRecorder(first, Origin()), FakeRecorder(second, Origin()))
-        log, _ = together([one, two, third]).record(RecordOptions()).read(True)
+        one, two = self.frameworks(FakeRecorder(first, Origin()), FakeRecorder(second, Origin()))
+        log, _ = Recorders([one, two, third], RecordOptions()).read(True)
         assert [event.context.thread for event in log] == [2, 3, 0]
 
     def test_peaks_that_allocators_counted_of_shared_devices_are_no_peak_of_both(self):
         one = FakeRecorder(made_log(), Origin(counted={"cpu": 5, "cuda:0": 6}, dropped=2))
         two = FakeRecorder(made_log(), Origin(counted={"cpu": 7}, dropped=1))
         one.log.devices, two.log.devices = ["cpu", "cuda:0"], ["cpu"]
-        *_, both = self.record(one, two)
-        _, origin = both.record(RecordOptions()).read(True)
+        both = self.frameworks(one, two)
+        _, origin = Recorders(both, RecordOptions()).read(True)
         assert origin.counted == {"cuda:0": 6} and origin.dropped == 3
 
-    def test_one_that_cannot_record_is_a_note(self):
+    def test_one_that_cannot_record_is_a_note(self, monkeypatch):
         alone = FakeRecorder(made_log((ALLOC, 1, 1, 1)), Origin(notes=("own",)))
-        one, two, both = self.record(alone, None, notes=["three is left out"])
+        monkeypatch.setitem(registry._left_out, "three", "three is left out")
+        both = one, two = self.frameworks(alone, None)
         two.trouble = UsageError("host memory cannot be recorded")
-        log, origin = both.record(RecordOptions()).read(True)
+        log, origin = Recorders(both, RecordOptions()).read(True)
         assert len(log) == 1
         assert origin.notes == (
             "own",
@@ -281,18 +283,18 @@ class TestRecording:
         )
         one.trouble = UsageError("nor here")
         with pytest.raises(UsageError, match="nor here; host memory cannot be recorded"):
-            both.record(RecordOptions())
+            Recorders(both, RecordOptions())
 
     def test_an_interrupt_while_one_starts_ends_the_other(self):
         first = FakeRecorder(made_log(), Origin())
-        _one, two, both = self.record(first, None)
+        both = _one, two = self.frameworks(first, None)
 
         def interrupted(options):
             raise KeyboardInterrupt
 
         two.record = interrupted
         with pytest.raises(KeyboardInterrupt):
-            both.record(RecordOptions())
+            Recorders(both, RecordOptions())
         assert first.ended == 1
 
     @pytest.mark.parametrize("broken", [0, 1])
@@ -303,8 +305,8 @@ class TestRecording:
             raise RuntimeError("gone")
 
         recorders[broken].read = fail
-        *_, both = self.record(*recorders)
-        log, origin = both.record(RecordOptions()).read(True)
+        both = self.frameworks(*recorders)
+        log, origin = Recorders(both, RecordOptions()).read(True)
         assert len(log) == 1 and recorders[1 - broken].ended == 1
         name = ("one", "two")[broken]
         assert origin.notes == (f"{name}: its events were lost: RuntimeError: gone",)
@@ -316,9 +318,9 @@ class TestRecording:
             raise KeyboardInterrupt
 
         one.read = interrupted
-        *_, both = self.record(one, two)
+        both = self.frameworks(one, two)
         with pytest.raises(KeyboardInterrupt):
-            both.record(RecordOptions()).read(True)
+            Recorders(both, RecordOptions()).read(True)
         assert two.ended == 1
 
 
@@ -341,7 +343,7 @@ class TestSteps:
             ),
             [(0x30, 12, 3, 0), (0x40, 5, device, 1), (0x50, 8, -2, 1)],
         )
-        return one, two, together([one, two]).follow()
+        return one, two, follow([one, two])
 
     def test_sums_by_device_and_lines_apart(self):
         *_, steps = self.both()
@@ -367,7 +369,7 @@ class TestSteps:
         assert steps.figures().asked == {OWN + (1 << 24): (4, 3)}
         one, two, _ = self.both()
         one.steps._figures = StepFigures({}, {}, {1 << 24: (1, 1)}, asked={1 << 24: (1, 1)})
-        assert together([one, two]).follow().figures().asked is None
+        assert follow([one, two]).figures().asked is None
 
     def test_blocks_lead_back_to_their_lines(self):
         one, two, steps = self.both()
@@ -395,7 +397,7 @@ class TestSteps:
         assert one.steps.begun == two.steps.begun == one.steps.closed == two.steps.closed == 1
         assert steps.notes() == ["followed"]
         two.trouble = UsageError("no counter")
-        notes = together([one, two]).follow().notes()
+        notes = follow([one, two]).notes()
         assert notes == ["followed", "two is not followed: no counter"]
 
     def test_each_block_is_told_by_the_framework_that_knows_it(self):
@@ -416,7 +418,7 @@ class TestSteps:
         mine, shared, array = object(), object(), object()
         first = Survivor(1, 0, tensors=(shared,), arrays=(array,), dtype="float32", name="view")
         second = Survivor(1, 64, tensors=(mine,), arrays=(array,), dtype="float32", name="x")
-        holdings = JoinedHoldings([FakeHoldings([first], {}), FakeHoldings([second], {})])
+        holdings = JointHoldings([FakeHoldings([first], {}), FakeHoldings([second], {})])
         (found,) = holdings.survivors
         assert (found.name, found.size) == ("view", 64)
         assert found.tensors == (shared, mine) and found.arrays == (array,)
@@ -426,5 +428,5 @@ class TestSteps:
         seen = FakeHoldings([Survivor(1, 8, arrays=(object(),))], {})
         circle = FakeHoldings([Survivor(1, 8, cycle=cycle)], {})
         nothing = FakeHoldings([Survivor(1, 0)], {})
-        assert JoinedHoldings([nothing, circle]).survivors[0].cycle == cycle
-        assert JoinedHoldings([circle, seen]).survivors[0].cycle == ()
+        assert JointHoldings([nothing, circle]).survivors[0].cycle == cycle
+        assert JointHoldings([circle, seen]).survivors[0].cycle == ()

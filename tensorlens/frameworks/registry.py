@@ -1,0 +1,167 @@
+"""Finds the adapters of the frameworks that the program uses, and asks several at once.
+
+A framework is used only when the program has already imported it: the registry looks in
+``sys.modules`` and never imports a framework by itself. Two frameworks in one process are two
+adapters; what asks them adds up, or joins, what they answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from tensorlens.errors import DeviceError, TensorlensError
+from tensorlens.frameworks.base import Adapter
+from tensorlens.guards import reason
+from tensorlens.signals import is_from_a_handler
+
+_T = TypeVar("_T")
+
+_FRAMEWORKS = {
+    "torch": "tensorlens.frameworks.torch",
+    "tensorflow": "tensorlens.frameworks.tensorflow",
+}
+_loaded: dict[str, Adapter] = {}
+_left_out: dict[str, str] = {}
+"""Name to the note that says why it is not used, for what the program has imported."""
+
+
+def adapters() -> list[Adapter]:
+    """Return the adapters of the frameworks the program has imported, fully, so far.
+
+    One whose adapter cannot be made is left out; :func:`left_out` says why.
+    """
+    for name, adapter in _FRAMEWORKS.items():
+        if _is_new(name):
+            _load(name, adapter)
+    return [_loaded[name] for name in _FRAMEWORKS if name in _loaded]
+
+
+def _is_new(name: str) -> bool:
+    return name not in _loaded and name not in _left_out and _is_imported(name)
+
+
+def _load(name: str, adapter: str) -> None:
+    try:
+        _loaded.setdefault(name, importlib.import_module(adapter).Adapter())
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        text = " ".join(str(error).split()) or "no reason was given"
+        kind = "" if isinstance(error, TensorlensError) else f"{type(error).__name__}: "
+        _left_out[name] = f"{name} is left out: {kind}{text}"
+
+
+def left_out() -> tuple[str, ...]:
+    """Return a note for each framework that was imported and cannot be used."""
+    return tuple(_left_out.values())
+
+
+def arrivals(earlier: Sequence[Adapter]) -> tuple[str, ...]:
+    """Return the names of the frameworks that were imported since ``earlier`` were all."""
+    return tuple(each.name for each in adapters() if each not in earlier)
+
+
+def ask(
+    adapters: Sequence[Adapter], question: Callable[[Adapter], _T]
+) -> tuple[list[tuple[Adapter, _T]], dict[str, str]]:
+    """Ask each adapter; return the answers, and the reasons of those that failed, by name.
+
+    Raises:
+        Exception: the last one's failure, where all failed.
+    """
+    answers: list[tuple[Adapter, _T]] = []
+    failures: dict[str, str] = {}
+    for each in adapters:
+        try:
+            answers.append((each, question(each)))
+        except Exception as error:
+            if is_from_a_handler(error):
+                raise
+            failures[each.name] = reason(error)
+            if len(failures) < len(adapters):
+                continue
+            if isinstance(error, TensorlensError):
+                raise type(error)("; ".join(dict.fromkeys(failures.values()))) from None
+            raise
+    return answers, failures
+
+
+def ask_owners(adapters: Sequence[Adapter], question: Callable[[Adapter], _T]) -> list[_T]:
+    """Return the answers of those that have the device that is asked about.
+
+    Raises:
+        DeviceError: none has it.
+    """
+    answers: list[_T] = []
+    refusals: list[str] = []
+    for each in adapters:
+        try:
+            answers.append(question(each))
+        except DeviceError as error:
+            refusals.append(str(error))
+    if refusals and not answers:
+        raise DeviceError("; ".join(dict.fromkeys(refusals)))
+    return answers
+
+
+def first_answer(question: Callable[[Adapter], _T | None]) -> _T | None:
+    """Return the answer of the first adapter that has one; None where none has."""
+    answers = map(question, adapters())
+    return next((answer for answer in answers if answer is not None), None)
+
+
+def device_name(device: Any) -> str:
+    """Return the full spelling of a device, as the first framework that has it writes it.
+
+    Raises:
+        DeviceError: no imported framework has such a device.
+    """
+    names = ask_owners(adapters(), lambda each: each.device_name(device))
+    return names[0] if names else str(device)
+
+
+def supported() -> tuple[str, ...]:
+    """Return the names of the modules whose import brings a framework, imported or not."""
+    return tuple(_FRAMEWORKS)
+
+
+def awaited() -> tuple[str, ...]:
+    """Return the names of the modules whose import would bring one more framework."""
+    return tuple(name for name in _FRAMEWORKS if name not in _loaded and name not in _left_out)
+
+
+def missing(trouble: str, when: str) -> str:
+    """Return the line for a person who asks for something before any framework is imported.
+
+    Args:
+        trouble: what cannot be done: ``nothing to record``.
+        when: until when the import must come.
+    """
+    names = " or ".join(_FRAMEWORKS)
+    return "; ".join([f"{trouble}: import {names} {when}", *unserved()])
+
+
+def unserved() -> tuple[str, ...]:
+    """Return why nothing the program has imported can be used, as far as that is known."""
+    keras = getattr(sys.modules.get("keras.src.backend.config"), "__dict__", {})
+    backend = keras.get("_BACKEND", "")
+    if not backend or backend in _FRAMEWORKS:
+        return left_out()
+    return (*left_out(), f"Keras runs on {backend}, whose memory cannot be read")
+
+
+def _is_imported(name: str) -> bool:
+    """Tell whether a module has run to its end; one that loads when it is used stays unloaded."""
+    module = sys.modules.get(name)
+    try:
+        # the module's own way to look up names may import it, or make up an answer
+        spec = object.__getattribute__(module, "__spec__")
+    except AttributeError:
+        return False
+    if spec is None or type(module) is getattr(importlib.util, "_LazyModule", None):
+        return False
+    return not getattr(spec, "_initializing", False)

@@ -1,0 +1,154 @@
+"""The counters of the frameworks in use: one for each device, whoever hands its memory out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tensorlens.frameworks.base import UNKNOWN, Adapter, Counter, Reader
+from tensorlens.frameworks.process import HeapCounter, ResidentCounter
+from tensorlens.frameworks.registry import ask, ask_owners, left_out
+
+_UPPER_BOUND = "a peak is the sum of theirs: an upper bound where both moved during one line"
+
+
+class Counters:
+    """The counters of some adapters, each device's as one."""
+
+    def __init__(self, adapters: Sequence[Adapter] = ()) -> None:
+        self.adapters = tuple(adapters)
+        self._uncounted: list[str] = []
+        """Notes on those whose host memory is not counted."""
+        self._stand_ins: tuple[str, ...] = ()
+        """Sources of the counters that would stand in for it, were they alone."""
+
+    def host(self) -> Counter | None:
+        """Return a counter of all host memory that can be counted exactly, or else a fallback.
+
+        Raises:
+            UsageError: ``TENSORLENS_COUNTER`` asks for one that cannot be had in any framework.
+        """
+        answers, failed = ask(self.adapters, lambda each: each.cpu_counter())
+        found = [counter for _, counter in answers if counter is not None]
+        exact = [
+            counter
+            for counter in found
+            if not _counts_the_process(counter) and "allocated" not in counter.missing
+        ]
+        self._uncounted, self._stand_ins = [], ()
+        if not exact:
+            # a counter of the process counts what all have
+            return next(filter(_counts_the_process, found), found[0] if found else None)
+        others = [(adapter, counter) for adapter, counter in answers if counter not in exact]
+        reasons = {each.name: _why_not(each, counter) for each, counter in others} | failed
+        self._stand_ins = tuple(counter.source for _, counter in others if counter is not None)
+        self._uncounted = [
+            f"{name}: what it has on the CPU is not in these figures: {reason}"
+            for name, reason in reasons.items()
+        ]
+        return _summed(exact, is_host=True)
+
+    def device(self, name: str) -> Counter:
+        """Return the counter of an accelerator, of what all frameworks have there.
+
+        Raises:
+            DeviceError: none of them has such a device.
+        """
+        found = ask_owners(self.adapters, lambda each: each.device_counter(name))
+        return _summed(found, is_host=False)
+
+    def used_devices(self) -> list[str]:
+        """Return the names of the accelerators in use so far in any framework."""
+        used = (name for each in self.adapters for name in each.used_devices())
+        return [*dict.fromkeys(used)]
+
+    def notes(self) -> list[str]:
+        """Return lines for the report, each once: the frameworks', and what is not counted."""
+        notes = [note for each in self.adapters for note in each.notes()]
+        # one that says what counts the host says so of one that does not, beside an exact one
+        own = [note for note in notes if not note.endswith(self._stand_ins)]
+        return [*dict.fromkeys([*own, *self._uncounted, *left_out()])]
+
+
+class SummedCounter:
+    """Counts what several counters of one device count, none of which counts what another does.
+
+    What is handed out is exactly the sum. The highest instants of several need not be the same
+    one, so that the sum of peaks is an upper bound; it is exact where only one of them moved
+    since the previous read. A figure that one of them cannot give is unknown.
+
+    Args:
+        parts: the counters.
+        is_host: each gives the resident set of the process as reserved, which is counted once.
+    """
+
+    def __init__(self, parts: Sequence[Counter], *, is_host: bool) -> None:
+        self.parts = tuple(parts)
+        self.device = self.parts[0].device
+        self.source = " and ".join(dict.fromkeys(part.source for part in self.parts))
+        precisions = dict.fromkeys(part.precision for part in self.parts)
+        bound = [] if any("peak" in part.missing for part in self.parts) else [_UPPER_BOUND]
+        self.precision = "; ".join([*precisions, *bound])
+        self._is_host = is_host
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Figure to the reason it is unknown, as of now: some grow when a read fails."""
+        found: dict[str, str] = {}
+        for figure in ("allocated", "peak", "reserved"):
+            lacking = [part for part in self.parts if figure in part.missing]
+            several = figure == "reserved" and self._is_host
+            if len(lacking) == len(self.parts) if several else lacking:
+                reasons = (f"{part.source}: {part.missing[figure]}" for part in lacking)
+                found[figure] = "; ".join(dict.fromkeys(reasons))
+        return found
+
+    def reader(self) -> Reader:
+        """Return a function that gives ``(allocated, peak, reserved)`` in bytes."""
+        first, *others = [part.reader() for part in self.parts]
+        is_host = self._is_host
+
+        def read() -> tuple[int, int, int]:
+            allocated, peak, reserved = first()
+            for read_other in others:
+                more, high, held = read_other()
+                allocated = allocated + more if allocated >= 0 <= more else UNKNOWN
+                peak = peak + high if peak >= 0 <= high else UNKNOWN
+                if not is_host:
+                    reserved = reserved + held if reserved >= 0 <= held else UNKNOWN
+                elif reserved < 0:
+                    reserved = held
+            return allocated, peak, reserved
+
+        return read
+
+
+def goes_on_from(counter: Counter, earlier: Counter) -> bool:
+    """Tell whether a counter counts all that an earlier one did, in the same way.
+
+    Its figures and those of before then go together: what it counts besides is of a framework
+    that came later, and had handed out nothing.
+    """
+    parts = _parts(counter)
+    return all(any(part is each for part in parts) for each in _parts(earlier))
+
+
+def _parts(counter: Counter) -> Sequence[Counter]:
+    return counter.parts if isinstance(counter, SummedCounter) else (counter,)
+
+
+def _summed(counters: Sequence[Counter], *, is_host: bool) -> Counter:
+    return counters[0] if len(counters) == 1 else SummedCounter(counters, is_host=is_host)
+
+
+def _counts_the_process(counter: Counter) -> bool:
+    return isinstance(counter, (HeapCounter, ResidentCounter))
+
+
+def _why_not(adapter: Adapter, counter: Counter | None) -> str:
+    if counter is None:
+        return "nothing here counts it"
+    if "allocated" in counter.missing:
+        return counter.missing["allocated"]
+    # a note on a fallback is the reason, and then its source
+    reasons = (note.rpartition(";")[0] for note in adapter.notes() if note.endswith(counter.source))
+    return next(filter(None, reasons), f"{counter.source} counts the whole process alone")
