@@ -10,6 +10,8 @@ from tensorlens.records.tensors import SourceLine
 
 _BACKWARD = ("backward", "vjp")
 """What the method of a ``torch.autograd.Function`` is called that computes gradients."""
+_WITHIN_LINE = ("<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
+"""Functions that may begin in the middle of a line of another one."""
 
 
 class Lines:
@@ -23,12 +25,14 @@ class Lines:
     for it, else its innermost of C++.
 
     Where the user's frame calls a model that a library defines, there is a second line: the
-    innermost of the model's own code.
+    innermost of the model's own code. A line is one line whatever functions begin in it: those of
+    a comprehension or lambda go by the name of the function around them.
     """
 
     def __init__(self, stacks: Stacks, contexts: Sequence[Context]) -> None:
         self._stacks = stacks
         self._contexts = contexts
+        self._lines = _lines(stacks)
         self._user: list[int] = []
         self._python: list[int] = []
         self._user_inside: list[int] = []
@@ -105,7 +109,7 @@ class Lines:
     def _line(self, node: int) -> SourceLine | None:
         frame = self._stacks.frames[self._stacks.frame[node]]
         # a native frame without debug information is no line of anyone's
-        return frame.line if frame.lineno > 0 else None
+        return self._lines[frame.filename, frame.lineno] if frame.lineno > 0 else None
 
     def _walk(self) -> None:
         stacks = self._stacks
@@ -141,6 +145,13 @@ class Lines:
             self._model_inside.append(
                 -1 if users[frame] else _first(model, _at(self._model_inside, outer))
             )
+
+
+def _lines(stacks: Stacks) -> dict[tuple[str, int], SourceLine]:
+    found: dict[tuple[str, int], SourceLine] = {}
+    for frame in sorted(stacks.frames, key=lambda frame: frame.function.endswith(_WITHIN_LINE)):
+        found.setdefault((frame.filename, frame.lineno), frame.line)
+    return found
 
 
 def _at(values: Sequence[int], number: int) -> int:

@@ -10,13 +10,13 @@ import ctypes
 import functools
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import CellType, CodeType, FrameType
 from typing import Any
 
+from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.heap.rows import MODULES, is_subtype, vars_of_module
 
@@ -32,9 +32,10 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
 
     A module's globals come with the module's name, those of ``__main__`` with an empty text; a
     local comes as ``function(): local``. The frames of all threads count, user code before
-    libraries and inner before outer. Frames and modules of tensorlens and those below
-    ``skip_modules`` are left out. A value on an evaluation stack is ``function(): (temporary)``; it
-    may be long gone, so its address is only to be compared.
+    libraries and inner before outer; a library's local of what is a global of ``__main__``, which
+    a function was given, is left out. So are frames and modules of tensorlens and those below
+    ``skip_modules``. A value on an evaluation stack is ``function(): (temporary)``; it may be long
+    gone, so its address is only to be compared.
     """
     skip = ("tensorlens", *skip_modules)
     found: dict[int, str] = {}
@@ -44,8 +45,12 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
     for name, module in _modules():
         if name not in skip and not name.startswith(below):
             found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
-    for frame in _ordered_frames(skip):
+    users, libraries = _frames(skip)
+    for frame in users:
         _add_frame(frame, found, temporaries)
+    given = _globals_of_main() if libraries else frozenset()
+    for frame in libraries:
+        _add_frame(frame, found, temporaries, given)
     return temporaries | found
 
 
@@ -112,7 +117,18 @@ def function_name(code: CodeType) -> str:
     return code.co_qualname.replace("<locals>.", "")
 
 
-def _add_frame(frame: FrameType, found: dict[int, str], temporaries: dict[int, str]) -> None:
+def _globals_of_main() -> frozenset[int]:
+    main = sys.modules.get("__main__")
+    variables = vars_of_module(main) if is_subtype(type(main), MODULES) else {}
+    return frozenset(map(id, dict.values(variables)))
+
+
+def _add_frame(
+    frame: FrameType,
+    found: dict[int, str],
+    temporaries: dict[int, str],
+    without: frozenset[int] = frozenset(),
+) -> None:
     code = frame.f_code
     # module-level code and class bodies keep their variables in a dict
     if not code.co_flags & 0x02:
@@ -121,7 +137,8 @@ def _add_frame(frame: FrameType, found: dict[int, str], temporaries: dict[int, s
     for name, address, content in locals_of(frame):
         if not name.startswith("."):
             for place in (content, address):
-                found.setdefault(place, label + name)
+                if place not in without:
+                    found.setdefault(place, label + name)
     found.pop(0, None)
     if _reads_frames():
         variables = len(_variables(code))
@@ -162,7 +179,8 @@ def _reads_frames() -> bool:
     return read is not None and slots == [first_address, inner] and read[1][3] == second
 
 
-def _ordered_frames(skip: tuple[str, ...]) -> list[FrameType]:
+def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
+    """Return the frames that run of the user's code, and those of libraries, inner before outer."""
     current = threading.get_ident()
     users: list[FrameType] = []
     libraries: list[FrameType] = []
@@ -174,18 +192,12 @@ def _ordered_frames(skip: tuple[str, ...]) -> list[FrameType]:
                 file, name = frame.f_code.co_filename, dict.get(frame.f_globals, "__name__")
                 is_own = file.startswith(_OWN) or (type(name) is str and _is_below(name, skip))
                 if not is_own:
-                    (libraries if file.startswith(_library_paths()) else users).append(frame)
+                    (libraries if is_foreign(file) else users).append(frame)
                 frame = frame.f_back
     finally:
         # this function's own frame is among them: a cycle
         frames.clear()
-    return users + libraries
-
-
-@functools.cache
-def _library_paths() -> tuple[str, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return ("<frozen", *(sysconfig.get_path(name) for name in names))
+    return users, libraries
 
 
 def _is_below(name: str, packages: tuple[str, ...]) -> bool:

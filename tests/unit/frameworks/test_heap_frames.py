@@ -100,6 +100,44 @@ def test_other_threads() -> None:
         thread.join()
 
 
+LIBRARY = """
+def call(value, then):
+    return then()
+"""
+FOLDERS = ("/opt/packages/site-packages", "/usr/lib/python3/dist-packages")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_variables_of_the_user_come_before_those_of_a_library(folder: str) -> None:
+    library: dict[str, Any] = {"__name__": "library"}
+    exec(compile(LIBRARY, f"{folder}/library.py", "exec"), library)
+    loss, passed = Thing(), [Thing()]
+    begin = library["call"](loss, anchors)
+    assert begin[id(loss)].endswith("_come_before_those_of_a_library(): loss")
+    begin = library["call"](passed[0], anchors)
+    assert begin[id(passed[0])] == "call(): value"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_global_of_the_program_comes_before_a_variable_of_a_library(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library: dict[str, Any] = {"__name__": "library"}
+    exec(compile(LIBRARY, f"{folder}/library.py", "exec"), library)
+    monkeypatch.setattr(sys.modules["__main__"], "loss", Thing(), raising=False)
+    thing = vars(sys.modules["__main__"])["loss"]
+    place = array("Q", [id(thing)])
+    del thing
+
+    def found() -> str:
+        names = Names()
+        (node,) = hold(gc.get_objects(), place, anchors(), names)
+        return names[node]
+
+    name_of_it = library["call"](vars(sys.modules["__main__"])["loss"], found)
+    assert name_of_it == "loss"
+
+
 def test_own_frames_and_modules_are_left_out() -> None:
     texts = anchors(("gc",)).values()
     assert "gc" not in texts

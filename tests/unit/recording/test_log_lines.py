@@ -1,3 +1,4 @@
+import pytest
 from made_logs import ENGINE, FUNCTIONAL, TORCH, Made, user
 
 from tensorlens.records.events import Context, Frame
@@ -124,3 +125,14 @@ def test_backward_of_a_custom_function_goes_to_the_line_that_applied_it() -> Non
         if each["line"]["lineno"] == 5
     ]
     assert [(each["line"]["lineno"], each["nbytes"]) for each in first] == [(30, 11), (40, 4)]
+
+
+@pytest.mark.parametrize("inner", ["features.<locals>.<listcomp>", "features.<locals>.<lambda>"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_line_is_one_line_whatever_functions_begin_in_it(inner: str, is_first: bool) -> None:
+    made = Made()
+    functions = [inner, "features"] if is_first else ["features", inner]
+    for size, function in zip((8, 16), functions, strict=True):
+        made.alloc(size, made.stack(user(16, function)))
+    (line,) = made.recording.peak().by_line.items()
+    assert (str(line[0]), line[1]) == ("/me/train.py:16 in features", 24)

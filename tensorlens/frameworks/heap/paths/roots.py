@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import threading
 from collections import Counter
 from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
+from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.heap.frames import function_name, locals_of, note
 from tensorlens.frameworks.heap.paths.nodes import GLOBAL, LOCAL, TEMPORARY, Root
 from tensorlens.frameworks.heap.paths.stacks import stacked
@@ -21,7 +21,6 @@ from tensorlens.frameworks.heap.rows import MODULES, is_subtype, vars_of_module
 
 _PACKAGE = "tensorlens"
 _OWN = str(Path(__file__).parents[3]) + os.sep
-_LIBRARIES = ("<frozen", *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 _MODULE_OF_TYPE = type.__dict__["__module__"].__get__
 _NEWLOCALS = 0x02
 
@@ -83,7 +82,7 @@ class Places:
                 self.variables[place] += 1
                 if not is_own and not name.startswith("."):
                     root = Root(LOCAL, label + name)
-                    if code.co_filename.startswith(_LIBRARIES):
+                    if is_foreign(code.co_filename):
                         # many of them pass on the same; one is enough, the user's are better
                         self._in_libraries.setdefault(place, root)
                     else:
