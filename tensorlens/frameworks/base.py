@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.records.events import EventLog
@@ -47,22 +49,29 @@ class Counter(Protocol):
         ...
 
 
-class Adapter(Protocol):
-    """What tensorlens asks of a framework that the program has imported."""
+class Adapter:
+    """What tensorlens asks of a framework that the program has imported.
 
-    name: str
+    A framework's own class has what it can do; for the rest the answers here stand.
+    """
+
+    name: ClassVar[str]
 
     def cpu_counter(self) -> Counter | None:
-        """Return the counter of host memory, or None when the framework cannot count it."""
-        ...
+        """Return the counter of host memory, or None when the framework cannot count it.
+
+        Raises:
+            UsageError: ``TENSORLENS_COUNTER`` asks for one that cannot be had.
+        """
+        return None
 
     def has_accelerators(self) -> bool:
         """Return whether this build could ever use one; False saves asking at every line."""
-        ...
+        return False
 
     def used_devices(self) -> Sequence[str]:
         """Return the names of the accelerators in use so far, cheaply, initialising none."""
-        ...
+        return ()
 
     def device_counter(self, device: str) -> Counter:
         """Return the counter of an accelerator.
@@ -70,42 +79,47 @@ class Adapter(Protocol):
         Raises:
             DeviceError: no such device here; the text says which ones there are.
         """
-        ...
+        raise DeviceError(f"no device {device}: {self.name} has none but cpu")
 
     def device_name(self, device: Any) -> str:
-        """Return the full spelling of a device, initialising nothing.
+        """Return torch's full spelling of a device, initialising nothing.
 
         Raises:
             DeviceError: it surely does not exist here; the text says which ones there are.
         """
-        ...
+        if str(device) == "cpu":
+            return "cpu"
+        raise DeviceError(f"no device {device}: {self.name} has none but cpu")
 
     def compiled_by(self, function: Any) -> str | None:
         """Return what compiles ``function`` away (``torch.compile``), or None."""
-        ...
+        return None
 
     def follow_code(self, code: CodeType) -> TracedCode | None:
         """Return what follows the graphs whose nodes the lines of ``code`` made.
 
         None where lines that run are all there is, or where single nodes cannot be told.
         """
-        ...
+        return None
 
     def forward_of(self, item: Any) -> str | None:
         """Return the attribute to profile when ``item`` is a module instance, else None."""
-        ...
+        return None
 
     def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
         """Let compiled code call these as they are, and not be compiled with them."""
-        ...
 
     def watch(self) -> Callable[[], None]:
-        """Count host memory and note which line allocates it, until what is returned is called."""
-        ...
+        """Count host memory and note which line allocates it, until what is returned is called.
+
+        Raises:
+            UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
+        """
+        return _nothing
 
     def census(self, roots: Sequence[Root]) -> Findings:
         """Return every live tensor, named from the roots on, and each device's ledger."""
-        ...
+        return Findings(TensorTable(), {}, ())
 
     def record(self, options: RecordOptions) -> Recorder:
         """Record every allocation and free from now on.
@@ -113,7 +127,7 @@ class Adapter(Protocol):
         Raises:
             UsageError: what is asked for cannot be recorded here; the text says why.
         """
-        ...
+        raise UsageError(f"the memory of {self.name} cannot be recorded")
 
     def follow(self) -> Steps:
         """Follow a loop's steps from now on.
@@ -121,27 +135,44 @@ class Adapter(Protocol):
         Raises:
             UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
         """
-        ...
+        raise UsageError(f"the steps of {self.name} cannot be followed")
 
     def when_stepped(self, act: Callable[[], None]) -> Callable[[], None]:
         """Call ``act`` after each step of the program's first optimizer; return what ends that."""
-        ...
+        return _nothing
 
     def pinned(self) -> int:
         """Return the bytes of page-locked memory handed out; :data:`UNKNOWN` where none can be."""
-        ...
+        return UNKNOWN
 
     def failed_request(self, error: BaseException) -> Request | None:
         """Return what was asked for when ``error`` is a failed allocation, else None."""
-        ...
+        return None
 
     def graphs_kept(self) -> Sequence[KeptGraph]:
         """Return the parts of autograd's graph that keep something, oldest first."""
-        ...
+        return ()
 
     def notes(self) -> Sequence[str]:
         """Return lines for the report: a fallback that is in use, and why."""
-        ...
+        return ()
+
+
+def deferred(place: str) -> Any:
+    """Return a method of an adapter that is a function of some module, imported when asked for.
+
+    Args:
+        place: ``package.module:function``; it takes what the method takes, but for ``self``.
+    """
+    return _Deferred(place)
+
+
+class _Deferred:
+    def __init__(self, place: str) -> None:
+        self._module, _, self._function = place.partition(":")
+
+    def __get__(self, adapter: Adapter | None, kind: type | None = None) -> Any:
+        return getattr(importlib.import_module(self._module), self._function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +290,10 @@ class Recorder(Protocol):
         ...
 
 
+def _nothing() -> None:
+    return None
+
+
 def _same(function: Any) -> Any:
     return function
 
@@ -268,7 +303,7 @@ def _ignore(act: Callable[[], None]) -> None:
 
 
 def _follow_nothing() -> Callable[[], None]:
-    return lambda: None
+    return _nothing
 
 
 class Compiler:

@@ -85,7 +85,7 @@ def test_a_fork_after_import_can_still_use_the_device():
 import os, torch
 from tensorlens.frameworks.torch import accelerators as a
 assert a.used_devices() == []
-a.check_device("cuda:0")
+a.device_name("cuda:0")
 assert a.device_counter("cuda:0").reader()() == (0, 0, 0)
 child = os.fork()
 if not child:
@@ -100,4 +100,4 @@ def test_a_device_beyond_the_last_is_refused():
     from tensorlens.errors import DeviceError
 
     with pytest.raises(DeviceError, match="no such device here"):
-        accelerators.check_device(f"cuda:{torch.cuda.device_count()}")
+        accelerators.device_name(f"cuda:{torch.cuda.device_count()}")

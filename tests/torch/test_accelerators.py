@@ -536,7 +536,7 @@ def test_the_bare_backend_is_the_first_device_before_initialisation():
 def test_what_surely_does_not_exist_is_one_line(name, text, initialised):
     torch, _ = make(initialised=initialised)
     devices = Accelerators(torch)
-    for ask in (devices.check_device, devices.device_counter):
+    for ask in (devices.device_name, devices.device_counter):
         with pytest.raises(DeviceError) as caught:
             ask(name)
         assert str(caught.value) == text
@@ -545,9 +545,9 @@ def test_what_surely_does_not_exist_is_one_line(name, text, initialised):
 def test_no_device_visible_and_count_unknown():
     torch, _ = make(initialised=False, count=0)
     with pytest.raises(DeviceError, match="no cuda device is visible"):
-        Accelerators(torch).check_device("cuda:0")
+        Accelerators(torch).device_name("cuda:0")
     torch, _ = make(initialised=False, count=-1)
-    Accelerators(torch).check_device("cuda:127")
+    Accelerators(torch).device_name("cuda:127")
 
 
 def test_the_counter_is_one_for_every_spelling_and_the_cpu_has_none():
@@ -574,11 +574,11 @@ def test_on_a_cpu_build_nothing_is_used_patched_or_initialised(cpu_build):
 
     assert accelerators.used_devices() == []
     assert not accelerators.has_accelerators()
-    accelerators.check_device("cpu")
-    accelerators.check_device(cpu_build.device("cpu"))
+    accelerators.device_name("cpu")
+    accelerators.device_name(cpu_build.device("cpu"))
     for name in ("cuda:0", "cuda", 0, cpu_build.device("cuda", 1), "mps", "xpu:0"):
         with pytest.raises(DeviceError) as caught:
-            accelerators.check_device(name)
+            accelerators.device_name(name)
         assert str(caught.value).endswith(f": this torch ({cpu_build.__version__}) is a CPU build")
         assert "\n" not in str(caught.value)
     assert not cpu_build.cuda.is_initialized()

@@ -62,6 +62,11 @@ class HostCounterChoice:
             return None
         return f"{self._reason}; CPU figures are from: {self._fallback.source}"
 
+    def notes(self) -> list[str]:
+        """Return that line for a report, where there is one."""
+        line = self.fallback_reason()
+        return [] if line is None else [line]
+
     def _try_native(self) -> Counter | None:
         if self._reason is None:
             try:

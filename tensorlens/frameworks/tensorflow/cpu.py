@@ -97,3 +97,4 @@ def _bfc_is_on() -> bool:
 _choice = HostCounterChoice(_native, _fall_back)
 cpu_counter = _choice.counter
 fallback_reason = _choice.fallback_reason
+notes = _choice.notes

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+from tensorlens.frameworks.wrappers import wrapped
 
 _GRAPH = "tf.function"
 _XLA = "tf.function(jit_compile=True)"
@@ -17,29 +17,12 @@ _XLA = "tf.function(jit_compile=True)"
 
 def compiled_by(function: Any) -> str | None:
     """Return what compiles ``function`` away, looking at what it wraps as well; else None."""
-    seen: set[int] = set()
-    while function is not None and id(function) not in seen:
-        seen.add(id(function))
-        if issubclass(type(function), polymorphic_function.Function):
-            return _XLA if getattr(function, "_jit_compile", None) else _GRAPH
-        if issubclass(type(function), tensorflow.types.experimental.ConcreteFunction):
+    for each in wrapped(function):
+        if issubclass(type(each), polymorphic_function.Function):
+            return _XLA if getattr(each, "_jit_compile", None) else _GRAPH
+        if issubclass(type(each), tensorflow.types.experimental.ConcreteFunction):
             return _GRAPH
-        function = _wrapped_by(function)
     return None
-
-
-def _wrapped_by(function: Any) -> Any:
-    if isinstance(function, (types.MethodType, staticmethod, classmethod)):
-        return function.__func__
-    if isinstance(function, (functools.partial, functools.partialmethod)):
-        return function.func
-    if isinstance(function, property):
-        return function.fget
-    try:
-        attributes = object.__getattribute__(function, "__dict__")
-    except AttributeError:
-        return None
-    return attributes.get("__wrapped__") if type(attributes) is dict else None
 
 
 def forward_of(item: Any) -> str | None:

@@ -70,5 +70,10 @@ class OptimizerSteps:
             self._act()
 
 
+def when_stepped(act: Callable[[], None]) -> Callable[[], None]:
+    """Call ``act`` after each step of the program's first optimizer; return what ends that."""
+    return OptimizerSteps(act).close
+
+
 def _nothing() -> None:
     return None

@@ -136,14 +136,16 @@ class Accelerators:
             counter = self._counters.setdefault(device, DeviceCounter(self.backends[kind], index))
         return counter
 
-    def check_device(self, name: object) -> None:
-        """Pass unless the device surely does not exist here; nothing is initialised.
+    def device_name(self, name: object) -> str:
+        """Return torch's full spelling of a device that may exist here; nothing is initialised.
 
         Raises:
             DeviceError: one line: no device's name, a backend this torch was not built with,
                 or a number beyond the last device where the count can be known.
         """
-        self._check(self.canonical(name))
+        device = self.canonical(name)
+        self._check(device)
+        return device
 
     def _check(self, device: str) -> None:
         if device == "cpu":
@@ -204,6 +206,14 @@ class Accelerators:
             return 0
 
 
+def pinned() -> int:
+    """Return the bytes of page-locked memory handed out, CUDA being in use; else UNKNOWN."""
+    figures = getattr(_torch.cuda, "host_memory_stats", None)
+    if figures is None or not _torch.cuda.is_initialized():
+        return UNKNOWN
+    return int(figures().get("active_bytes.current", UNKNOWN))
+
+
 def _split(device: str) -> tuple[str, int]:
     kind, _, index = device.partition(":")
     return kind, int(index or 0)
@@ -223,6 +233,6 @@ if hasattr(os, "register_at_fork"):
 has_accelerators = _here.has_accelerators
 used_devices = _here.used_devices
 device_counter = _here.device_counter
-check_device = _here.check_device
+device_name = _here.device_name
 canonical = _here.canonical
 backends = _here.backends

@@ -50,6 +50,7 @@ def _native() -> CpuCounter:
 _choice = HostCounterChoice(_native)
 cpu_counter = _choice.counter
 fallback_reason = _choice.fallback_reason
+notes = _choice.notes
 
 
 def adopt_living(allocator: TorchAllocator) -> int:

@@ -5,6 +5,7 @@ from snapshot_builder import T, snapshot_of
 
 from tensorlens.capture import oom, regions
 from tensorlens.frameworks import registry
+from tensorlens.frameworks.base import Adapter
 from tensorlens.records.failures import Request
 
 
@@ -12,14 +13,11 @@ class Failed(RuntimeError):
     """A failed allocation of 4 KiB, of a framework that is not there."""
 
 
-class Framework:
+class Framework(Adapter):
     name = "made up"
 
     def failed_request(self, error):
         return Request("cpu", 4096, str(error)) if isinstance(error, Failed) else None
-
-    def graphs_kept(self):
-        return []
 
 
 class Reporter:

@@ -8,6 +8,7 @@ import pytest
 from tensorlens.capture.record import record
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
+from tensorlens.frameworks.base import Adapter
 from tensorlens.records.events import ALLOC, EventLog
 from tensorlens.records.recordings import Origin
 
@@ -28,7 +29,7 @@ class Recorder:
         return self.log, Origin(source={"cpu": f"{self.log.size[0]} B"}, started_ns=100)
 
 
-class Framework:
+class Framework(Adapter):
     def __init__(self, name, recorder):
         self.name = name
         self.recorder = recorder
@@ -37,9 +38,6 @@ class Framework:
         if isinstance(self.recorder, Exception):
             raise self.recorder
         return self.recorder
-
-    def notes(self):
-        return ()
 
 
 @pytest.fixture

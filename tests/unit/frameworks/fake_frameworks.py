@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
 from typing import Any
 
 from tensorlens.errors import DeviceError
-from tensorlens.frameworks.base import Findings, Left, StepFigures
+from tensorlens.frameworks.base import Adapter, Findings, Left, StepFigures
 from tensorlens.frameworks.survivors import Below, Hung, Survivor
 from tensorlens.records.events import EventLog
 from tensorlens.records.recordings import Origin
@@ -109,7 +108,7 @@ class FakeSteps:
         self.closed += 1
 
 
-class FakeFramework:
+class FakeFramework(Adapter):
     """Does what the test gave it, and raises ``trouble`` instead while there is any."""
 
     def __init__(self, name: str, cpu: Any = None, **devices: FakeCounter) -> None:
@@ -154,9 +153,6 @@ class FakeFramework:
 
     def compiled_by(self, function: Any) -> str | None:
         return f"{self.name}.compile" if function == self.name else None
-
-    def follow_code(self, code: CodeType) -> None:
-        return None
 
     def forward_of(self, item: Any) -> str | None:
         return self.forward.get(item)

@@ -9,13 +9,15 @@ from fake_frameworks import (
     FakeFramework,
 )
 
+from tensorlens.capture.record import record
 from tensorlens.census import reporter
 from tensorlens.cli import leaks
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks import registry
-from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.frameworks.base import UNKNOWN, Adapter
 from tensorlens.frameworks.process import HeapCounter, ResidentCounter
 from tensorlens.leaks.joint_steps import pinned
+from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.counters import Counters, goes_on_from
 from tensorlens.lines.meters import Meters
 
@@ -255,6 +257,23 @@ class TestRegistryOfTwo:
         with pytest.raises(UsageError, match=r"^nor here; not here$"):
             registry.ask(both, lambda each: each.watch())
         assert registry.ask([], lambda each: each.watch()) == ([], {})
+
+    def test_adapter_need_not_have_more_than_a_name(self, monkeypatch):
+        class Bare(Adapter):
+            name = "bare"
+
+        use(monkeypatch, Bare())
+        meters = Meters(host=lambda: FakeCounter("the process", 7, 7, 7))
+        assert meters.reader()() == (7, 7, 7) and meters.notes() == []
+        assert registry.device_name("cpu") == "cpu"
+        with pytest.raises(DeviceError, match="no device cuda:0: bare has none but cpu"):
+            registry.device_name("cuda:0")
+        snapshot = reporter.MemReporter().snapshot()
+        assert (len(snapshot.tensors), snapshot.ledger) == (0, {})
+        with pytest.raises(UsageError, match="the memory of bare cannot be recorded"):
+            record().start()
+        with pytest.raises(UsageError, match="the steps of bare cannot be followed"):
+            LeakWatch().start()
 
     def test_page_locked_memory_is_added_up(self, both):
         first, second = both

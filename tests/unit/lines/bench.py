@@ -8,9 +8,9 @@ Python 3.11 always ``sys.settrace``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
 from typing import Any
 
+from tensorlens.frameworks.base import Adapter
 from tensorlens.lines.engine import Engine
 from tensorlens.lines.meters import Meters
 from tensorlens.lines.profiler import LineProfiler
@@ -59,7 +59,7 @@ class FakeMemory:
         return read
 
 
-class FakeFramework:
+class FakeFramework(Adapter):
     """Implements what ``lines`` asks of a framework; accelerators come into use by name."""
 
     name = "fake"
@@ -83,18 +83,6 @@ class FakeFramework:
 
     def device_name(self, device: Any) -> str:
         return str(device)
-
-    def compiled_by(self, function: Any) -> str | None:
-        return None
-
-    def follow_code(self, code: CodeType) -> None:
-        return None
-
-    def forward_of(self, item: Any) -> str | None:
-        return None
-
-    def notes(self) -> Sequence[str]:
-        return ()
 
 
 class Bench:
