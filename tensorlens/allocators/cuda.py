@@ -6,7 +6,7 @@ The rules are those of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAlloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from tensorlens.allocators.blocks import (
     ALLOCATED,
@@ -21,9 +21,7 @@ from tensorlens.allocators.figures import OutOfMemory
 from tensorlens.allocators.release import collect_garbage, release_cached, release_oversize
 from tensorlens.allocators.settings import Settings
 from tensorlens.allocators.simulated import SimulatedAllocator, refuse
-from tensorlens.allocators.state import restore
-from tensorlens.errors import UsageError
-from tensorlens.records.events import OOM, START, Context, EventLog, Segment
+from tensorlens.records.events import OOM, Context, EventLog
 from tensorlens.records.foreign.sizes import MIN_BLOCK, SMALL
 
 
@@ -182,32 +180,6 @@ class CachingAllocator(SimulatedAllocator):
         self._time, self._memory.stack = time, stack
         self.synchronize()
         release_cached(self._memory)
-
-    def restore(self, found: Iterable[Segment]) -> None:
-        """Begin where a snapshot ends: hold its segments, and hand out what it has handed out.
-
-        Blocks that were handed out are in the log as having been there before the recording.
-
-        Raises:
-            UsageError: there has been a request already, or a segment cannot be taken over: its
-                blocks do not fill it, it belongs to a private pool, or it is expandable.
-        """
-        if self._blocks:
-            raise UsageError("an allocator that holds memory already cannot begin from a snapshot")
-        for block in restore(self._memory, found):
-            self._active += block.size
-            self._requested += block.requested
-            if block.state == PENDING:
-                self._waiting.append(block)
-                continue
-            self._allocated += block.size
-            if self.log is not None:
-                size = min(self.settings.rules.rounded(block.requested), block.size)
-                log, stack = self.log, block.stack
-                block.row = log.append(START, self.device, block.address, size, 0, stack)
-                if size < block.size:
-                    log.held[block.row] = block.size
-        self.reset_peaks()
 
     def _split(self, block: Block, size: int) -> None:
         """Make a free block of what a block has beyond so many bytes."""

@@ -81,15 +81,6 @@ class Settings:
             settings = replace(settings, **read(settings, name, value))
         return settings
 
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Return the settings of an environment such as ``os.environ``.
-
-        Raises:
-            UsageError: they are none that torch would take.
-        """
-        return cls.parse(settings_text(environment))
-
     @property
     def rules(self) -> Rules:
         """How requests are rounded and blocks split."""

@@ -1,17 +1,15 @@
-"""The segments that an allocator holds as records, and back."""
+"""The segments that an allocator holds, as records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 
 from tensorlens.allocators.blocks import ALLOCATED, FREE, PENDING, UNMAPPED, Block, Memory
-from tensorlens.errors import UsageError
 from tensorlens.records.events import Segment, SegmentBlock
 from tensorlens.records.moments import Fragmentation
 
 _STATES = {FREE: "inactive", ALLOCATED: "active_allocated", PENDING: "active_pending_free"}
-_CODES = {state: code for code, state in _STATES.items()}
 
 
 def segments(memory: Memory, device: str) -> tuple[Segment, ...]:
@@ -62,51 +60,6 @@ def fragmentation(memory: Memory, device: str) -> Fragmentation:
         ),
         segments=len(stretches),
     )
-
-
-def restore(memory: Memory, found: Iterable[Segment]) -> list[Block]:
-    """Put segments into an empty memory and return the blocks that are not free.
-
-    Raises:
-        UsageError: a segment's blocks do not fill it, or it is of a kind that is not simulated.
-    """
-    active: list[Block] = []
-    for segment in sorted(found, key=attrgetter("address")):
-        where = f"the segment at {segment.address:#x}"
-        if segment.expandable or segment.pool is not None:
-            kind = "is expandable" if segment.expandable else "belongs to a private pool"
-            raise UsageError(f"{where} {kind}: the simulation cannot begin from it")
-        blocks = list(_restored(memory, segment))
-        ends = [segment.address, *(block.address + block.size for block in blocks)]
-        if [block.address for block in blocks] != ends[:-1] or (
-            ends[-1] != segment.address + segment.size
-        ):
-            raise UsageError(f"{where} is not filled by its blocks")
-        for before, block in zip([None, *blocks], blocks, strict=False):
-            block.follow(before, None)
-        for block in blocks:
-            if block.state != FREE:
-                active.append(block)
-                continue
-            memory.insert(block)
-            memory.split_bytes += block.size if block.split else 0
-        memory.segments += 1
-        memory.reserved += segment.size
-        memory.keep_clear(segment.address + segment.size)
-    return active
-
-
-def _restored(memory: Memory, segment: Segment) -> Iterator[Block]:
-    pool = memory.pool(segment.stream, segment.kind == "small")
-    for each in segment.blocks:
-        block = Block(pool, each.address, each.size, _CODES[each.state])
-        block.requested, block.stack = each.requested, each.stack
-        if block.state == PENDING:
-            # which stream it waits for is not in a snapshot
-            block.uses = {-1}
-        block.segment_stack = segment.stack
-        memory.blocks[block.address] = block
-        yield block
 
 
 def _stretches(memory: Memory) -> Iterator[list[Block]]:

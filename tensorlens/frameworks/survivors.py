@@ -29,8 +29,6 @@ class SavedBy:
     """``self``, ``saved_tensors[2]``, ``checkpoint input[0]``."""
     packed_by: str | None
     """The hook whose packed value this is."""
-    is_checkpoint: bool
-    """Whether it is kept to run a region again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,8 +44,6 @@ if sys.version_info >= (3, 12):
     class MonitoringTracer:
         """See :class:`tensorlens.lines.tracer.Tracer`."""
 
-        mechanism = "sys.monitoring"
-
         def __init__(self, watched: Watched, threads: Threads) -> None:
             self._knows = watched.knows
             self._threads = threads

@@ -96,8 +96,6 @@ class LocalTrace:
 class SettraceTracer:
     """See :class:`tensorlens.lines.tracer.Tracer`."""
 
-    mechanism = "sys.settrace"
-
     def __init__(self, watched: Watched, threads: Threads) -> None:
         self._watched = watched
         self._threads = threads

@@ -18,9 +18,6 @@ from tensorlens.lines.threads import Threads, ThreadState
 class Tracer(Protocol):
     """Reports the lines of watched code, in the threads that enabled it."""
 
-    mechanism: str
-    """What it uses, for ``tensorlens doctor``: ``sys.monitoring`` or ``sys.settrace``."""
-
     def watch(self, code: CodeType) -> None:
         """Start to report the lines of ``code``."""
         ...

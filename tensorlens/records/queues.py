@@ -10,9 +10,6 @@ from tensorlens.records.documents import Document
 SCHEMA = "tensorlens.queue"
 VERSION = 1
 
-FIGURES = ("batches", "nbytes", "max_batches", "max_nbytes", "batch_nbytes")
-"""The fields of a :class:`Queue` that are figures."""
-
 
 @dataclass(frozen=True, slots=True)
 class QueuePart:

@@ -117,7 +117,6 @@ class TestGraph:
         assert [reference.type for reference in holder.references] == ["SumBackward0", "Tensor"]
         (saved,) = found.saved
         assert (saved.node, saved.argument, saved.packed_by) == ("MulBackward0", "other", None)
-        assert not saved.is_checkpoint
 
     def test_objects_that_a_look_left_behind_are_not_pythons(self):
         weight = torch.ones(5, requires_grad=True)
@@ -222,7 +221,6 @@ class TestGraph:
         (holder,) = found.holders
         assert holder.item is loss
         assert texts(holder) == ["grad_fn", "checkpoint input[0]"]
-        assert all(each.is_checkpoint for each in found.saved)
 
     def test_the_graph_of_a_gradient(self):
         leaf, other = (torch.ones(5, requires_grad=True) for _ in range(2))

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from restored import restore
 
 from tensorlens.allocators import CachingAllocator, OutOfMemory, Settings
-from tensorlens.errors import UsageError
 from tensorlens.records.events import Context, EventLog, Frame, Segment, SegmentBlock
 from tensorlens.records.foreign import read
 from tensorlens.records.recordings import Recording
@@ -154,7 +154,7 @@ def test_beginning_from_a_snapshot():
     )
     log = EventLog()
     allocator = CachingAllocator(log=log)
-    allocator.restore([Segment("cuda:0", BASE, 20 * MIB, blocks=blocks)])
+    restore(allocator, [Segment("cuda:0", BASE, 20 * MIB, blocks=blocks)])
     assert told(log) == [("start", BASE, 11 * MIB, 0)] and log.held == {0: 12 * MIB}
     figures = allocator.figures
     assert (figures.allocated.peak, figures.active.peak) == (12 * MIB, 17 * MIB)
@@ -172,19 +172,3 @@ def test_beginning_from_a_snapshot():
         3 * MIB,
         5 * MIB,
     ]
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"expandable": True}, "is expandable"),
-        ({"pool": "(0, 1)"}, "belongs to a private pool"),
-        ({"size": 4 * MIB}, "not filled by its blocks"),
-        ({"address": BASE + 512}, "not filled by its blocks"),
-    ],
-)
-def test_segments_that_cannot_be_taken_over(change, told):
-    block = SegmentBlock(BASE, 2 * MIB, 0, "inactive")
-    segment = replace(Segment("cuda:0", BASE, 2 * MIB, blocks=(block,)), **change)
-    with pytest.raises(UsageError, match=told):
-        CachingAllocator().restore([segment])

@@ -3,6 +3,7 @@
 import pytest
 
 from tensorlens.allocators import Settings
+from tensorlens.allocators.settings import settings_text
 from tensorlens.errors import UsageError
 
 MIB = 1 << 20
@@ -117,10 +118,10 @@ def test_what_torch_would_refuse(text, told):
 
 def test_the_environment():
     older, newer = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
-    assert Settings.from_environment({}) == NOTHING
-    assert Settings.from_environment({newer: "max_split_size_mb:30"}).max_split_size == 30 * MIB
+    assert Settings.parse(settings_text({})) == NOTHING
+    assert settings_text({newer: "max_split_size_mb:30"}) == "max_split_size_mb:30"
     both = {newer: "max_split_size_mb:30", older: "max_split_size_mb:40"}
-    assert Settings.from_environment(both).max_split_size == 40 * MIB
+    assert settings_text(both) == "max_split_size_mb:40"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 from real_traces import raw, read
+from restored import restore
 
 from tensorlens.allocators import CachingAllocator
 from tensorlens.records.events import ALLOC, START, EventLog
@@ -42,7 +43,7 @@ def test_every_address_and_every_segment(name):
 
     log = EventLog()
     allocator = CachingAllocator(log=log, place=place)
-    allocator.restore(trace.before)
+    restore(allocator, trace.before)
     reused = 0
     for event in trace.events:
         if event["action"] == "alloc":
@@ -65,7 +66,7 @@ def test_every_address_and_every_segment(name):
 def test_peak_of_a_snapshot_is_what_the_allocator_counts(name):
     trace = read(name)
     allocator = CachingAllocator()
-    allocator.restore(trace.before)
+    restore(allocator, trace.before)
     places = {}
     for event in trace.events:
         if event["action"] == "alloc":

@@ -7,17 +7,14 @@ and the stack traces of their nodes, so that no Python object of them is looked 
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.python.eager import context
 
-from tensorlens.frameworks.heap import living, select
 from tensorlens.frameworks.tensorflow.graphs.bodies import Body, from_definition
 from tensorlens.frameworks.tensorflow.graphs.frames import LazyFrames, from_debug_info
-from tensorlens.records.tensors import SourceLine
 
 _OF_EAGER_OPS = "__wrapped__"
 _AROUND = re.compile(r"^__(?:inference|forward)_(.*?)_\d+$")
@@ -97,31 +94,6 @@ def plain_name(name: str) -> str:
 def is_of_dataset(name: str) -> bool:
     """Tell whether a function is one that an input pipeline applies."""
     return name.startswith("__inference_Dataset_")
-
-
-def python_functions() -> dict[str, SourceLine]:
-    """Return the first line of the Python function of each ``tf.function`` alive, by its names.
-
-    This goes through the whole heap, so it is to be called once, when someone asks.
-    """
-    from tensorflow.python.eager.polymorphic_function import polymorphic_function
-
-    found: dict[str, SourceLine] = {}
-    (functions,) = select(living(), (polymorphic_function.Function,))[:1]
-    for function in functions:
-        with contextlib.suppress(Exception):  # of a TensorFlow with other internals
-            line = _first_line(function._python_function)
-            # not function._list_all_concrete_functions(), which may trace
-            for concrete in list(function._function_cache.values()):
-                found[_text(concrete.name)] = line
-    return found
-
-
-def _first_line(function: Any) -> SourceLine:
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    code = getattr(function, "__func__", function).__code__
-    return SourceLine(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def _runtime() -> Any | None:

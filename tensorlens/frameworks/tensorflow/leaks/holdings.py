@@ -171,7 +171,7 @@ class _Look:
     def _saved(self, row: int) -> SavedBy:
         use = self._use(row)
         argument = "output" if use.argument is None else f"input[{use.argument}]"
-        return SavedBy(use.operation.type, argument, None, False)
+        return SavedBy(use.operation.type, argument, None)
 
     def _find_unheld(self, heap: Heap, tensors: Reader | None) -> None:
         """Find the tensors that Python has no way to but a tape, or an array that shows them."""

@@ -293,8 +293,7 @@ class _Survivors:
             for pair in found.saved.get(first, ())
         )
         return tuple(
-            SavedBy(class_name(each.node), each.argument, each.packed_by, each.region is not None)
-            for each, _ in pairs
+            SavedBy(class_name(each.node), each.argument, each.packed_by) for each, _ in pairs
         )
 
     def _cycle(self, rows: Sequence[int]) -> tuple[Reference, ...]:

@@ -55,11 +55,6 @@ def begin(program: Program, choice: Choice, batch: int | None = None) -> Any:
     return checked
 
 
-def begin_batch(batch: int, program: Program, choice: Choice, times: int = 1) -> Any:
-    """Begin it with a batch, the first argument, of so many ``times`` the number."""
-    return begin(program, choice, batch * times)
-
-
 def optioned(program: Program, choice: Choice, batch: int | None, *, estimated: bool) -> Optioned:
     """Return a program with an option.
 
