@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.base import Left
+from tensorlens.leaks.drift import drifts
 from tensorlens.leaks.found import Found, described
 from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, sampled
 from tensorlens.leaks.populations import populations
 from tensorlens.leaks.renewal import grown_lines
-from tensorlens.leaks.residue import Explained, Residue, residue
+from tensorlens.leaks.residue import Explained, residue
 from tensorlens.leaks.steady import climbs
 from tensorlens.leaks.watched import Watched
+from tensorlens.records.leaks import Growth
 
 _MOST_BLOCKS = 20_000
 """Blocks whose holders are looked for; of more, some of each line and size."""
@@ -23,21 +25,28 @@ _MOST_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found."""
+    """The groups of blocks that steps left behind."""
 
     found: list[Found]
-    residue: Residue
-    """What of the figures these do not explain."""
+    left: Left | None
+    """All that lives of the steps; None if nobody counts."""
+    explained: Explained
+    """What the groups explain."""
     unseen: int = 0
     """How many groups grew besides, the smallest, which nobody has looked at."""
     unseen_bytes_per_step: float = 0.0
 
+    def grew_otherwise(self, watched: Watched) -> bool:
+        """Tell whether more of a line lives than the groups explain."""
+        rest = residue(watched, self.left, self.explained)
+        return any(levels.growth > 0 for levels in rest.values())
+
 
 def look(watched: Watched) -> Look:
-    """Return what is left of each of the steps, and which lines have more alive all the time."""
+    """Return what is left of each of the steps."""
     left = watched.steps.left(0)
     if left is None:
-        return Look([], residue(watched, None, Explained()))
+        return Look([], None, Explained())
     blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
     holdings = watched.steps.holdings([block.address for block in chosen])
     survivors = [holdings.survivors[place] for place in places]
@@ -56,11 +65,26 @@ def look(watched: Watched) -> Look:
     if len(chosen) < len(blocks):
         # of what hangs below the others nothing is known
         explained.births.update(block.birth for block in blocks)
-    growing, births = populations(watched, left, explained)
-    explained.births.update(births)
-    found = [each for each in found if each.is_explained or each.birth not in births]
-    rest = residue(watched, left, explained)
-    return Look(found + growing, rest, len(unseen), sum(unseen))
+    return Look(found, left, explained, len(unseen), sum(unseen))
+
+
+def second_look(
+    watched: Watched, seen: Look, dead: frozenset[int]
+) -> tuple[list[Found], list[Growth]]:
+    """Return the groups with the populations that grow, and the lines that may.
+
+    Args:
+        watched: the steps.
+        seen: the first look.
+        dead: the addresses that the collector has freed since.
+    """
+    if seen.left is None:
+        return seen.found, []
+    explained = Explained(seen.explained.addresses | dead, set(seen.explained.births))
+    growing, births = populations(watched, seen.left, explained)
+    found = [each for each in seen.found if each.is_explained or each.birth not in births]
+    told = births.union(each.birth for each in found if not each.is_explained)
+    return found + growing, drifts(watched, seen.left, explained, told)
 
 
 def _without_consumed(watched: Watched, left: Left, found: list[Found]) -> list[Found]:
@@ -68,8 +92,8 @@ def _without_consumed(watched: Watched, left: Left, found: list[Found]) -> list[
 
     Something of each step is left, but the less the earlier it was.
     """
-    lines = residue(watched, left, _explained(found)).lines
-    whole = residue(watched, left, Explained()).lines
+    lines = residue(watched, left, _explained(found))
+    whole = residue(watched, left, Explained())
 
     def is_consumed(each: Found) -> bool:
         if each.is_replaced or each.below or not each.is_explained or each.birth not in lines:

@@ -18,17 +18,13 @@ from tensorlens.leaks.found import (
     ways_of,
 )
 from tensorlens.leaks.groups import Block, Group, Held, names, sampled
-from tensorlens.leaks.renewal import has_older
 from tensorlens.leaks.residue import Explained, Levels, residue, total
-from tensorlens.leaks.steady import CERTAIN, NONE, Judgement, climbs
+from tensorlens.leaks.steady import CERTAIN, NONE, UNCLEAR, Judgement, climbs, may_climb
 from tensorlens.leaks.watched import Watched
-from tensorlens.records.leaks import ReferencePath
+from tensorlens.records.leaks import Certainty, ReferencePath
 
 _MOST_BLOCKS = 4_000
 """Blocks whose holders are looked for; of more, some of each line and size."""
-
-
-_NOTHING = Judgement(NONE, 0.0, 0.0, "")
 
 
 @dataclass(slots=True, eq=False)
@@ -39,23 +35,28 @@ class _Population:
     below: list[Held] = field(default_factory=list)
     is_below: bool = False
 
+    def steps(self) -> set[int]:
+        """Return the steps that made what the container holds."""
+        return {each.block.step for each in self.held}
+
     def bytes_of(self, birth: int) -> int:
         blocks = (each.block for each in (*self.held, *self.below))
         return sum(block.size for block in blocks if block.birth == birth)
 
 
 def populations(watched: Watched, left: Left, explained: Explained) -> tuple[list[Found], set[int]]:
-    """Return the populations that grow, and the lines that make them.
+    """Return the populations that grow or may grow, and the lines that make them.
 
     They are judged by the line that makes them and the container that holds them: the queue whose
-    reader is slower than its writer.
+    reader is slower than its writer. One that may grow has something of several steps: else each
+    step makes another number of them and frees them in the next.
 
     Args:
         watched: the steps.
         left: what lives at the end.
         explained: what stays behind in each step: no population.
     """
-    all_lines = residue(watched, left, explained).lines
+    all_lines = residue(watched, left, explained)
     lines = {
         birth: levels
         for birth, levels in all_lines.items()
@@ -63,7 +64,7 @@ def populations(watched: Watched, left: Left, explained: Explained) -> tuple[lis
     }
     shrinking = [levels for levels in all_lines.values() if levels.blocks_growth < 0]
     several = [*lines.values()]
-    if not several or not any(climbs(each.blocks) for each in (*several, total(several))):
+    if not several or all(_certainty(each) == NONE for each in (*several, total(several))):
         return [], set()
     blocks = [
         Block(address, size, birth, step)
@@ -79,16 +80,24 @@ def populations(watched: Watched, left: Left, explained: Explained) -> tuple[lis
     ]
     found, births = [], set[int]()
     for population, ways in _by_container(_alike(held)):
-        largest = {birth for birth in lines if _is_most(population, birth, held)}
-        if not largest:
+        own = {birth: lines[birth] for birth in lines if _is_most(population, birth, held)}
+        if not own:
             continue
-        levels = total([lines[birth] for birth in largest])
-        older = shrinking if has_older(Group(population.held, _NOTHING), ways) else []
-        if all(climbs(total([levels, each]).blocks) for each in older) and climbs(levels.blocks):
-            own = {birth: lines[birth] for birth in largest}
-            found.append(_described(population, ways, own, levels, holdings, left, watched))
-            births |= largest
+        levels = total([*own.values()])
+        certainty = _certainty(levels, shrinking)
+        is_kept = len(population.steps() & set(watched.judged)) > 1
+        if certainty == CERTAIN or (certainty == UNCLEAR and is_kept):
+            found.append(_described(population, ways, own, certainty, holdings, left, watched))
+            births |= own.keys()
     return found, births
+
+
+def _certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
+    """Tell whether more and more blocks live, those that take the place of older ones aside."""
+    several = [levels, *(total([levels, each]) for each in shrinking)]
+    if all(climbs(each.blocks) for each in several):
+        return CERTAIN
+    return UNCLEAR if all(may_climb(each.blocks) for each in several) else NONE
 
 
 def _is_most(population: _Population, birth: int, held: Sequence[Held]) -> bool:
@@ -144,18 +153,19 @@ def _described(
     population: _Population,
     ways: list[ReferencePath],
     lines: dict[int, Levels],
-    levels: Levels,
+    certainty: Certainty,
     holdings: Holdings,
     left: Left,
     watched: Watched,
 ) -> Found:
     steps = watched.span.steps
+    levels = total([*lines.values()])
     own = {each.block.birth for each in population.held} & lines.keys()
     tensors = sum(lines[birth].blocks_growth for birth in own or lines)
     first, last = levels.blocks[0], levels.blocks[-1]
     reason = f"each is freed some steps later, but {first:,} were there and {last:,} are now"
     judgement = Judgement(
-        CERTAIN, tensors / steps, levels.growth / steps, reason, len(watched.judged)
+        certainty, tensors / steps, levels.growth / steps, reason, len(watched.judged)
     )
     group = Group(population.held, judgement, population.is_below)
     hanging = tuple(

@@ -21,7 +21,7 @@ def frees_as_much(group: Group, ways: Sequence[ReferencePath], watched: Watched)
     levels = [sum(each.get(birth, (0, 0))[0] for birth in births) for each in figures]
     if is_renewed(levels, expected):
         return True
-    if not has_older(group, ways):
+    if not _has_older(group, ways):
         return False
     mine = [sum(each.get(birth, (0, 0))[1] for birth in births) for each in figures]
     for birth in set(figures[0]).difference(births):
@@ -32,7 +32,7 @@ def frees_as_much(group: Group, ways: Sequence[ReferencePath], watched: Watched)
     return False
 
 
-def has_older(group: Group, ways: Sequence[ReferencePath]) -> bool:
+def _has_older(group: Group, ways: Sequence[ReferencePath]) -> bool:
     """Tell whether a container holds more than what the steps have put into it.
 
     A ring that was filled elsewhere does.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tensorlens.frameworks.base import UNKNOWN, Left
+from tensorlens.frameworks.base import Left
 from tensorlens.leaks.watched import Watched
 
 
@@ -21,13 +21,25 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """How many blocks and bytes of a line there are, before the first judged step and after each.
+    """How much of a line there is, without what is explained.
 
-    Without those that are explained, and at the end without what the last step freed.
+    Before the first judged step and after each: without the last, which may be in use, and at the
+    end without what the last step freed.
     """
 
-    blocks: tuple[int, ...]
-    nbytes: tuple[int, ...]
+    all_blocks: tuple[int, ...]
+    """After the last step too."""
+    all_nbytes: tuple[int, ...]
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """How many blocks."""
+        return _to_the_end(self.all_blocks)
+
+    @property
+    def nbytes(self) -> tuple[int, ...]:
+        """How many bytes."""
+        return _to_the_end(self.all_nbytes)
 
     @property
     def blocks_growth(self) -> int:
@@ -40,24 +52,15 @@ class Levels:
         return self.nbytes[-1] - self.nbytes[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Residue:
-    """What is not explained, by the number of the line, and of each device."""
-
-    lines: Mapping[int, Levels]
-    devices: Mapping[str, tuple[int, ...]]
-    """Bytes; not of devices where a figure could not be had."""
-
-
-def total(several: list[Levels]) -> Levels:
+def total(several: Sequence[Levels]) -> Levels:
     """Return the sum of the levels of some lines."""
-    blocks = zip(*(each.blocks for each in several), strict=True)
-    nbytes = zip(*(each.nbytes for each in several), strict=True)
+    blocks = zip(*(each.all_blocks for each in several), strict=True)
+    nbytes = zip(*(each.all_nbytes for each in several), strict=True)
     return Levels(tuple(map(sum, blocks)), tuple(map(sum, nbytes)))
 
 
-def residue(watched: Watched, left: Left | None, explained: Explained) -> Residue:
-    """Return what of the figures is not explained.
+def residue(watched: Watched, left: Left | None, explained: Explained) -> dict[int, Levels]:
+    """Return what of the figures is not explained, by the number of the line.
 
     A block that lives at the end lived after each step since its own. What the last step makes may
     be in use, and is left out; what it frees has not stayed: the collector may have run in it.
@@ -76,19 +79,13 @@ def residue(watched: Watched, left: Left | None, explained: Explained) -> Residu
         if first < count:
             blocks.setdefault(birth, [0] * count)[first] += 1
             nbytes.setdefault(birth, [0] * count)[first] += taken
-    lines, known = dict[int, Levels](), dict[str, list[int]]()
-    births = {birth for each in figures for birth in each.lines}
-    for birth in births:
+    lines: dict[int, Levels] = {}
+    for birth in {birth for each in figures for birth in each.lines} - explained.births:
         series = [each.lines.get(birth, (0, 0)) for each in figures]
-        rest: Sequence[int] = (0,) * count
-        if birth not in explained.births:
-            rest = _less([size for _, size in series], nbytes.get(birth))
-            numbers = _less([number for number, _ in series], blocks.get(birth))
-            lines[birth] = Levels(_to_the_end(numbers), _to_the_end(rest))
-        sums = known.setdefault(watched.steps.device(birth), [0] * count)
-        for place, (_, size) in enumerate(series):
-            sums[place] += size - rest[place]
-    return Residue(lines, dict(_of_devices(watched, known)))
+        numbers = _less([number for number, _ in series], blocks.get(birth))
+        sizes = _less([size for _, size in series], nbytes.get(birth))
+        lines[birth] = Levels(numbers, sizes)
+    return lines
 
 
 def _known(left: Left | None, explained: Explained) -> Iterator[tuple[int, int, int]]:
@@ -109,18 +106,6 @@ def _less(levels: list[int], added: list[int] | None) -> tuple[int, ...]:
         known += more
         found.append(level - known)
     return tuple(found)
-
-
-def _of_devices(
-    watched: Watched, known: Mapping[str, list[int]]
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    figures = watched.figures[watched.warmup :]
-    for device in watched.figures[-1].allocated:
-        series = [each.allocated.get(device, 0) for each in figures]
-        if UNKNOWN not in series:
-            explained = known.get(device, [0] * len(series))
-            rest = [a - b for a, b in zip(series, explained, strict=True)]
-            yield device, _to_the_end(rest)
 
 
 def _to_the_end(levels: Sequence[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, combinations, pairwise, takewhile
 
 from tensorlens.records.leaks import Certainty
 
@@ -16,9 +16,9 @@ _FEWEST = 3
 _MOST_RISES = 6
 """Rises after which a level that climbs is no series of jumps."""
 _SHORT = 8
-"""Steps below which a level has to rise nearly all the time."""
-_OF_A_THIRD, _OF_A_HALF = 0.2, 0.25
-"""The part of a climb that lies in each third of the time, or in each half, at least."""
+"""Steps below which a level has to rise in the last of them."""
+_OF_A_THIRD = 0.2
+"""The part of a climb that lies in each third of the time, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +175,6 @@ def climbs(levels: Sequence[int]) -> bool:
     Args:
         levels: after each step, the warm-up aside.
     """
-    return _climbs(levels, min(_MOST_RISES, len(levels) // 2), 3, _OF_A_THIRD)
-
-
-def drifts(levels: Sequence[int]) -> bool:
-    """Tell whether a level may climb: more steps would tell.
-
-    Args:
-        levels: after each step, the warm-up aside.
-    """
-    steps = len(levels) - 1
-    rises = steps - 1 if steps < _SHORT else min(_MOST_RISES, max(4, steps // 4))
-    return _climbs(levels, rises, 2, _OF_A_HALF)
-
-
-def _climbs(levels: Sequence[int], rises: int, parts: int, share: float) -> bool:
     last, third = len(levels) - 1, len(levels) // 3
     if last < _FEWEST or max(levels[:third]) >= min(levels[-third:]):
         return False
@@ -198,11 +183,52 @@ def _climbs(levels: Sequence[int], rises: int, parts: int, share: float) -> bool
     tail = 1 if last < _SHORT else max(2, last // 6)
     if floor[last - tail] == floor[last]:
         return False
+    rises = min(_MOST_RISES, len(levels) // 2)
     if sum(after > before for before, after in pairwise(floor)) < rises:
         return False
-    marks = [floor[round(part * last / parts)] for part in range(parts + 1)]
-    least = share * (marks[-1] - marks[0])
+    marks = [floor[round(part * last / 3)] for part in range(4)]
+    least = _OF_A_THIRD * (marks[-1] - marks[0])
     return all(after - before >= least for before, after in pairwise(marks))
+
+
+def may_climb(levels: Sequence[int]) -> bool:
+    """Tell whether a level may climb: more steps would tell.
+
+    A level that never falls may, where it rises more than once and has not stopped. A saw may,
+    whose teeth begin higher and higher; where it fell once, the beginning counts as the foot of a
+    tooth.
+
+    Args:
+        levels: after each step, the warm-up aside.
+    """
+    rises = [at for at, (before, after) in enumerate(pairwise(levels)) if after > before]
+    if len(rises) < 2 or levels[-1] <= levels[0]:
+        return False
+    feet = [
+        levels[at]
+        for at in range(1, len(levels))
+        if levels[at - 1] > levels[at] <= min(levels[at : at + 2])
+    ]
+    if not feet:
+        longest = max(after - before for before, after in pairwise(rises))
+        return len(levels) - 2 - rises[-1] < longest
+    if len(feet) == 1:
+        feet.insert(0, levels[0])
+    orders = [(after > before) - (after < before) for before, after in combinations(feet, 2)]
+    return 2 * sum(orders) >= len(orders)
+
+
+def may_enlarge(counts: Sequence[int], levels: Sequence[int]) -> bool:
+    """Tell whether as many blocks may get larger and larger: more steps would tell.
+
+    Args:
+        counts: how many there are after each step, the warm-up aside.
+        levels: their bytes.
+    """
+    steady = [*takewhile(lambda count: count == counts[-1], reversed(counts))]
+    tail = levels[-len(steady) :]
+    falls = any(after < before for before, after in pairwise(tail))
+    return not falls and may_climb(tail)
 
 
 def is_renewed(levels: Sequence[int], expected: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import linecache
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tensorlens import collector
@@ -15,15 +15,13 @@ from tensorlens.leaks.found import Found
 from tensorlens.leaks.groups import left_by_step
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
-from tensorlens.leaks.look import Look, look
-from tensorlens.leaks.residue import Residue
+from tensorlens.leaks.look import Look, look, second_look
 from tensorlens.leaks.steady import (
     CERTAIN,
     LIKELY,
     NONE,
     UNCLEAR,
     Judgement,
-    drifts,
     growing,
     judge,
 )
@@ -42,8 +40,10 @@ from tensorlens.records.leaks import (
 from tensorlens.records.tensors import SourceLine
 from tensorlens.units import format_bytes
 
-_MANY = 12
+_MANY = 24
 """Steps after which a container that none of them emptied is taken to be never emptied."""
+_TIMES_MORE = 3
+"""How many times as many steps would tell what is not clear."""
 _COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
 _FREEZE = "call gc.freeze() once, before the loop: what is frozen is never collected"
 _MOST_GARBAGE = 3
@@ -72,28 +72,30 @@ def verdict(watched: Watched) -> LeakReport:
     # or it might free what is about to be looked at
     with collector.paused():
         seen = look(watched)
-    found = seen.found
-    alive = _alive_after_collection(watched, found)
-    found = [_as_collected(each, alive, watched) for each in found]
+    dead = _collected(watched, seen)
+    with collector.paused():
+        found, unclear = second_look(watched, seen, dead)
+    found = [_as_collected(each, dead, watched) for each in found]
     leaks: list[tuple[Found, Leak]] = []
-    others: list[tuple[Found, Growth]] = []
+    others: list[tuple[float, Growth]] = []
     for each in found:
         other = _no_leak(each, watched)
         if other is not None:
-            others.append((each, other))
+            others.append((each.taken, other))
         elif each.judgement.certainty == UNCLEAR:
-            others.append((each, _unclear(each, watched)))
+            others.append((each.taken, _unclear(each, watched)))
         else:
             leaks.append((each, _leak(each, watched)))
+    others += [(1.0, each) for each in _other_garbage(watched, seen, dead, found)]
     leaks = _of_models(leaks)
     leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
     listed = [leak for _, leak in leaks]
     grown = _folded([other for _, other in others])
-    grown += _drifting(watched, seen.residue, grown)
+    grown += unclear
     grown += _reserved(watched)
     grown += _host(watched, listed)
     text = _sentence(watched, listed, grown)
-    sums = balance(watched, leaks, others)
+    sums = balance(watched, [(each.taken, leak) for each, leak in leaks], others)
     return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
 
 
@@ -178,14 +180,43 @@ def _left_out(seen: Look) -> tuple[str, ...]:
     return (f"{groups} left something behind too, {nbytes} a step: not looked at",)
 
 
-def _alive_after_collection(watched: Watched, found: Sequence[Found]) -> frozenset[int]:
-    """Return the addresses that are still in use when the collector has run, where it matters."""
-    if all(map(_is_held, found)) or watched.uncollected:
-        # where the program collects nothing, nor does this: a cycle tells by itself
-        return frozenset(block.address for each in found for block in each.blocks)
+def _collected(watched: Watched, seen: Look) -> frozenset[int]:
+    """Run the collector where it matters, and return the addresses that it has freed.
+
+    Not where the program collects nothing: there a cycle tells by itself.
+    """
+    is_known = all(map(_is_held, seen.found)) and not seen.grew_otherwise(watched)
+    if seen.left is None or is_known or watched.uncollected:
+        return frozenset()
     gc.collect()
-    left = watched.steps.left(0)
-    return frozenset(() if left is None else left.address)
+    now = watched.steps.left(0)
+    return frozenset(seen.left.address).difference(() if now is None else now.address)
+
+
+def _other_garbage(
+    watched: Watched, seen: Look, dead: frozenset[int], found: Sequence[Found]
+) -> Iterator[Growth]:
+    """Return by device what the collector has freed beside groups that steps left behind."""
+    if seen.left is None or not dead:
+        return
+    told = {
+        address
+        for each in found
+        if each.is_garbage
+        for address in (*(block.address for block in each.blocks), *each.below_blocks)
+    }
+    sums: dict[str, int] = {}
+    for address, birth, step, taken in zip(
+        seen.left.address, seen.left.birth, seen.left.step, seen.left.taken, strict=True
+    ):
+        is_other = address in dead and address not in told
+        if is_other and step in watched.judged and birth not in seen.explained.births:
+            device = watched.steps.device(birth)
+            sums[device] = sums.get(device, 0) + taken
+    for device, nbytes in sums.items():
+        rate = nbytes / watched.span.steps
+        text = f"{format_bytes(round(rate))} a step on {device} waited for the collector"
+        yield Growth(GrowthKind.GARBAGE, text, rate, "", device)
 
 
 def _is_held(found: Found) -> bool:
@@ -193,14 +224,14 @@ def _is_held(found: Found) -> bool:
     return any(not way.is_cut for way in found.paths)
 
 
-def _as_collected(found: Found, alive: frozenset[int], watched: Watched) -> Found:
+def _as_collected(found: Found, dead: frozenset[int], watched: Watched) -> Found:
     """Judge what nobody holds again, by what of it the collector has left."""
     if _is_held(found):
         return found
     if watched.uncollected:
         is_garbage = found.cycle is not None and not found.is_graphs_cycle
         return replace(found, is_garbage=is_garbage or watched.is_frozen)
-    left = [block for block in found.blocks if block.address in alive]
+    left = [block for block in found.blocks if block.address not in dead]
     judgement = judge(left_by_step(left), watched.span)
     is_one = found.is_replaced or found.is_population
     if len(left) == len(found.blocks) and not found.is_graphs_cycle:
@@ -243,28 +274,6 @@ def _unclear(found: Found, watched: Watched) -> Growth:
     return Growth(GrowthKind.UNCLEAR, text, nbytes, path, found.device)
 
 
-def _drifting(watched: Watched, residue: Residue, others: Sequence[Growth]) -> list[Growth]:
-    """Return devices with more memory all the time, nothing of which stays."""
-    told = {each.device for each in others if each.kind == GrowthKind.UNCLEAR}
-    found = []
-    for device, levels in residue.devices.items():
-        if device in told or not drifts(levels):
-            continue
-        rate = (levels[-1] - levels[0]) / watched.span.steps
-        text = f"{device} has {format_bytes(round(rate))} a step more that no step left behind"
-        own = {
-            birth: each.growth
-            for birth, each in residue.lines.items()
-            if watched.steps.device(birth) == device and each.growth > 0
-        }
-        most = max(own, key=lambda birth: own[birth], default=-1)
-        line = watched.steps.line(most) if own else None
-        if line is not None:
-            text += f", most of it made at {line}"
-        found.append(Growth(GrowthKind.UNCLEAR, text, rate, "", device))
-    return found
-
-
 def _certainty(found: Found, watched: Watched) -> tuple[Certainty, str]:
     """Return how sure it is that something is a leak, and why."""
     certainty, reason = found.judgement.certainty, found.judgement.reason
@@ -279,7 +288,7 @@ def _certainty(found: Found, watched: Watched) -> tuple[Certainty, str]:
         reason += f" ({found.words.unseen})" if found.words.unseen else ""
     if certainty == CERTAIN and watched.made < _MANY and _may_be_emptied(found.paths):
         text = f"; what is emptied less often than every {watched.made} steps looks the same"
-        return LIKELY, f"{reason}{text}: more steps would make it sure"
+        return LIKELY, f"{reason}{text}: watch {_MANY} steps or more to be sure"
     return certainty, reason
 
 
@@ -339,7 +348,7 @@ def _source(line: SourceLine | None) -> str:
 
 def _rate(judgement: Judgement, nbytes: float) -> str:
     tensors = judgement.tensors_per_step
-    count = f"{tensors:g} tensors" if tensors != 1 else "1 tensor"
+    count = f"{round(tensors, 2):g} tensors" if tensors != 1 else "1 tensor"
     return f"{count}, {format_bytes(round(nbytes))} a step"
 
 
@@ -394,10 +403,13 @@ def _sentence(watched: Watched, leaks: Sequence[Leak], others: Sequence[Growth])
         likely = "" if any(leak.certainty == CERTAIN for leak in leaks) else "likely a "
         kinds = {leak.kind for leak in leaks}
         kind = kinds.pop() if len(kinds) == 1 else LeakKind.LEAK
-        amount = f"{tensors:g} {each} and {_sum_of(leaks)}"
+        amount = f"{round(tensors, 2):g} {each} and {_sum_of(leaks)}"
         return f"{likely}{kind}: {amount} stay behind in each step"
-    if any(each.kind == GrowthKind.UNCLEAR for each in others):
-        return f"not clear after {count} steps: something grew, but not in each of them"
+    unclear = [each for each in others if each.kind == GrowthKind.UNCLEAR]
+    if unclear:
+        amount = f"{_sum_of(unclear)} a step more, but not from each of them"
+        more = _TIMES_MORE * (watched.made - watched.warmup_steps)
+        return f"not clear after {count} steps: {amount}; watch {more} steps or more"
     if any(each.kind == GrowthKind.HOST for each in others):
         return f"no tensors stay behind in each of {count} steps, but host memory grows"
     grown = [

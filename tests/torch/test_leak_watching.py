@@ -168,7 +168,7 @@ def test_the_collector_stays_as_it_was():
 
 def test_many_steps_make_it_certain():
     assert find_leaks(leaking([])).leaks[0].certainty == "likely"
-    assert find_leaks(leaking([]), steps=10).leaks[0].certainty == "certain"
+    assert find_leaks(leaking([]), steps=24).leaks[0].certainty == "certain"
 
 
 def test_a_list_that_is_cleared_every_ten_steps():

@@ -8,10 +8,11 @@ from tensorlens.leaks.steady import (
     Left,
     Span,
     climbs,
-    drifts,
     growing,
     is_renewed,
     judge,
+    may_climb,
+    may_enlarge,
 )
 
 
@@ -120,7 +121,6 @@ def test_what_never_comes_down_again_climbs(levels):
     "levels",
     [
         [],
-        [0, 1, 2],
         [5] * 12,
         # saws, from any place of a tooth on
         *([(at + place) % 5 for at in range(30)] for place in range(5)),
@@ -129,19 +129,62 @@ def test_what_never_comes_down_again_climbs(levels):
         [2, 3, 4, 5, 6, 6],
         [2, 3, 4, 5, 6, 7, 7, 7, 7, 7, 7, 7],
         [0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9],
-        [0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3],
         [9, 8, 7, 6, 5, 4],
     ],
 )
 def test_saws_jumps_and_what_is_full_do_not_climb(levels):
     assert not climbs(levels)
-    assert not drifts(levels)
+    assert not may_climb(levels)
 
 
-def test_what_rises_now_and_then_may_climb():
-    levels = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert drifts(levels)
-    assert not drifts([0, 0, 1, 1, 2, 2])
+def test_too_few_levels_do_not_climb():
+    assert not climbs([0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        # every second, every third step
+        [0, 0, 1, 1, 2, 2],
+        [0, 0, 0, 1, 1, 1, 2],
+        [0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3],
+        # drained now and then, but never as far as before
+        [4, 6, 3, 5, 7, 9, 6, 8],
+        [0, 2, 4, 2],
+        # of four feet two are in the wrong order
+        [2, 4, 2, 5, 3, 6, 2, 7, 4, 8],
+    ],
+)
+def test_what_rises_now_and_then_may_climb(levels):
+    assert may_climb(levels)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        # it has stopped
+        [0, 1, 2, 2],
+        [0, 0, 1, 1, 2, 2, 2, 2],
+        # one rise is a state that is made late
+        [0, 0, 5, 5],
+        # it came down to where it was
+        [2, 4, 6, 2, 4],
+        # the beginning was in the middle of a tooth
+        [3, 4, 0, 2, 4, 0, 2],
+        # feet in any order
+        [5, 9, 6, 9, 3, 9, 5, 9, 4, 9],
+    ],
+)
+def test_what_comes_down_again_or_has_stopped_does_not_climb(levels):
+    assert not may_climb(levels)
+
+
+def test_as_many_blocks_may_get_larger():
+    assert may_enlarge([1] * 5, [10, 10, 20, 20, 30])
+    # after they have become as many as there are
+    assert may_enlarge([0, 1, 2, 2, 2, 2], [0, 10, 20, 30, 40, 50])
+    assert not may_enlarge([1] * 5, [10, 30, 20, 40, 50])
+    assert not may_enlarge([0, 1, 2, 3, 4, 5], [0, 10, 20, 30, 40, 50])
 
 
 def test_stretches_of_several_steps_are_told_by_the_step():
