@@ -63,8 +63,8 @@ __all__ = ["Watched", "verdict"]
 def verdict(watched: Watched) -> LeakReport:
     """Return what grew in the steps that were watched.
 
-    The collector runs once, at the end, and only where nothing but it could tell, and where the
-    program lets it run at all: what it frees is told as garbage and not as a leak.
+    The collector runs once, at the end, and only where something grew that nothing but it could
+    tell, and where the program lets it run at all: what it frees is garbage and no leak.
     """
     if len(watched.judged) < 1:
         text = f"too few steps to tell: {watched.made} with {watched.warmup_steps} of warm-up"
