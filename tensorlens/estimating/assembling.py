@@ -83,7 +83,7 @@ def assemble(
         ),
         peak_row=row,
         capacity=capacity,
-        batch=_batch(log, device),
+        batch=trace.batch or _batch(log, device),
         settings=settings,
         warnings=(*trace.cautions, *_growth(log, device)),
         approximate=trace.approximate,

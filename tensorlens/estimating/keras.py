@@ -55,14 +55,13 @@ class KerasRequest:
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
             raise TensorlensError(f"the train step cannot be traced: {reason}") from error
-        found = assemble(
+        return assemble(
             trace,
             device=self.place.kind,
             card=self.place.card,
             capacity=self.place.capacity,
             program=self.model.name,
         )
-        return replace(found, batch=self.batch)
 
     def with_batch(self, batch: int) -> KerasRequest:
         """Return the same request for another batch."""

@@ -10,7 +10,7 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.estimating.places import Place
 from tensorlens.estimating.programs import packed
-from tensorlens.estimating.steps import StepsRequest
+from tensorlens.estimating.steps import BATCHES, StepsRequest
 from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.keras.train_steps.anew import describe, make_step
 from tensorlens.frameworks.keras.train_steps.shapes import TYPES_ARE_GUESSED, tells_types
@@ -61,7 +61,7 @@ def check_argument(name: str) -> None:
     Raises:
         UsageError: it is not the batch.
     """
-    if name not in ("batch", "batch_size"):
+    if name not in BATCHES:
         raise UsageError(
             f"{name}: of a Keras model the batch alone varies; give a make_step that takes it"
         )

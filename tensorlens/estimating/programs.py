@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.caller import caller
+from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.torch.fake.jobs import Program
 from tensorlens.frameworks.torch.fake.parcels import carried, pack
 
@@ -34,6 +35,11 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
             raise UsageError(
                 f"make_step is a {type(make_step).__name__}: give a function that builds model, "
                 'optimizer and data and returns step(), or "module:function"'
+            )
+        if isinstance(make_step, kinds.model()):
+            raise UsageError(
+                "make_step is a Keras model: give the function that makes and compiles it, which"
+                " runs in another process"
             )
         if hasattr(make_step, "parameters") or inspect.isgeneratorfunction(make_step):
             what = "a model" if hasattr(make_step, "parameters") else "a generator function"

@@ -12,10 +12,12 @@ from tensorlens.estimating.places import Place
 from tensorlens.estimating.programs import search_path
 from tensorlens.estimating.progress import Bar
 from tensorlens.estimating.worker import Worker
-from tensorlens.frameworks.torch.fake.jobs import Job, Program
+from tensorlens.frameworks.torch.fake.jobs import Batch, Job, Program
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.traces import Trace
 
+BATCHES = ("batch", "batch_size")
+"""Names of an argument that is the batch."""
 _ASKED = {"batch_size": "batch", "run_eagerly": "eager"}
 """Arguments that the tracing of a Keras model calls otherwise."""
 
@@ -30,7 +32,7 @@ class StepsRequest:
     settings: str
     options: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 1
-    batch: int | None = None
+    batch: Batch | None = None
     """What the function is called with; None: nothing."""
     of_keras: Mapping[str, Any] = field(default_factory=dict)
     """What is asked of a Keras model, if the program makes or trains one."""
@@ -41,15 +43,17 @@ class StepsRequest:
 
     def with_batch(self, batch: int) -> StepsRequest:
         """Return the same request, whose function is called with a batch."""
-        return replace(self, batch=batch)
+        return replace(self, batch=Batch(batch))
 
     def with_argument(self, name: str, value: int) -> StepsRequest:
         """Return the same request with a keyword argument of its function."""
+        if name in BATCHES:
+            return replace(self, batch=Batch(value, name))
         return replace(self, options={**self.options, name: value})
 
     def trace(self, worker: Worker) -> Trace:
         """Run it and return what it asks of allocators."""
-        given = {} if self.batch is None else {"batch_size": self.batch}
+        given = {} if self.batch is None else {"batch_size": self.batch.size}
         of_keras = {**self.of_keras, **given}
         job = Job(
             program=self.program,
@@ -58,16 +62,16 @@ class StepsRequest:
             steps=self.steps,
             path=search_path(),
             options=dict(self.options),
-            positional=tuple(given.values()),
+            batch=self.batch,
             world_size=self.world_size,
             of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
         )
         with Bar(self.program.name, self.steps) as bar:
             trace = worker.run(job, bar.done)
-        if trace.framework != "tensorflow" and self.of_keras:
+        if trace.batch is None and self.of_keras:
             raise UsageError(
                 f"{', '.join(self.of_keras)}: these are arguments of Keras models, and"
-                f" {self.program.name} makes none that TensorFlow runs"
+                f" {self.program.name} makes none"
             )
         return trace
 

@@ -72,6 +72,8 @@ class Trace:
     """What of the program no simulator knows, so that its figures have no bounds; else None."""
     framework: str = "torch"
     """Whose allocators are asked: ``torch`` or ``tensorflow``."""
+    batch: int | None = None
+    """How many samples a step of a Keras model was given; None: the inputs tell."""
     spread: tuple[int, int] | None = None
     """The least and the most of the peak on the CPU, where operations that are ready at the same
     time may come in several orders; the log has the likeliest."""

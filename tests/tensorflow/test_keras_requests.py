@@ -107,11 +107,91 @@ def test_a_function_that_makes_or_trains_a_model_is_estimated_as_the_model_is(st
     assert of_model.by_role["input"] == 16 * (100 + 4) * 4
 
 
+def made(inputs=100):
+    found = keras.Sequential([keras.Input((inputs,)), layers.Dense(50), layers.Dense(4)])
+    found.compile("adam", "mse")
+    return found
+
+
 def test_largest_batch_of_a_function_that_trains_a_model(steps):
-    model = keras.Sequential([keras.Input((100,)), layers.Dense(50), layers.Dense(4)])
-    model.compile("adam", "mse")
-    known = tensorlens.max_batch(model, "300 MiB", card="t4", highest=4096)
+    known = tensorlens.max_batch(made(), "300 MiB", card="t4", highest=4096)
     assert tensorlens.max_batch(f"{steps}:step", "300 MiB", card="t4", highest=4096) == known
+
+
+@pytest.fixture(params=["function", "function whose arguments are given"])
+def maker(request):
+    return {
+        "function": (lambda: made(), {}),
+        "function whose arguments are given": (made, {"arguments": {"inputs": 100}}),
+    }[request.param]
+
+
+def figures(estimates):
+    return {
+        value: (each.batch, each.needed, each.reserved, each.allocated, each.by_role)
+        for value, each in estimates.items()
+    }
+
+
+def test_the_tool_varies_the_batch_of_a_function_that_takes_none(maker):
+    target, given = maker
+    known = tensorlens.max_batch(made(), "300 MiB", highest=3)
+    found = tensorlens.max_batch(target, "300 MiB", highest=3, **given)
+    assert (found, found.capacity, found.reaches_end) == (known, 300 << 20, known.reaches_end)
+    assert figures(found.estimates) == figures(known.estimates)
+    assert [each.batch for each in found.estimates.values()] == [*found.estimates]
+
+
+def test_scaling_varies_the_batch_of_a_function_that_takes_none(steps):
+    known, found = (
+        tensorlens.scaling(target, values=(64, 128, 256), card="t4")
+        for target in (made(), f"{steps}:model")
+    )
+    assert figures(found.estimates) == figures(known.estimates)
+    assert str(found) == str(known)
+
+
+def test_command_line_varies_the_batch_of_a_function_that_takes_none(steps, capsys):
+    known = tensorlens.max_batch(made(), "300 MiB", card="t4")
+    words = ["--max-batch", "--card", "t4", "--capacity", "300MiB"]
+    assert main(["estimate", f"{steps}:model", *words]) == 0
+    said = f"the largest batch that fits into 300.00 MiB is {known:,}; {known + 1:,} would need"
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_options_of_a_function_that_makes_a_model_are_compared(steps):
+    options = {"baseline": {}, "sgd": {"optimizer": "sgd"}}
+    for batch in (None, 7):
+        found = tensorlens.compare(
+            f"{steps}:model", options, how="estimated", card="t4", batch=batch
+        )
+        assert found.framework == "tensorflow"
+        of_model = tensorlens.estimate(made(), card="t4", batch_size=batch or 32)
+        assert found["baseline"].peak_allocated == of_model.peak_allocated
+        of_sgd = tensorlens.estimate(made(), card="t4", batch_size=batch or 32, optimizer="sgd")
+        assert found["sgd"].peak_allocated == of_sgd.peak_allocated
+
+
+def test_steps_of_a_model_that_a_function_makes_are_measured(steps):
+    before = {
+        batch: tensorlens.compare(f"{steps}:model", {"a": {}}, repeats=1, steps=1, batch=batch)
+        for batch in (32, 96)
+    }
+    held = {batch: found["a"].setup_allocated for batch, found in before.items()}
+    # 100 inputs and 4 targets of 4 B each
+    assert held[96] - held[32] == (96 - 32) * (100 + 4) * 4
+
+
+def test_a_model_that_would_run_elsewhere_is_refused_in_one_line(model):
+    said = "make_step is a Keras model: give the function that makes and compiles it"
+    for ask in (lambda: tensorlens.compare(model, {"a": {}}), lambda: tensorlens.suggest(model)):
+        with pytest.raises(UsageError, match=said):
+            ask()
+
+
+def test_changes_to_a_function_that_makes_a_model_are_suggested(steps):
+    found = tensorlens.suggest(f"{steps}:model")
+    assert [each.change for each in found] == ["SGD"]
 
 
 def test_command_line_takes_the_batch_of_a_model(steps, capsys):

@@ -152,3 +152,18 @@ def test_the_verbs_say_it_alike(tmp_path, capsys, words, said):
         error = capsys.readouterr().err
         assert said in error
         assert error.count("\n") == 1
+
+
+def test_a_function_that_takes_no_batch_is_refused():
+    def alone():
+        return rows()
+
+    for ask in (
+        lambda: tensorlens.max_batch(alone, card="t4"),
+        lambda: tensorlens.scaling(alone, card="t4"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            ask()
+        assert str(caught.value).endswith(
+            "alone takes no batch: give it that argument, or let it return a compiled Keras model"
+        )

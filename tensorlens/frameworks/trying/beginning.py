@@ -4,29 +4,63 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.caller import adopt
-from tensorlens.frameworks.torch.fake.jobs import Program
+from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.torch.fake.jobs import Batch, Program
 from tensorlens.frameworks.torch.fake.parcels import unpack
 
 
-def beginning(program: Program, positional: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def beginning(program: Program, batch: Batch | None, options: Mapping[str, Any]) -> Any:
     """Import or unpack a program and begin it: call its function, or run the script.
 
+    A function that takes no batch may return a Keras model: the batch is then its train step's.
+
+    Args:
+        program: what is run.
+        batch: given to the function; None: it is called without one.
+        options: further keyword arguments.
+
     Raises:
-        UsageError: there is no such module or function.
+        UsageError: there is no such module or function, or it takes no batch.
     """
     sys.argv = [program.file or program.name, *program.arguments]
     if program.function is None and program.parcel is None:
         return _run_script(program)
-    return _function(program)(*positional, **options)
+    function = _function(program)
+    if batch is None:
+        return function(**options)
+    positional = () if batch.keyword else (batch.size,)
+    named = {**options, batch.keyword: batch.size} if batch.keyword else options
+    if _takes(function, *positional, **named) or not _takes(function, **options):
+        return function(*positional, **named)
+    made = function(**options)
+    if not isinstance(made, kinds.model()):
+        raise UsageError(
+            f"{program.name} takes no {batch.keyword or 'batch'}: give it that argument, or let it"
+            " return a compiled Keras model"
+        )
+    return made
+
+
+def _takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Tell whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:
+        # nothing is known of its arguments
+        return True
+    return True
 
 
 def _function(program: Program) -> Callable[..., Any]:

@@ -1,37 +1,64 @@
-"""A Keras model on TensorFlow that a program makes or trains, met while steps are estimated."""
+"""A Keras model that a program makes or trains, met where its steps are estimated or measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Trace
 
+SAMPLES = 32
+"""Of a batch, where nothing names another number: Keras's own ``batch_size``."""
+_SHAPES = ("input_shape", "input_dtype")
 
-def intercept(begin: Callable[[], Any], stack: ExitStack) -> Any:
-    """Begin a program; where it makes or trains a Keras model, that ends it.
+
+def step_of(
+    made: Any, batch: int | None, options: Mapping[str, Any] | None = None, *, estimated: bool
+) -> Any:
+    """Return what runs a train step where a program made a Keras model, else what it made.
 
     Args:
-        begin: begins it.
-        stack: as long as it is open, training is intercepted.
+        made: what the program's function returned.
+        batch: samples of a step; None: :data:`SAMPLES`.
+        options: what else is asked of a Keras model.
+        estimated: whether the step is traced where TensorFlow would run it.
 
     Raises:
-        Training: of ``frameworks.tensorflow.estimate.training``.
+        UsageError: it is not compiled, or something is asked that only its tracing can do.
     """
-    made = begin()
-    if kinds.backend() == "tensorflow":
-        from tensorlens.frameworks.tensorflow.estimate.training import (
-            Training,
-            training_intercepted,
-        )
+    if not isinstance(made, kinds.model()):
+        return made
+    size = batch or SAMPLES
+    if estimated and kinds.backend() == "tensorflow":
+        from tensorlens.frameworks.tensorflow.estimate.training import Training
 
-        if isinstance(made, kinds.model()):
-            raise Training(made)
-        stack.enter_context(training_intercepted())
-    return made
+        def trained() -> None:
+            raise Training(made, batch=size)
+
+        return trained
+    given = dict(options or {})
+    shapes = {name: given.pop(name) for name in _SHAPES if name in given}
+    if given:
+        raise UsageError(f"{', '.join(given)}: on {kinds.backend()}, let the function compile so")
+    model: Any = made
+    if not model.compiled:
+        raise UsageError(f"{model.name} is not compiled: let the function compile it")
+    from tensorlens.frameworks.keras.train_steps.zeros import train_step
+
+    return train_step(model, size, **shapes)
+
+
+def intercepted() -> AbstractContextManager[None]:
+    """Return what ends a program where it trains a Keras model on TensorFlow."""
+    if kinds.backend() != "tensorflow":
+        return nullcontext()
+    from tensorlens.frameworks.tensorflow.estimate.training import training_intercepted
+
+    return training_intercepted()
 
 
 def traced(

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch.fake.jobs import Program
+from tensorlens.frameworks.torch.fake.jobs import Batch, Program
 from tensorlens.frameworks.torch.fake.parcels import unpack
 from tensorlens.frameworks.trials import Choice
 from tensorlens.frameworks.trying.beginning import beginning
+from tensorlens.frameworks.trying.keras_training import step_of
 from tensorlens.frameworks.trying.stage import CannotApply, Option, Stage
 from tensorlens.frameworks.trying.steps import Enough
 
@@ -71,11 +72,12 @@ class Optioned:
             option.finished()
 
     def _made(self) -> Any:
-        positional = () if self.stage.batch is None else (self.stage.batch,)
-        program, arguments = self._program, self._choice.arguments
+        stage, program, arguments = self.stage, self._program, self._choice.arguments
+        batch = None if stage.batch is None else Batch(stage.batch)
 
         def make_step() -> Any:
-            return beginning(program, positional, arguments)
+            made = beginning(program, batch, arguments)
+            return step_of(made, stage.batch, estimated=stage.estimated)
 
         parcel = self._choice.parcel
         step = make_step() if parcel is None else unpack(parcel)(make_step)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras.train_steps.policies import with_dtype
-from tensorlens.frameworks.keras.train_steps.shapes import inputs_of, targets_of
+from tensorlens.frameworks.keras.train_steps.zeros import train_step
 
 _KNOWN = ("keras", "builtins", "numpy")
 """Packages whose classes and functions a process finds by itself."""
@@ -111,17 +111,12 @@ def make_step(described: Described) -> Callable[[], None]:
     except Exception as error:
         raise _cannot(described, error) from None
     model.compile(**compiled)
-    wanted, _ = inputs_of(model, described.batch, described.input_shape, described.input_dtype)
-    if not model.built:
-        model(wanted)
-    goals = targets_of(model, wanted, compiled.get("loss"))
-    inputs = keras.tree.map_structure(_zeros, wanted)
-    targets = None if goals is None else keras.tree.map_structure(_zeros, goals)
-
-    def step() -> None:
-        model.train_on_batch(inputs, targets)
-
-    return step
+    return train_step(
+        model,
+        described.batch,
+        input_shape=described.input_shape,
+        input_dtype=described.input_dtype,
+    )
 
 
 @contextlib.contextmanager
@@ -149,12 +144,6 @@ class _NotAsked:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lazy, name)
-
-
-def _zeros(spec: Any) -> Any:
-    from keras import ops
-
-    return ops.zeros(spec.shape, dtype=spec.dtype)
 
 
 def _cannot(thing: Any, error: Exception) -> UsageError:

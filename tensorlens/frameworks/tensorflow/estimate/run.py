@@ -48,6 +48,7 @@ def run(model: Any, asked: Asked) -> Trace:
     xla = compiled_by(model, asked, traced.graph)
     found = Trace(
         framework="tensorflow",
+        batch=asked.batch,
         unsimulated="XLA's buffers are not simulated" if xla else None,
         formulas=popular(traced.layers, asked.batch),
         cautions=[

@@ -33,6 +33,15 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """The batch that the function of a program is called with."""
+
+    size: int
+    keyword: str = ""
+    """The name of the argument; empty: the first one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One run."""
 
@@ -45,9 +54,10 @@ class Job:
     """``sys.path`` of whoever asks."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the function that makes the step."""
-    positional: Sequence[Any] = ()
+    batch: Batch | None = None
+    """None: the function is called without one."""
     of_keras: Mapping[str, Any] = field(default_factory=dict)
-    """What is asked of a Keras model on TensorFlow, if the program makes or trains one."""
+    """What is asked of a Keras model, if the program makes one, or trains one on TensorFlow."""
     world_size: int = 1
     devices: int = 1
 

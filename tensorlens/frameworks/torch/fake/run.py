@@ -37,7 +37,7 @@ from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, 
 from tensorlens.frameworks.torch.fake.values.answers import answering
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.trying.beginning import beginning
-from tensorlens.frameworks.trying.keras_training import intercept
+from tensorlens.frameworks.trying.keras_training import SAMPLES, intercepted, step_of
 from tensorlens.frameworks.trying.steps import Steps
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
@@ -119,12 +119,9 @@ def _run(
         names = enter(contextlib.closing(BlockNames(tracker)))
         measure_with(TraceMeter(tracker))
         steps = Steps(job.steps, tracker, tell, OptimizerSteps)
-        program = job.program
         steps.run(
-            program,
-            lambda: intercept(
-                lambda: stacks.call_program(beginning, program, job.positional, job.options), stage
-            ),
+            job.program,
+            lambda: stacks.call_program(_begun, job, trace, enter),
             stacks.call_program,
         )
         names.look()
@@ -145,6 +142,18 @@ def _run(
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log, linecache.getlines)
     return trace
+
+
+def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]) -> Any:
+    """Begin a program and return its step, that of a Keras model where it made one."""
+    made = beginning(job.program, job.batch, job.options)
+    given = dict(job.of_keras)
+    samples = given.pop("batch", None) or SAMPLES
+    step = step_of(made, samples, given, estimated=True)
+    if step is not made:
+        trace.batch = samples
+    enter(intercepted())
+    return step
 
 
 def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
