@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
@@ -16,9 +16,6 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.records.estimates import TIGHT, Estimate
 from tensorlens.records.snapshots import View
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
-
-if TYPE_CHECKING:
-    from tensorlens.estimating.batches import MaxBatch
 
 _DOES_NOT_FIT = 3
 
@@ -208,34 +205,15 @@ def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
     if options["capacity"] is None and card is None:
         raise UsageError("--max-batch needs a --capacity, or a --card")
     from tensorlens.estimating import max_batch
-    from tensorlens.render.text.page import output_width, wrapped
+    from tensorlens.render.needs import largest_batch
 
     with _Failures():
         found = max_batch(asked.program, **options, card=card)
-    answer = _largest_in_words(found)
-    if args.explain or not outputs:
-        show("\n".join(wrapped("", answer, output_width())) + "\n\n")
-    else:
-        say(answer)
-    _give(found.estimate, args, outputs)
+    answer = found.estimate
+    if outputs and not args.explain:
+        say(largest_batch(answer.largest))
+    _give(answer, args, outputs)
     return 0 if found else _DOES_NOT_FIT
-
-
-def _largest_in_words(found: MaxBatch) -> str:
-    from tensorlens.render.figures import size
-
-    capacity, tried = size(found.capacity), found.estimates
-    if not found:
-        smallest = min(tried)
-        needed = size(tried[smallest].needed.point)
-        return f"not even a batch of {smallest:,} fits into {capacity}: it needs {needed}"
-    answer = f"the largest batch that fits into {capacity} is {int(found):,}"
-    beyond = tried.get(found + 1)
-    if found.reaches_end:
-        return f"{answer}, the largest that was tried"
-    if beyond is None:
-        return answer
-    return f"{answer}; {found + 1:,} would need {size(beyond.needed.point)}"
 
 
 def _several_cards(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Output]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.errors import UsageError
@@ -11,7 +12,7 @@ from tensorlens.estimating.programs import MakeStep
 from tensorlens.estimating.requests import request
 from tensorlens.estimating.worker import Worker
 from tensorlens.records.cards import Card
-from tensorlens.records.estimates import Estimate
+from tensorlens.records.estimates import Estimate, LargestBatch
 
 _MOST = 1 << 24
 
@@ -37,7 +38,19 @@ class MaxBatch(int):
     @property
     def estimate(self) -> Estimate:
         """The estimate of the largest batch, or of the smallest tried where none fits."""
-        return self.estimates[int(self) or min(self.estimates)]
+        found = self.estimates[int(self) or min(self.estimates)]
+        beyond = int(self) + 1 if self else min(self.estimates)
+        needed = self.estimates[beyond].needed.point if beyond in self.estimates else None
+        return replace(
+            found,
+            largest=LargestBatch(
+                batch=int(self),
+                capacity=self.capacity,
+                next_batch=None if needed is None else beyond,
+                next_needed=needed,
+                is_limit=self.reaches_end,
+            ),
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MaxBatch, (int(self), self.capacity, self.estimates, self.reaches_end)

@@ -132,6 +132,22 @@ class Fits:
         return f"<{self().verdict}>" if self._capacity is not None else "<no capacity was asked>"
 
 
+@dataclass(frozen=True, slots=True)
+class LargestBatch:
+    """The largest batch that fits, of which an estimate is."""
+
+    batch: int
+    """0 where not even the smallest that was tried fits."""
+    capacity: int
+    """What it fits into, context included."""
+    next_batch: int | None = None
+    """One that does not fit, the smallest that is known; None where all that were tried fit."""
+    next_needed: int | None = None
+    """What that one would need."""
+    is_limit: bool = False
+    """Whether it is the largest that was to be tried."""
+
+
 @dataclass(frozen=True)
 class Estimate(Document):
     """What a program's steps will need on one device; prints itself, in a notebook as HTML.
@@ -180,6 +196,8 @@ class Estimate(Document):
     """Whose allocator it is of: ``torch`` or ``tensorflow``."""
     formulas: Sequence[Formula] = ()
     """What rules of thumb come to, and why they are off."""
+    largest: LargestBatch | None = None
+    """Of :func:`tensorlens.max_batch`, where the estimate is of its answer."""
 
     @property
     def peak_allocated(self) -> int:

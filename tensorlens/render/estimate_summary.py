@@ -19,7 +19,8 @@ def estimate_summary(estimate: Estimate) -> dict[str, Any]:
     the ``terms``; ``lower`` and ``upper`` bound what the process takes from the card without its
     context, None where ``unsimulated`` says why no bounds are known. ``fits`` has ``capacity`` and
     ``verdict`` (``fits``, ``tight``, ``does not fit``), of what was asked or else of the card's
-    memory; None where there is neither.
+    memory; None where there is neither. ``largest`` has the answer of
+    :func:`tensorlens.max_batch`, where the estimate is of that.
 
     ``peak`` has what :func:`tensorlens.render.summary.moment_data` gives, and ``step``, ``phase``,
     ``line``, ``module`` and ``op`` of the allocation that made it. ``by_role``, ``by_line`` and
@@ -42,6 +43,7 @@ def estimate_summary(estimate: Estimate) -> dict[str, Any]:
         "approximate": estimate.approximate,
         "unsimulated": estimate.unsimulated,
         "batch": estimate.batch,
+        "largest": None if estimate.largest is None else asdict(estimate.largest),
         "capacity": estimate.capacity,
         "fits": None if fit is None else {"capacity": fit.capacity, "verdict": fit.verdict},
         "allocated": _range(estimate.allocated),

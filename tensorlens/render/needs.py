@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tensorlens.records.estimates import FITS, TIGHT, Estimate, Fit, Range
+from tensorlens.records.estimates import FITS, TIGHT, Estimate, Fit, LargestBatch, Range
 from tensorlens.records.events import ALLOC
 from tensorlens.records.moments import Resident
 from tensorlens.render.balance import place
@@ -50,6 +50,22 @@ class Rung:
     """What is done with it: empty for the first, ``+``, ``-``, and ``=`` for the sum so far."""
     label: str
     nbytes: int
+
+
+def largest_batch(found: LargestBatch | None) -> str:
+    """Return which batch is the largest that fits, in one line; empty where it was not asked."""
+    if found is None:
+        return ""
+    capacity = size(found.capacity)
+    needed = "" if found.next_needed is None else size(found.next_needed)
+    if not found.batch:
+        return f"not even a batch of {found.next_batch:,} fits into {capacity}: it needs {needed}"
+    answer = f"the largest batch that fits into {capacity} is {found.batch:,}"
+    if found.is_limit:
+        return f"{answer}, the largest that was tried"
+    if found.next_batch is None:
+        return answer
+    return f"{answer}; {found.next_batch:,} would need {needed}"
 
 
 def title(estimate: Estimate) -> str:

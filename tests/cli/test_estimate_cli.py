@@ -1,5 +1,6 @@
 """``tensorlens estimate``: what it asks, what it prints and its exit codes; nothing is run."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rendered_estimates import MIB
 from tensorlens import estimating
 from tensorlens.cli import main
 from tensorlens.errors import TensorlensError
+from tensorlens.estimating import MaxBatch
 from tensorlens.records.loading import load
 from tensorlens.records.recordings import Recording
 from tensorlens.units import parse_bytes
@@ -37,16 +39,9 @@ class Asked:
     def max_batch(self, program, **options):
         self.calls.append((program, options))
         capacity = parse_bytes(options["capacity"])
-        return Largest(2 if capacity >= 446 * MIB else 0, capacity)
-
-
-class Largest(int):
-    def __new__(cls, batch: int, capacity: int):
-        self = super().__new__(cls, batch)
-        self.capacity, self.reaches_end = capacity, False
-        self.estimates = {each: estimates.training(capacity=capacity) for each in (1, batch + 1)}
-        self.estimate = self.estimates[1]
-        return self
+        batch = 2 if capacity >= 446 * MIB else 0
+        tried = {each: estimates.training(capacity=capacity) for each in (1, 2, 3)}
+        return MaxBatch(batch, capacity, tried, reaches_end=False)
 
 
 @pytest.fixture
@@ -163,6 +158,39 @@ def test_the_largest_batch(asked: Asked, capsys) -> None:
     assert capsys.readouterr().out.startswith(
         "not even a batch of 1 fits into 400.00 MiB: it needs 446.00 MiB\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("capacity", "said"),
+    [
+        ("1GiB", "the largest batch that fits into 1.00 GiB is 2; 3 would need 446.00 MiB"),
+        ("400MiB", "not even a batch of 1 fits into 400.00 MiB: it needs 446.00 MiB"),
+    ],
+)
+def test_the_largest_batch_is_in_the_file_and_shown_again(
+    asked: Asked, capsys, capacity: str, said: str
+) -> None:
+    words = ("train:make_step", "--max-batch", "--capacity", capacity)
+    code = run(*words)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{said}\n\nEstimate for")
+    assert run(*words, "-o", "e.json", "-o", "e.html") == code
+    assert capsys.readouterr().err.startswith(f"tensorlens: {said}\n")
+    assert main(["show", "e.json"]) == 0
+    assert capsys.readouterr().out == printed
+    assert f">{said}<" in Path("e.html").read_text()
+    found = json.loads(Path("e.json").read_text())["largest"]
+    nbytes = parse_bytes(capacity)
+    fits = code == 0
+    assert found == {
+        "batch": 2 if fits else 0,
+        "capacity": nbytes,
+        "next_batch": 3 if fits else 1,
+        "next_needed": 446 * MIB,
+        "is_limit": False,
+    }
+    assert run(*words, "--explain") == code
+    assert capsys.readouterr().out.startswith(f"{said}\n\nEstimate for cuda:0")
 
 
 @pytest.mark.parametrize(

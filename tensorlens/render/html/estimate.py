@@ -17,6 +17,7 @@ from tensorlens.render.needs import (
     conditions,
     figures,
     judged,
+    largest_batch,
     peak_place,
     spread,
     title,
@@ -96,6 +97,7 @@ def _rendered(estimate: Estimate, view: View, *, page: bool) -> str:
         .render(
             estimate=estimate,
             title=title(estimate),
+            largest=largest_batch(estimate.largest),
             verdict=verdict(estimate),
             kind="" if fit is None else fit.verdict.replace(" ", "-"),
             conditions=conditions(estimate),

@@ -14,6 +14,7 @@ from tensorlens.render.needs import (
     conditions,
     figures,
     judged,
+    largest_batch,
     peak_place,
     spread,
     title,
@@ -34,6 +35,7 @@ FEW = 5
 def estimate_parts(estimate: Estimate, page: Page) -> list[str]:
     """Return the parts of the report, what is asked first first."""
     sections = [
+        page.wrapped("", largest_batch(estimate.largest)),
         _header(estimate, page),
         _figures(estimate, page),
         _peak(estimate, page),

@@ -10,6 +10,7 @@ from tensorlens.render.figures import exact_size, size
 from tensorlens.render.inventory import counted
 from tensorlens.render.needs import (
     judged,
+    largest_batch,
     peak_block,
     peak_place,
     rungs,
@@ -41,6 +42,7 @@ def explanation_parts(estimate: Estimate, page: Page) -> list[str]:
     """Return the paragraphs, and at the end the sum."""
     parts = peak_parts(estimate)
     texts = [
+        largest_batch(estimate.largest),
         f"{title(estimate)}. {_sentence(verdict(estimate))}",
         _approximate(estimate),
         f"The most is allocated {peak_place(estimate)}: {exact_size(estimate.peak_allocated)}."
