@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from functools import cached_property
 
@@ -20,6 +21,8 @@ _KEPT = {
     "optimizer": "optimizer",
     "other": "other",
 }
+_OF_GRAPH = re.compile(r"\w+Backward\d*\.[^:]+")
+"""The name of what a node saved whose module is not known: ``MmBackward0.self``."""
 _Likeness = tuple[int, int, int]
 
 
@@ -63,15 +66,17 @@ class Roles:
 
     def name(self, row: int) -> str:
         """Return what the block is called; never empty."""
-        label = self.label(row)
-        if label is not None:
-            return label.name
-        return self._inherited(row) or self._fallback(row)
+        return self.named(row) or self._fallback(row)
 
     def named(self, row: int) -> str | None:
         """Return the name that a census gave the block, or others just like it; else None."""
         label = self.label(row)
-        return self._inherited(row) if label is None else label.name
+        name = self._inherited(row) if label is None else label.name
+        if name is None or not _OF_GRAPH.fullmatch(name):
+            return name
+        # the graph knows no parameter around it, as of sharded ones and after the last
+        module = self.study.module[self.study.place(row)]
+        return f"{module}: {name}" if module else name
 
     def label(self, row: int) -> Label | None:
         """Return what a census said of the block itself."""

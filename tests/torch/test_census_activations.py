@@ -33,8 +33,8 @@ class TestActivations:
         found = since.records(model)
         by_name = {each.name: each for each in found}
         # batch 3, length 16, width 32, four times as wide inside
-        gelu = by_name["layer.0.mlp: GeluBackward0.self"]
-        assert (gelu.role, gelu.nbytes, gelu.module) == ("activation", 24576, "layer.0.mlp")
+        gelu = by_name["layer.0.mlp.1: GeluBackward0.self"]
+        assert (gelu.role, gelu.nbytes, gelu.module) == ("activation", 24576, "layer.0.mlp.1")
         norm = by_name["layer.1.norm2: NativeLayerNormBackward0.result1"]
         assert (norm.role, norm.nbytes, norm.module) == ("activation", 192, "layer.1.norm2")
         tokens = by_name["tokens: EmbeddingBackward0.indices"]

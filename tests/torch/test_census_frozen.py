@@ -84,3 +84,47 @@ def test_a_function_that_refers_to_several_modules_is_none_of_them() -> None:
         return checkpoint(lambda x: second(first(x)), x, use_reentrant=False)
 
     assert not any(name.startswith("layers.0: checkpoint") for name in names(Net(both)))
+
+
+class Norm(torch.nn.Module):
+    """A norm of several operators, as those of language models are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(SIZE))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)))
+
+
+class Residual(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = Norm()
+        self.fc = torch.nn.Linear(SIZE, SIZE)
+
+    def forward(self, x):
+        return x + self.fc(self.norm(x))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_what_is_kept_between_layers_is_of_one_of_them(frozen) -> None:
+    net = Net()
+    net.layers = torch.nn.ModuleList(Residual() for _ in range(3))
+    net.layers.requires_grad_(not frozen)
+    found = names(net)
+    # the norm's input is what the layer before ends with
+    assert {"layers.0: PowBackward0.self", "layers.1: PowBackward0.self"} <= found
+    assert not [name for name in found if name.startswith("layers: ")]
+
+
+def test_modules_without_parameters_have_their_number() -> None:
+    linear = functools.partial(torch.nn.Linear, SIZE, SIZE)
+    net = torch.nn.Sequential(
+        linear(), torch.nn.Sigmoid(), linear(), torch.nn.Tanh(), torch.nn.Sigmoid(), linear()
+    )
+    y = net(torch.randn(ROWS, SIZE))
+    found = {each.name for each in tensorlens.MemReporter(net=net).snapshot().tensors}
+    wanted = {"1: SigmoidBackward0", "3-4: TanhBackward0", "3-4: SigmoidBackward0"}
+    assert {f"net.{name}.result" for name in wanted} <= found
+    del y

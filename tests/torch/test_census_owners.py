@@ -264,3 +264,82 @@ class TestAttributesByParameter:
             "weight": ("parameter", 24),
             "weight.grad": ("gradient", 24),
         }
+
+
+LIBRARY = """
+class Connector:
+    def __init__(self, net):
+        self._strategy = Strategy(net)
+
+
+class Strategy:
+    def __init__(self, net):
+        self._module = net
+        self.hook = self.register()
+
+    def register(self):
+        def hook():
+            return self
+
+        return hook
+
+
+class Engine:
+    def __init__(self, net):
+        self._connector = Connector(net)
+
+    def fit(self, then):
+        net = self._connector._strategy._module
+        return then()
+
+
+def fit(make, then):
+    net = make()
+    return then()
+"""
+
+
+@pytest.fixture
+def library():
+    """What a library outside of the program's own folder defines."""
+    variables = {"__name__": "engines"}
+    exec(compile(LIBRARY, "/opt/site-packages/engines/engine.py", "exec"), variables)
+    return variables
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 2, bias=False)
+
+
+def names_of_net():
+    found = tensorlens.MemReporter().snapshot().tensors
+    return {each.name for each in found if each.shape == (2, 3) and each.role == "parameter"}
+
+
+def test_a_model_that_only_a_library_leads_to_is_called_by_its_class(library):
+    engine = library["Engine"](Net())
+    assert names_of_net() == {"Net.fc.weight"}
+    assert engine.fit(names_of_net) == {"Net.fc.weight"}
+    hook = engine._connector._strategy.hook
+    del engine
+    assert names_of_net() == {"Net.fc.weight"}
+    del hook
+    gc.collect()
+    assert library["fit"](Net, names_of_net) == {"Net.fc.weight"}
+
+
+def test_a_variable_of_the_program_comes_before_the_class(library):
+    net = Net()
+    engine = library["Engine"](net)
+    found = engine.fit(names_of_net)
+    where = "test_a_variable_of_the_program_comes_before_the_class()"
+    assert found == {f"{where}: net.fc.weight"}
+
+
+def test_two_models_of_one_class_keep_what_tells_them_apart(library):
+    one, other = library["Engine"](Net()), library["Engine"](Net())
+    found = names_of_net()
+    assert len(found) == 2 and "Net.fc.weight" not in found
+    del one, other

@@ -54,6 +54,11 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
     return temporaries | found
 
 
+def library_functions() -> frozenset[str]:
+    """Return how names begin of the variables of libraries' functions that run: ``fit(): ``."""
+    return frozenset(map(_label, (frame.f_code for frame in _frames(("tensorlens",))[1])))
+
+
 def tuples() -> list[tuple[Any, ...]]:
     """Return the tuples that are variables of this thread's running functions, each once.
 
@@ -123,6 +128,10 @@ def _globals_of_main() -> frozenset[int]:
     return frozenset(map(id, dict.values(variables)))
 
 
+def _label(code: CodeType) -> str:
+    return f"{function_name(code)}(): "
+
+
 def _add_frame(
     frame: FrameType,
     found: dict[int, str],
@@ -133,7 +142,7 @@ def _add_frame(
     # module-level code and class bodies keep their variables in a dict
     if not code.co_flags & 0x02:
         return
-    label = f"{function_name(code)}(): "
+    label = _label(code)
     for name, address, content in locals_of(frame):
         if not name.startswith("."):
             for place in (content, address):

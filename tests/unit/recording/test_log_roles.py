@@ -192,3 +192,20 @@ def test_blocks_of_which_nothing_is_known_are_not_alike() -> None:
     named, unnamed = made.start(8), made.start(8)
     made.log.name(named, Label("fc.weight", "parameter"))
     assert blocks(made, unnamed) == [("other", "before the recording")]
+
+
+def test_what_the_graph_saved_without_a_module_has_that_which_made_it() -> None:
+    made = Made()
+    saved = Label("MmBackward0.self", "activation")
+    for module, label in (
+        ("fc", saved),
+        (None, saved),
+        ("fc", Label("net: MmBackward0.self", "activation")),
+    ):
+        path = [module] if module else []
+        made.log.name(made.alloc(8, made.stack(STEP, *path), LINEAR), label)
+    assert [name for _, name in blocks(made, 0, 1, 2)] == [
+        "fc: MmBackward0.self",
+        "MmBackward0.self",
+        "net: MmBackward0.self",
+    ]

@@ -109,7 +109,7 @@ class ModulesOfNodes:
             if mine is not None:
                 before = self._paths[node] = mine
             elif before is not None and last is not None:
-                self._paths[node] = common_path(before, last)
+                self._paths[node] = _path_between(before, last)
 
     def of(self, node: Any) -> tuple[str, ...] | None:
         """Return the path's parts, or None where no parameter tells."""
@@ -160,6 +160,26 @@ def _own(
             # a compiled function uses those of many modules
             own = leaves[below] if own is None else common_path(own, leaves[below])
     return own
+
+
+def _path_between(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path of what was made between two modules.
+
+    Between ``h.0.fc`` and ``h.1.fc`` it is ``h.0``: what a layer ends with is kept more often than
+    what one begins with. Between the modules 0 and 2 of a ``Sequential`` it is 1, between 0 and 4
+    some of ``1-3``.
+    """
+    common = common_path(before, after)
+    length = len(common)
+    numbers = [path[length] for path in (before, after) if len(path) > length]
+    if len(numbers) < 2 or not all(map(str.isdecimal, numbers)):
+        return common
+    first, last = map(int, numbers)
+    if last - first < 2:
+        return (*common, numbers[0]) if first < last else common
+    # a module that has parameters itself is no part of what it stands beside
+    first, last = first + (len(before) == length + 1), last - (len(after) == length + 1)
+    return *common, f"{first}" if first == last else f"{first}-{last}"
 
 
 def common_path(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:

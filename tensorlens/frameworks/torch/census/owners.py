@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +12,16 @@ import torch
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.first_seen import first_seen
+from tensorlens.frameworks.heap.frames import library_functions
 from tensorlens.frameworks.heap.walk import roots_among
 from tensorlens.frameworks.torch.census.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name, model_name
 from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
-from tensorlens.records.names import Names
+from tensorlens.records.names import ATTRIBUTE, Names
 
+_OF_METHOD = re.compile(r"closure of .*: self")
+"""A function in a method, as a hook that a library registers."""
 _OF_FUNCTION = re.compile(r"closure of .*?: |.*?\(\): ")
 
 
@@ -98,12 +103,35 @@ class Owners:
         """Give a module of :attr:`nameless` its name, and what optimizers say of it likewise.
 
         Of a variable's name they say what follows the function: ``SGD.net.weight`` of
-        ``main(): net.weight``.
+        ``main(): net.weight``. Where only a library's variable leads to the module, the ``self`` of
+        a closure, or attributes that are private, the name of its class says more; it stays, unless
+        others are called so.
         """
         names = self.naming.names
+        if self._says_little(found) and self._classes[names[node]] == 1:
+            return
         text, begin = names[found], names[names.root(found)]
         is_local = _OF_FUNCTION.match(begin)
         names.settle(node, found, without_function(text) if is_local else text)
+
+    def _says_little(self, found: int) -> bool:
+        names = self.naming.names
+        begin = names[names.root(found)]
+        function = _OF_FUNCTION.match(begin)
+        if function is not None and function.group() in self._library_functions:
+            return True
+        if _OF_METHOD.fullmatch(begin):
+            return True
+        steps = zip(*names.steps(found), strict=True)
+        return sum(kind == ATTRIBUTE and text.startswith("._") for kind, text in steps) > 1
+
+    @functools.cached_property
+    def _library_functions(self) -> frozenset[str]:
+        return library_functions()
+
+    @functools.cached_property
+    def _classes(self) -> Counter[str]:
+        return Counter(model_name(module) for module, _ in self.nameless)
 
     def anchors(self) -> dict[int, int]:
         """Return address to node of the modules and optimizers that other tensors may be found in.
