@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import ctypes
+import datetime
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,11 +13,24 @@ from operator import is_not
 from typing import Any, NamedTuple
 
 from tensorlens.frameworks.heap import select
-from tensorlens.frameworks.heap.capsules import CAPSULE, memory_of
 from tensorlens.frameworks.heap.rows import MODULES, is_subtype
 
 _AT_ONCE = 20_000
 """Objects that are asked for their referents in one go."""
+
+# dlpack.h: a tensor begins with its data; a versioned one after the version, two pointers, flags
+_STARTS = {b"dltensor": 0, b"dltensor_versioned": 32}
+_OFFSET = 40
+"""Of ``byte_offset`` in a tensor: data, device, ndim, dtype, shape, strides come before."""
+
+_CAPSULE: type = type(datetime.datetime_CAPI)
+
+_name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
+    ("PyCapsule_GetName", ctypes.pythonapi)
+)
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 class Outside(NamedTuple):
@@ -40,12 +55,12 @@ def outside(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> Outside:
     if not blocks:
         return found
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
-    kinds = (kind, CAPSULE) if isinstance(kind, type) else (CAPSULE,)
+    kinds = (kind, _CAPSULE) if isinstance(kind, type) else (_CAPSULE,)
     ordered = sorted(blocks)
     starts = [address for address, _ in ordered]
     for holder in _holders(kinds, objects):
-        is_capsule = type(holder) is CAPSULE
-        data = memory_of(holder) if is_capsule else _memory_of_array(holder)
+        is_capsule = type(holder) is _CAPSULE
+        data = _memory_of(holder) if is_capsule else __memory_of_array(holder)
         if data is None:
             continue
         place = bisect.bisect_right(starts, data) - 1
@@ -55,7 +70,7 @@ def outside(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> Outside:
     return found
 
 
-def _memory_of_array(array: Any) -> int | None:
+def __memory_of_array(array: Any) -> int | None:
     """Return where an array's memory lies; None if it has memory of its own."""
     kind = sys.modules["numpy"].ndarray
     if kind.base.__get__(array) is None:
@@ -109,3 +124,14 @@ def _fresh(tuples: list[Any], dicts: list[Any], known: dict[int, Any]) -> list[A
     fresh = [met[place] for place in met.keys() - known.keys()]
     known.update(met)
     return fresh
+
+
+def _memory_of(capsule: Any) -> int | None:
+    """Return the address of a capsule's memory; None once it was taken, or if it is another."""
+    name = _name_of(capsule)
+    start = _STARTS.get(name) if name is not None else None
+    if start is None:
+        return None
+    place = _pointer_of(capsule, name) + start
+    data = ctypes.c_uint64.from_address(place).value
+    return int(data + ctypes.c_uint64.from_address(place + _OFFSET).value)

@@ -6,6 +6,6 @@ track: C++, and NumPy's arrays (an object's count of references tells that there
 what ``gc.freeze()`` hid.
 """
 
-from tensorlens.frameworks.heap.paths.choose import cycle, paths
+from tensorlens.frameworks.heap.paths.ways import cycle, paths
 
 __all__ = ["cycle", "paths"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import gc
+from dataclasses import dataclass
 from itertools import compress, count, groupby, repeat
 from operator import is_
 from types import BuiltinFunctionType, FunctionType
@@ -14,6 +15,22 @@ from tensorlens.frameworks.heap import describe, fallback
 from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.heap.paths.nodes import Node
 from tensorlens.frameworks.heap.rows import is_subtype
+from tensorlens.records.leaks import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A reference, or None for what adds nothing to read, and how many objects it leads on."""
+
+    reference: Reference | None
+    taken: int = 1
+    begins: bool = False
+    """Whether it says where it is, so that the name of what holds it adds nothing."""
+    begins_at: int = 0
+    """Which of the objects is what it begins with."""
+    begins_anew: bool = False
+    """Whether nothing that came before adds anything."""
+
 
 _BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__
 _TYPE_NAME = type.__dict__["__name__"].__get__

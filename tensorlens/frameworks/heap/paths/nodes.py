@@ -1,4 +1,4 @@
-"""The part of the heap that a search has seen: objects, and who refers to them."""
+"""The part of the heap that a search has seen: objects, who refers to them, and ways among them."""
 
 from __future__ import annotations
 
@@ -65,3 +65,24 @@ class Node:
     def is_plain(self) -> bool:
         """Whether it is a tuple or another mere container."""
         return self.items is not None or any(type(self.object) is plain for plain in PLAIN)
+
+
+_LAST = {HELD: 1, TEMPORARY: 1, UNKNOWN: 1, CUT: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Nodes from where a way begins to its target, and the beginning."""
+
+    root: Root
+    nodes: tuple[Node, ...]
+
+    @property
+    def last(self) -> int:
+        """The address of what holds the target."""
+        return self.nodes[-2].address if len(self.nodes) > 1 else 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What orders ways: known beginnings first, then the shortest."""
+        return _LAST.get(self.root.kind, 0), len(self.nodes)

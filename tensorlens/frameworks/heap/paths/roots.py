@@ -5,6 +5,7 @@ Nothing is held: variables are known by the addresses of what they refer to.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -15,8 +16,8 @@ from typing import Any
 
 from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.heap.frames import function_name, locals_of, note
+from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.heap.paths.nodes import GLOBAL, LOCAL, TEMPORARY, Root
-from tensorlens.frameworks.heap.paths.stacks import stacked
 from tensorlens.frameworks.heap.rows import MODULES, is_subtype, vars_of_module
 
 _PACKAGE = "tensorlens"
@@ -30,6 +31,9 @@ CODES: dict[type, tuple[str, str, str]] = {
     AsyncGeneratorType: ("ag_code", "ag_frame", "ag_running"),
 }
 """The attributes of what can be suspended: its code, its frame, whether it runs."""
+
+_FRAME, _TOP = 24, 64
+_CODE = 32 if sys.version_info < (3, 12) else 0
 
 
 class Places:
@@ -88,7 +92,7 @@ class Places:
                     else:
                         self._add_root(place, root)
         # its own values are on their way, and none of them is a target's only holder
-        for address in () if is_own else stacked(frame, is_callers):
+        for address in () if is_own else _stacked(frame, is_callers):
             self.stacked[address] += 1
             self.temporaries.setdefault(address, Root(TEMPORARY, f"{label}(temporary)"))
 
@@ -137,3 +141,35 @@ def is_running(holder: Any) -> bool:
         if type(holder) is suspended:
             return bool(getattr(holder, running))
     return False
+
+
+def _stacked(frame: FrameType, is_callers: bool) -> list[int]:
+    """Return the addresses on a frame's evaluation stack.
+
+    A slot above a stack's top keeps the address of what was there before. Where the top is not
+    known, all slots are given: that something is among them is no proof then.
+
+    Args:
+        frame: of a running function.
+        is_callers: it waits in the caller's thread.
+    """
+    # later ones tag the addresses
+    reader = native() if sys.version_info < (3, 14) else None
+    if reader is None:
+        return []
+    code = frame.f_code
+    cells = [name for name in code.co_cellvars if name not in code.co_varnames]
+    first = len(code.co_varnames) + len(cells) + len(code.co_freevars)
+    read = reader.frame(frame, 0, first + code.co_stacksize)
+    if read is None:
+        return []
+    top = _top(frame) if is_callers else -1
+    return [address for address in read[0][first : top if top >= first else None] if address]
+
+
+def _top(frame: FrameType) -> int:
+    """Return how many slots are in use, or -1 while the frame is in a call into C."""
+    inner = ctypes.c_uint64.from_address(id(frame) + _FRAME).value
+    if not inner or ctypes.c_uint64.from_address(inner + _CODE).value != id(frame.f_code):
+        return -1
+    return ctypes.c_int32.from_address(inner + _TOP).value

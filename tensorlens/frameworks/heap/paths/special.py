@@ -13,8 +13,8 @@ from types import BuiltinFunctionType, MethodType
 from typing import Any
 
 from tensorlens.frameworks.heap.paths import look
+from tensorlens.frameworks.heap.paths.look import Step
 from tensorlens.frameworks.heap.paths.nodes import Node
-from tensorlens.frameworks.heap.paths.step import Step
 from tensorlens.frameworks.heap.rows import mro
 from tensorlens.records.leaks import Reference
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.heap import describe
 from tensorlens.frameworks.heap.paths import look
+from tensorlens.frameworks.heap.paths.look import Step
 from tensorlens.frameworks.heap.paths.nodes import (
     CLASS,
     CONTEXT,
@@ -16,9 +17,9 @@ from tensorlens.frameworks.heap.paths.nodes import (
     UNKNOWN,
     Node,
     Root,
+    Way,
 )
-from tensorlens.frameworks.heap.paths.steps import Step, next_step
-from tensorlens.frameworks.heap.paths.ways import Way
+from tensorlens.frameworks.heap.paths.steps import next_step
 from tensorlens.records.leaks import Reference, ReferencePath
 from tensorlens.records.names import key_text
 
