@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tensorlens.capture.record import running
+from tensorlens.recording.backward import backward_calls
 from tensorlens.records.recordings import Recording
 
 Place = tuple[str, int]
@@ -18,7 +19,7 @@ class BackwardLines:
     """What recordings know of backward, line by line."""
 
     nbytes: Mapping[str, Mapping[Place, int]] = field(default_factory=dict)
-    """Device to line to bytes handed out in backward."""
+    """Device to line to bytes handed out in backward, what the line calls included."""
     seen: frozenset[Place] = frozenset()
     """The lines of the user that were on the stack of anything recorded."""
 
@@ -63,10 +64,8 @@ def _lines(recording: Recording) -> BackwardLines:
     found: dict[str, dict[Place, int]] = {}
     for device in recording.devices:
         sums = found.setdefault(device, {})
-        for cost in recording.backward(device):
-            if cost.line is not None:
-                key = cost.line.filename, cost.line.lineno
-                sums[key] = sums.get(key, 0) + cost.nbytes
+        for line, nbytes in backward_calls(recording, device).items():
+            sums[line.filename, line.lineno] = nbytes
     frames = recording.log.stacks.frames
     return BackwardLines(
         found, frozenset((frame.filename, frame.lineno) for frame in frames if frame.user)

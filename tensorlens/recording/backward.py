@@ -84,6 +84,28 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
     )
 
 
+def backward_calls(recording: Recording, device: str | None = None) -> dict[SourceLine, int]:
+    """Return what was handed out in backward by line, what a line calls included.
+
+    The largest come first. Bytes count for the line of :func:`backward` and for each of the user's
+    lines that called it, as they do in a table of lines.
+
+    Raises:
+        UsageError: the recording knows no such device.
+    """
+    number = None if device is None else recording.log.devices.index(chosen(recording, device))
+    of = study(recording)
+    places: dict[Place, int] = {}
+    for row, allocates in _rows(of, number):
+        if allocates:
+            _count(places, of.place(row), of.log.size[row])
+    sums: dict[SourceLine, int] = {}
+    for place, nbytes in places.items():
+        for line in of.calls[place]:
+            _count(sums, line, nbytes)
+    return _sorted(sums)
+
+
 def backward_modules(recording: Recording, device: str | None = None) -> dict[str | None, int]:
     """Return what was handed out in backward by the module whose forward it goes back to.
 

@@ -45,25 +45,44 @@ class Lines:
         """Whether it is in the backward of a custom function of the user."""
         self._model: list[int] = []
         self._model_inside: list[int] = []
+        self._engines = [landmark(frame) == "backward" for frame in stacks.frames]
+        """Whether a frame calls the autograd engine."""
         self._walk()
 
     def born(self, stack: int) -> SourceLine | None:
         """Return the innermost line of the user, None where there is no stack."""
-        return (
-            None if stack < 0 else self._line(_first(self._user[stack], self._python[stack], stack))
-        )
+        return None if stack < 0 else self._line(self._charged(stack, -1, "other"))
 
     def charged(self, stack: int, context: int, phase: str) -> SourceLine | None:
         """Return the line that a block is counted for; None where no line is known."""
+        node = self._charged(stack, context, phase)
+        return None if node < 0 else self._line(node)
+
+    def calls(self, stack: int, context: int, phase: str) -> tuple[SourceLine, ...]:
+        """Return the line of :meth:`charged` and the user's lines that called it, each once.
+
+        What called the autograd engine is none of them where the line is one that it called.
+        """
+        node = self._charged(stack, context, phase)
+        line = None if node < 0 else self._line(node)
+        found = {} if line is None else {line: None}
+        while node >= 0 and not self._engines[self._stacks.frame[node]]:
+            line = self._line(node) if self._user[node] == node else None
+            if line is not None:
+                found[line] = None
+            node = self._stacks.parent[node]
+        return tuple(found)
+
+    def _charged(self, stack: int, context: int, phase: str) -> int:
+        """Return the node of the stack that a block is counted for, or -1."""
         if phase != "backward":
-            return self.born(stack)
+            return -1 if stack < 0 else _first(self._user[stack], self._python[stack], stack)
         forward = self._forward(context)
         inside, outside = _at(self._user_inside, stack), _at(self._user, stack)
         if self._is_of_graph(stack, context) or self._is_custom(stack, context):
             inside = -1
         users = inside, _at(self._user, forward), outside
-        node = _first(*users, _at(self._python, forward), _at(self._python, stack), forward, stack)
-        return None if node < 0 else self._line(node)
+        return _first(*users, _at(self._python, forward), _at(self._python, stack), forward, stack)
 
     def custom(self, stack: int, context: int) -> SourceLine | None:
         """Return the line in the backward of a custom function, where another one is charged."""
@@ -116,7 +135,7 @@ class Lines:
         users = [frame.user for frame in stacks.frames]
         models = [frame.model for frame in stacks.frames]
         pythons = [frame.is_python for frame in stacks.frames]
-        engines = [landmark(frame) == "backward" for frame in stacks.frames]
+        engines = self._engines
         again = [computes_again(frame) for frame in stacks.frames]
         applies = [is_custom_call(frame) for frame in stacks.frames]
         names = [frame.function.rpartition(".")[2] for frame in stacks.frames]

@@ -51,6 +51,7 @@ class Study:
         self.phase = phase
         self.born: Table[SourceLine | None] = Table(lambda place: lines.born(place[0]))
         self.charged = Table(lambda place: lines.charged(*place, phase[place]))
+        self.calls = Table(lambda place: lines.calls(*place, phase[place]))
         self.custom: Table[SourceLine | None] = Table(lambda place: lines.custom(*place))
         of_wrappers = purposes(log.stacks)
         self.purpose: Table[Purpose | None] = Table(

@@ -41,8 +41,8 @@ class LineMemory:
     net_first: int | None
     """The ``net`` of the first hit."""
     backward: int | None = None
-    """Bytes handed out in backward while the nodes ran that the line made, called lines aside:
-    each byte goes to one line. The sum of all recordings; None where none saw the function."""
+    """Bytes handed out in backward while the nodes ran that the line made, or what it calls. The
+    sum of all recordings; None where none saw the function."""
     rise: int | None = field(default=None, compare=False)
     """How far ``peak`` is above what was handed out when that hit began; 0 where the line only ran
     while others' blocks were there."""

@@ -5,6 +5,7 @@ out tells which line it is for. Numbers that torch makes into tensors, of 8 byte
 told apart by size; they go to the right lines if no others have any.
 """
 
+import functools
 import threading
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import tensorlens
+from tensorlens.capture.backward import forget
 from tensorlens.capture.record import record
 from tests.torch.recorder_checks import Lines, allocations, charges, counting_allocator
 
@@ -552,3 +555,67 @@ def test_sparse_gradients():
     # the values, and indices of 8 bytes
     sizes = [size for found in named_gradients(recording).values() for size in found]
     assert sorted(sizes) == [4 * 8] * 2 + [FLOAT * 4 * 8] * 2
+
+
+class Calling(nn.Module):
+    """Two layers and what is between them, on lines that call one another."""
+
+    def __init__(self, again=False):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 24)
+        self.again = again
+
+    def hidden(self, x):
+        x = self.first(x)  # calls first
+        return x.exp()  # calls exp
+
+    def forward(self, x):
+        if self.again:
+            again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+            x = again(self.hidden, x)  # calls checkpoint
+        else:
+            x = self.hidden(x)  # calls hidden
+        return self.second(x)  # calls second
+
+
+def column(net, *functions):
+    """Line of this file to its figure in the column Backward."""
+    # the column has all recordings of the process
+    forget()
+    with tensorlens.LineProfiler(*functions) as profiler, record(names=False):
+        run(net)
+    found = {}
+    for function in profiler.result().functions:
+        for line in function.lines:
+            if line.memory and line.hits:
+                found[line.lineno] = line.memory["cpu"].backward
+    return found
+
+
+def run(net):
+    output = net(torch.randn(3, 8))  # calls net
+    output.backward(torch.ones(3, 24))  # calls backward
+
+
+def test_a_table_of_lines_includes_what_a_line_calls():
+    found = column(Calling(), run, Calling.forward, Calling.hidden)
+    # of the second layer's input, weight and bias; of exp's input; of the first's weight and bias
+    second = sum(floats(3 * 16, 24 * 16, 24))
+    exp, first = sum(floats(3 * 16)), sum(floats(16 * 8, 16))
+    figures = {
+        "calls net": second + exp + first,
+        "calls backward": 0,
+        "calls hidden": exp + first,
+        "calls second": second,
+        "calls first": first,
+        "calls exp": exp,
+    }
+    assert {name: found[lines(name)] for name in figures} == figures
+
+
+def test_what_backward_computes_again_counts_for_no_line_that_called_it():
+    found = column(Calling(again=True), run, Calling.forward, Calling.hidden)
+    # forward again: what each of the lines makes
+    assert found[lines("calls backward")] == 0
+    exp, first = 2 * sum(floats(3 * 16)), sum(floats(16 * 8, 16, 3 * 16))
+    assert (found[lines("calls exp")], found[lines("calls first")]) == (exp, first)
