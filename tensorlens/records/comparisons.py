@@ -116,6 +116,7 @@ class Comparison(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "comparison"
+    PRESENTER: ClassVar[str] = "tensorlens.comparing.present"
 
     outcomes: tuple[Outcome, ...]
     baseline: str

@@ -29,6 +29,8 @@ class Document:
     VERSION: ClassVar[int]
     KIND: ClassVar[str]
     """What messages call it."""
+    PRESENTER: ClassVar[str]
+    """The module that says what is shown of it: a presenter of :mod:`tensorlens.render.blocks`."""
     INDENT: ClassVar[int | None] = 1
     """Of its JSON; None puts all of it on one line, as what has many rows is."""
 

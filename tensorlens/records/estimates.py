@@ -159,6 +159,7 @@ class Estimate(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "estimate"
+    PRESENTER: ClassVar[str] = "tensorlens.estimating.present"
     INDENT: ClassVar[int | None] = None
 
     device: str

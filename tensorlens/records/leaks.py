@@ -197,6 +197,7 @@ class LeakReport(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "leak report"
+    PRESENTER: ClassVar[str] = "tensorlens.leaks.present"
 
     leaks: tuple[Leak, ...]
     others: tuple[Growth, ...]

@@ -119,6 +119,7 @@ class LineReport(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "line report"
+    PRESENTER: ClassVar[str] = "tensorlens.lines.present"
 
     functions: tuple[FunctionLines, ...]
     devices: tuple[DeviceSource, ...]

@@ -68,6 +68,7 @@ class Queue(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "input queue"
+    PRESENTER: ClassVar[str] = "tensorlens.queues.present"
 
     name: str
     """What was looked at: ``DataLoader, 2 workers x prefetch 2``."""

@@ -63,6 +63,7 @@ class Recording(Document):
     SCHEMA: ClassVar[str] = SUMMARY_SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "recording"
+    PRESENTER: ClassVar[str] = "tensorlens.capture.present"
     INDENT: ClassVar[int | None] = None
 
     def __init__(self, log: EventLog, origin: Origin | None = None) -> None:

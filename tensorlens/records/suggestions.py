@@ -88,6 +88,7 @@ class Suggestions(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "list of suggestions"
+    PRESENTER: ClassVar[str] = "tensorlens.suggesting.present"
 
     suggestions: tuple[Suggestion, ...]
     device: str

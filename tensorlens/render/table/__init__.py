@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.records.comparisons import Comparison
-from tensorlens.records.differences import Difference
-from tensorlens.records.estimates import Estimate
-from tensorlens.records.leaks import LeakReport
-from tensorlens.records.plans import Plan
-from tensorlens.records.queues import Queue
-from tensorlens.records.recordings import Recording
-from tensorlens.records.snapshots import Snapshot
-from tensorlens.records.suggestions import Suggestions
+from tensorlens.render.presenters import presenter
 from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.table import (
-    comparisons,
-    estimates,
-    leaks,
-    lines,
-    queues,
-    recording,
-    suggestions,
-    tensors,
-)
 
 if TYPE_CHECKING:
     import pandas
 
     from tensorlens.records.loading import Record
-
-COLUMNS = lines.COLUMNS
-"""The columns of a line report without backward."""
 
 
 class CsvRenderer:
@@ -52,13 +30,13 @@ class CsvRenderer:
 
     def render(self, record: Record) -> str:
         """Return the table with its header row; rows end in CR LF."""
-        columns, _, rows = _table(record)
+        table = presenter(record).rows(record)
         text = io.StringIO()
         # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
         writer = csv.writer(text, lineterminator="\r\n")
-        writer.writerow(columns)
+        writer.writerow(table.columns)
         cells: dict[str, str] = {}
-        writer.writerows([_cell(value, cells) for value in row] for row in rows)
+        writer.writerows([_cell(value, cells) for value in row] for row in table.rows)
         return text.getvalue()
 
 
@@ -82,40 +60,16 @@ def to_pandas(record: Record) -> pandas.DataFrame:
         import pandas
     except ImportError:
         raise ImportError("to_pandas() needs pandas: pip install 'tensorlens[pandas]'") from None
-    columns, texts, rows = _table(record)
-    values = dict(zip(columns, zip(*rows, strict=True), strict=False))
+    table = presenter(record).rows(record)
+    values = dict(zip(table.columns, zip(*table.rows, strict=True), strict=False))
     kinds = {
-        "storage": "UInt64",
-        "address": "UInt64",
-        **dict.fromkeys((*leaks.NUMBERS, *comparisons.NUMBERS, *suggestions.NUMBERS), "Float64"),
-        **dict.fromkeys(texts, "string"),
+        **dict.fromkeys(table.unsigned, "UInt64"),
+        **dict.fromkeys(table.fractions, "Float64"),
+        **dict.fromkeys(table.texts, "string"),
     }
     return pandas.DataFrame(
         {
             name: pandas.array(list(values.get(name, ())), dtype=kinds.get(name, "Int64"))
-            for name in columns
+            for name in table.columns
         }
     )
-
-
-def _table(record: Record) -> tuple[Sequence[str], Sequence[str], Iterable[tuple[Any, ...]]]:
-    """Return the columns, those of them that are text, and the rows."""
-    if isinstance(record, Snapshot):
-        return tensors.COLUMNS, tensors.TEXT, tensors.rows(record.tensors)
-    if isinstance(record, Difference):
-        return tensors.CHANGE_COLUMNS, tensors.CHANGE_TEXT, tensors.change_rows(record)
-    if isinstance(record, Recording):
-        return recording.COLUMNS, recording.TEXT, recording.rows(record)
-    if isinstance(record, LeakReport):
-        return leaks.COLUMNS, leaks.TEXT, leaks.rows(record)
-    if isinstance(record, Estimate):
-        return estimates.COLUMNS, estimates.TEXT, estimates.rows(record)
-    if isinstance(record, Queue):
-        return queues.COLUMNS, queues.TEXT, queues.rows(record)
-    if isinstance(record, Plan):
-        return queues.PLAN_COLUMNS, queues.PLAN_TEXT, queues.plan_rows(record)
-    if isinstance(record, Comparison):
-        return comparisons.COLUMNS, comparisons.TEXT, comparisons.rows(record)
-    if isinstance(record, Suggestions):
-        return suggestions.COLUMNS, suggestions.TEXT, suggestions.rows(record)
-    return lines.columns(record), lines.TEXT, lines.rows(record)

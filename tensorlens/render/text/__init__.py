@@ -7,28 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.records.comparisons import Comparison
-from tensorlens.records.differences import Difference
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.failures import OutOfMemory
-from tensorlens.records.leaks import LeakReport
-from tensorlens.records.plans import Plan
-from tensorlens.records.queues import Queue
-from tensorlens.records.recordings import Recording
-from tensorlens.records.snapshots import Snapshot, View
-from tensorlens.records.suggestions import Suggestions
-from tensorlens.render.text.comparison import comparison_parts
-from tensorlens.render.text.difference import difference_parts
-from tensorlens.render.text.estimate import card_parts, estimate_parts
+from tensorlens.records.snapshots import View
+from tensorlens.render.presenters import presenter
+from tensorlens.render.text.blocks import parts
+from tensorlens.render.text.estimate import card_parts
 from tensorlens.render.text.explanation import explanation_parts
 from tensorlens.render.text.failure import failure_parts
-from tensorlens.render.text.leaks import leak_parts
-from tensorlens.render.text.lines import line_parts
 from tensorlens.render.text.page import Page, output_width
-from tensorlens.render.text.queues import plan_parts, queue_parts
-from tensorlens.render.text.recording import recording_parts
-from tensorlens.render.text.snapshot import snapshot_parts
-from tensorlens.render.text.suggestions import suggestion_parts
 
 if TYPE_CHECKING:
     from tensorlens.records.loading import Record
@@ -61,27 +48,7 @@ class TextRenderer:
     def render(self, record: Record) -> str:
         """Return the record as text that ends in a newline."""
         page = Page(self.width, self.encoding, self.view)
-        if isinstance(record, Snapshot):
-            parts = snapshot_parts(record, page)
-        elif isinstance(record, Difference):
-            parts = difference_parts(record, page)
-        elif isinstance(record, Recording):
-            parts = recording_parts(record, page)
-        elif isinstance(record, LeakReport):
-            parts = leak_parts(record, page)
-        elif isinstance(record, Estimate):
-            parts = estimate_parts(record, page)
-        elif isinstance(record, Queue):
-            parts = queue_parts(record, page)
-        elif isinstance(record, Plan):
-            parts = plan_parts(record, page)
-        elif isinstance(record, Comparison):
-            parts = comparison_parts(record, page)
-        elif isinstance(record, Suggestions):
-            parts = suggestion_parts(record, page)
-        else:
-            parts = line_parts(record, page)
-        return self._joined(parts)
+        return self._joined(parts(presenter(record).blocks(record, self.view), page))
 
     def render_failure(self, failure: OutOfMemory) -> str:
         """Return the explanation of a failed allocation as text that ends in a newline."""
@@ -96,8 +63,8 @@ class TextRenderer:
         """Return one table of the same program on several cards, ending in a newline."""
         return self._joined(card_parts(estimates, Page(self.width, self.encoding, self.view)))
 
-    def _joined(self, parts: Sequence[str]) -> str:
-        text = "\n\n".join(part for part in parts if part)
+    def _joined(self, several: Sequence[str]) -> str:
+        text = "\n\n".join(part for part in several if part)
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n"
 
 

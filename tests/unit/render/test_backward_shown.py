@@ -9,7 +9,8 @@ import pytest
 from tensorlens.cli.gathering import Gathering
 from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 from tensorlens.render.html import HtmlRenderer
-from tensorlens.render.table import COLUMNS, CsvRenderer, to_pandas
+from tensorlens.render.table import CsvRenderer, to_pandas
+from tensorlens.render.table.lines import COLUMNS
 from tensorlens.render.text import TextRenderer
 
 MIB = 1024**2

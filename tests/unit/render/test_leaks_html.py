@@ -27,7 +27,9 @@ def test_a_page_is_whole(kind: str) -> None:
 def test_a_leak_has_its_facts_in_rows() -> None:
     rows = [[" ".join(cell.split()) for cell in row] for row in Reader(fragment_of("leak")).rows]
     assert rows == [
-        ["made at", "train.py:12 in Trainer.steploss = criterion(self.net(batch), target)"],
+        ["watched", "6 steps after 2 of warm-up"],
+        ["allocated", "cpu 1.00 KiB to 8.00 KiB"],
+        ["made at", "train.py:12 in Trainer.step loss = criterion(self.net(batch), target)"],
         [
             "held by",
             "trainer (global) -> Trainer.history (attribute) -> list[7] -> grad_fn"
@@ -51,7 +53,7 @@ def test_what_else_grew_is_told() -> None:
     text = fragment_of("several")
     assert "What else grew" in text
     assert "garbage that waited for the collector" in text
-    assert "window (global) -&gt; deque[6]" in text
+    assert "<span>window (global)</span> <span>-&gt; deque[6]</span>" in text
     assert text.count("Node.me -&gt; Node") == 1
 
 
@@ -62,7 +64,7 @@ def test_the_levels_are_a_line_from_the_lowest_to_the_highest() -> None:
     assert points.split()[0] == "0.0,26.0"
     assert points.split()[1] == "34.3,22.6"
     assert points.split()[-1] == "240.0,2.0"
-    assert 'aria-label="allocated after each step: 1.00 KiB to 8.00 KiB"' in text
+    assert 'aria-label="allocated: 1.00 KiB to 8.00 KiB"' in text
 
 
 def fragment_of(kind: str) -> str:
@@ -71,5 +73,8 @@ def fragment_of(kind: str) -> str:
 
 def test_what_hangs_below_and_the_balance_are_rows() -> None:
     html = fragment_of("queue")
-    assert "growth: +5.20 KiB a step: leaks +5.00 KiB, filling +1.00 KiB, freed -819 B" in html
-    assert html.count(">below it<") == 9
+    parts = "+5.20 KiB a step: leaks +5.00 KiB, filling +1.00 KiB, freed -819 B"
+    assert f'<span class="tl-device">cpu</span> {parts}' in html
+    assert html.count(">below it<") == 1
+    # the first of nine has the label
+    assert html.count('<td class="tl-text tl-soft"></td>') == 8

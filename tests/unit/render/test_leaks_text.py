@@ -76,11 +76,11 @@ def test_one_tensor_that_is_replaced_by_larger_ones() -> None:
 def test_what_else_grew_comes_with_its_reason_and_its_path_once() -> None:
     text = text_of("several").partition("What else grew\n")[2]
     assert text == (
-        "   garbage    1 tensor, 400 B a step, made at train.py:27 in step: garbage that\n"
-        "              waited for the collector, a cycle: Node.me -> Node\n"
-        "   filling    1 tensor, 28 B a step, made at train.py:30 in step: deque[6] is\n"
-        "              filling up, it ends at 100 items\n"
-        "              window (global) -> deque[6]\n"
+        "  garbage    1 tensor, 400 B a step, made at train.py:27 in step: garbage that\n"
+        "             waited for the collector, a cycle: Node.me -> Node\n"
+        "  filling    1 tensor, 28 B a step, made at train.py:30 in step: deque[6] is\n"
+        "             filling up, it ends at 100 items\n"
+        "             window (global) -> deque[6]\n"
     )
 
 

@@ -9,7 +9,8 @@ import rendered_snapshots as snapshots
 from test_html_renderer import Reader
 
 from tensorlens.records.snapshots import View
-from tensorlens.render.html import HtmlRenderer, fragment, treemap
+from tensorlens.render.html import HtmlRenderer, fragment
+from tensorlens.render.html.treemap import treemap
 
 RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}
 

@@ -9,7 +9,8 @@ import rendered_reports as reports
 
 from tensorlens.records.lines import LineReport
 from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.table import COLUMNS, CsvRenderer, to_pandas
+from tensorlens.render.table import CsvRenderer, to_pandas
+from tensorlens.render.table.lines import COLUMNS
 
 
 def read_back(report: LineReport) -> list[dict[str, str]]:

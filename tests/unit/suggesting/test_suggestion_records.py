@@ -66,7 +66,7 @@ def test_what_is_measured():
     assert row.split()[4:] == "40.00 MiB 38.00 MiB +5.3 % 62.00 MiB x1.25".split()
     (row,) = [line for line in text.splitlines() if line.startswith("  2  free <b>")]
     assert row.split()[3:] == "10.00 MiB unmeasured n/a 90.00 MiB n/a".split()
-    assert "     a variable\n     not measured: only your code\n" in text
+    assert "   a variable\n   not measured: only your code\n" in text
     beside = made(replace(CHECKPOINT, **fields), QUEUE, verified=True, measured_peak=100 * MIB)
     text = TextRenderer(width=80).render(beside)
     (row,) = [line for line in text.splitlines() if line.startswith("  2  a smaller queue")]

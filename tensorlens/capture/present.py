@@ -1,0 +1,33 @@
+"""What is shown of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.records.recordings import Recording
+from tensorlens.records.snapshots import View
+from tensorlens.render.blocks import Block, Custom, Rows
+from tensorlens.render.html.recording import recording_fragment, recording_page
+from tensorlens.render.table import recording as table
+from tensorlens.render.text.recording import recording_parts
+
+
+def title(recording: Recording) -> str:
+    """Return the title of a page."""
+    return "memory over time"
+
+
+def blocks(recording: Recording, view: View) -> Sequence[Block]:
+    """Return what was resident at the peak, and how it came to it; a page can show any instant."""
+    return [
+        Custom(
+            lambda page: recording_parts(recording, page),
+            lambda: recording_fragment(recording, view),
+            lambda: recording_page(recording, view),
+        )
+    ]
+
+
+def rows(recording: Recording) -> Rows:
+    """Return one row per event."""
+    return Rows(table.COLUMNS, table.rows(recording), table.TEXT, (), ("address",))

@@ -1,0 +1,298 @@
+"""What is shown of a comparison: the options, the winners, what did not run, remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tensorlens.records.comparisons import CANNOT, Comparison, LossCheck, Outcome
+from tensorlens.records.snapshots import View
+from tensorlens.records.spread import Ratio, spread
+from tensorlens.render.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Column,
+    Heading,
+    Note,
+    Plane,
+    Point,
+    Rows,
+    Section,
+    Table,
+)
+from tensorlens.render.figures import UNKNOWN, size
+
+_TITLES = (
+    *("option", "peak", "against", "reserved", "least capacity", "largest batch"),
+    *("held ahead", "time", "loss"),
+)
+_GIVES_WAY = ("reserved", "least capacity", "loss", "against", "held ahead")
+"""Columns in the order in which they go where the page is too narrow."""
+_ALWAYS = 3
+"""Columns that are shown also where no row has a figure."""
+_LONGEST = 28
+_WINNERS = ("question", "option", "answer")
+_NOTHING = "-"
+
+_COLUMNS = (
+    *("option", "settings", "status", "why", "peak_allocated", "peak_reserved"),
+    *("setup_allocated", "least_capacity", "largest_batch", "held_ahead"),
+    *("time_ratio", "time_low", "time_high", "time", "loss"),
+)
+"""``time`` and ``loss`` are verdicts, ``time_low`` to ``time_high`` the interval."""
+_TEXTS = ("option", "settings", "status", "why", "time", "loss")
+_FRACTIONS = ("time_ratio", "time_low", "time_high")
+
+
+def title(found: Comparison) -> str:
+    """Return the title of a page."""
+    return "memory options compared"
+
+
+def blocks(found: Comparison, view: View) -> Sequence[Block]:
+    """Return the options, the winners, what did not run, and remarks."""
+    of = f" of {found.program}" if found.program else ""
+    where = f"{found.device}, {found.card}" if found.card else found.device
+    text = f"Memory options{of}: {found.provenance} on {where}"
+    shown: list[Block] = [Heading(text, conditions=(_conditions(found),))]
+    if any(each.ran for each in found.outcomes):
+        shown.append(_options(found))
+    winners = _winners(found)
+    sentences = tuple(f"{question}: {names} ({why})" for question, names, why in winners)
+    columns = tuple(Column(each, is_text=True) for each in _WINNERS)
+    shown.append(Table(columns, winners, sentences=sentences))
+    failures = tuple(
+        Note(f"{each.name}: {'' if each.status == CANNOT else f'{each.status}: '}{each.why}")
+        for each in found.outcomes
+        if not each.ran
+    )
+    if failures:
+        shown.append(Section(failures, "Without figures"))
+    shown += [*_bars(found), *_plane(found)]
+    return [*shown, Section(tuple(map(Note, _remarks(found))))]
+
+
+def rows(found: Comparison) -> Rows:
+    """Return one row per option."""
+    return Rows(_COLUMNS, _rows(found), _TEXTS, _FRACTIONS)
+
+
+def _options(found: Comparison) -> Table:
+    cells = [_row(found, each) for each in found.outcomes if each.ran]
+    shown = [
+        place
+        for place in range(len(_TITLES))
+        if place < _ALWAYS or any(row[place] not in (_NOTHING, UNKNOWN, "") for row in cells)
+    ]
+    ranks = {title: rank for rank, title in enumerate(_GIVES_WAY)}
+    columns = tuple(
+        Column(_TITLES[place], not place, ranks.get(_TITLES[place]), None if place else _LONGEST)
+        for place in shown
+    )
+    return Table(columns, tuple(tuple(row[place] for place in shown) for row in cells))
+
+
+def _known(found: Comparison) -> list[tuple[Outcome, int]]:
+    return [
+        (each, each.peak_allocated)
+        for each in found.outcomes
+        if each.ran and each.peak_allocated is not None
+    ]
+
+
+def _bars(found: Comparison) -> Iterator[Bars]:
+    """Yield the peaks, in the order of the options."""
+    known = _known(found)
+    highest = max((peak for _, peak in known), default=0) or 1
+    least = found.winners[0].names if known else ()
+    bars = (Bar(each.name, size(peak), peak / highest, each.name in least) for each, peak in known)
+    if known:
+        yield Bars("Peak allocated", tuple(bars))
+
+
+def _plane(found: Comparison) -> Iterator[Plane]:
+    """Yield where each option is: time to the right, memory upwards; none without times."""
+    known = [
+        (each, peak, ratio)
+        for each, peak in _known(found)
+        if (ratio := found.time_ratio(each.name)) is not None
+    ]
+    if len(known) < 2:
+        return
+    ends = [end for _, _, ratio in known for end in (ratio.point, ratio.low, ratio.high) if end]
+    # an interval of two runs may reach far beyond the picture
+    last = min(max(ends), 2 * max(ratio.point for _, _, ratio in known))
+    highest = max(peak for _, peak, _ in known) or 1
+    points = (
+        Point(
+            each.name,
+            f"{each.name}: {size(peak)}, {_time_text(ratio)}",
+            min(ratio.point / last, 1.0),
+            peak / highest,
+            min((ratio.point if ratio.low is None else ratio.low) / last, 1.0),
+            min((ratio.point if ratio.high is None else ratio.high) / last, 1.0),
+            each.name in found.pareto,
+        )
+        for each, peak, ratio in known
+    )
+    yield Plane(
+        "Peak against time per step",
+        "time, as a ratio to the baseline",
+        "peak",
+        tuple(points),
+        "Green: of the Pareto set. The line is the 95 % interval of the time.",
+    )
+
+
+def _conditions(found: Comparison) -> str:
+    """Return under which conditions the figures hold."""
+    parts = []
+    if found.batch is not None:
+        parts.append(f"batch {found.batch:,}")
+    if found.provenance == "measured":
+        runs = "run" if found.repeats == 1 else "runs"
+        steps = "step" if found.steps == 1 else "steps"
+        parts.append(
+            f"{found.repeats} {runs} of {found.steps} {steps} each, a process for each run"
+        )
+    if found.capacity is not None:
+        parts.append(f"largest batch under {size(found.capacity)}")
+    parts.append(f"against {found.baseline!r}")
+    return ", ".join(parts)
+
+
+def _row(found: Comparison, outcome: Outcome) -> tuple[str, ...]:
+    batch = outcome.largest_batch
+    return (
+        outcome.name,
+        size(outcome.peak_allocated),
+        _against(found, outcome),
+        size(outcome.peak_reserved),
+        size(outcome.least_capacity),
+        UNKNOWN if batch is None else f"{batch:,}",
+        size(outcome.held_ahead),
+        _time_text(found.time_ratio(outcome.name), is_baseline=outcome.name == found.baseline),
+        _loss_text(found, outcome),
+    )
+
+
+def _against(found: Comparison, outcome: Outcome) -> str:
+    before = found[found.baseline].peak_allocated
+    if outcome.name == found.baseline:
+        return "baseline"
+    if not before or outcome.peak_allocated is None:
+        return UNKNOWN
+    part = 100 * (outcome.peak_allocated / before - 1)
+    return "same" if outcome.peak_allocated == before else f"{part:+.1f} %"
+
+
+def _time_text(ratio: Ratio | None, *, is_baseline: bool = False) -> str:
+    """Return a ratio of times as text: ``x1.31 +-0.04``, ``no difference``."""
+    if ratio is None:
+        return UNKNOWN
+    if is_baseline:
+        return "x1"
+    if ratio.low is None or ratio.high is None:
+        return f"x{ratio.point:.2f} +-?"
+    half = (ratio.high - ratio.low) / 2
+    noise = f"+-{half:.2f}" if half < ratio.point else "unsure"
+    text = f"x{ratio.point:.2f} {noise}"
+    return f"{text} =" if ratio.verdict == "no difference" else text
+
+
+def _loss_text(found: Comparison, outcome: Outcome) -> str:
+    """Return how an option's losses are to the baseline's."""
+    if not outcome.losses:
+        return UNKNOWN
+    if outcome.name == found.baseline:
+        return _NOTHING
+    check = found.loss_check(outcome.name)
+    return UNKNOWN if check is None else _loss_words(check)
+
+
+def _loss_words(check: LossCheck) -> str:
+    if check.verdict != "differs":
+        return check.verdict
+    return "not finite" if check.first == float("inf") else f"{100 * check.first:.2g} % off"
+
+
+def _winners(found: Comparison) -> tuple[tuple[str, str, str], ...]:
+    """Return the winner of each question."""
+    rows = []
+    for winner in found.winners:
+        names = ", ".join(winner.names) or _NOTHING
+        off = [name for name in winner.names if _is_off(found, name)]
+        warning = f"; the loss differs: {', '.join(off)}" if off else ""
+        rows.append((winner.question, names, winner.why + warning))
+    if found.pareto:
+        less = "none takes less memory and no more time"
+        rows.append(("Pareto set", ", ".join(found.pareto), less))
+    return tuple(rows)
+
+
+def _is_off(found: Comparison, name: str) -> bool:
+    check = found.loss_check(name)
+    return check is not None and check.verdict == "differs"
+
+
+def _remarks(found: Comparison) -> tuple[str, ...]:
+    """Return what has to be said below the tables."""
+    said = list(found.notes)
+    if any(each.seconds for each in found.outcomes):
+        said.append(_noise(found))
+    said += [
+        f"{each.name}, largest batch {each.largest_batch:,}: {each.beyond}"
+        for each in found.outcomes
+        if each.largest_batch is not None and each.beyond
+    ]
+    if any(each.held_ahead is not None for each in found.outcomes):
+        said.append("held ahead: by DataLoaders when their queues are full; it is beside the peak")
+    if any("same at first" == _loss_text(found, each) for each in found.outcomes):
+        said.append("same at first: the loss of the first step is the baseline's, later ones not")
+    noted: dict[str, list[str]] = {}
+    for each in found.outcomes:
+        for note in each.notes:
+            noted.setdefault(note, []).append(each.name)
+        for figure, why in each.missing.items() if each.ran else ():
+            if (found.capacity is None and figure == "largest_batch") or not why:
+                continue
+            noted.setdefault(f"no {figure.replace('_', ' ')}: {why}", []).append(each.name)
+    everywhere = sum(each.ran for each in found.outcomes)
+    said += [
+        note if len(names) == everywhere else f"{', '.join(names)}: {note}"
+        for note, names in noted.items()
+    ]
+    return tuple(said)
+
+
+def _noise(found: Comparison) -> str:
+    if found.repeats < 2:
+        return "noise is unknown: the times are of one run each (repeats=3 tells)"
+    apart = spread(found[found.baseline].seconds)
+    own = "" if apart is None else f"; the baseline's runs lie {100 * apart:.0f} % apart"
+    return (
+        "time: mean ratio of the runs taken in turns, +- half of its 95 % interval;"
+        f" = is no difference{own}"
+    )
+
+
+def _rows(found: Comparison) -> Iterator[tuple[str | int | float | None, ...]]:
+    for each in found.outcomes:
+        ratio, check = found.time_ratio(each.name), found.loss_check(each.name)
+        times = (
+            (None,) * 4 if ratio is None else (ratio.point, ratio.low, ratio.high, ratio.verdict)
+        )
+        yield (
+            each.name,
+            ", ".join(each.settings) or None,
+            each.status,
+            each.why or None,
+            each.peak_allocated,
+            each.peak_reserved,
+            each.setup_allocated,
+            each.least_capacity,
+            each.largest_batch,
+            each.held_ahead,
+            *times,
+            None if check is None else check.verdict,
+        )

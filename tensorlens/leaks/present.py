@@ -1,0 +1,230 @@
+"""What is shown of a leak report: the verdict, each leak with what holds it, what else grew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tensorlens.records.leaks import (
+    Balance,
+    BelowLine,
+    Example,
+    Growth,
+    Leak,
+    LeakKind,
+    LeakReport,
+    ReferencePath,
+)
+from tensorlens.records.snapshots import View
+from tensorlens.records.tensors import SourceLine
+from tensorlens.render.balance import place
+from tensorlens.render.blocks import (
+    Block,
+    Chain,
+    Fact,
+    Heading,
+    Item,
+    KeyValues,
+    Levels,
+    Named,
+    Note,
+    Rows,
+    Section,
+    labelled,
+)
+from tensorlens.render.figures import UNKNOWN, size
+from tensorlens.render.inventory import counted
+from tensorlens.render.source import printable
+
+_ARROW = "-> "
+_NOT_SEEN = "nothing that can be seen from Python"
+_MOST_BELOW = 8
+"""Lines of what hangs below that are shown, those with the most bytes."""
+_FURTHER = "... "
+"""What a path begins with whose beginning is not known."""
+
+_EXAMPLE = ("shape", "dtype", "nbytes", "storage_nbytes", "grad_fn", "age", "below")
+_FRACTIONS = ("tensors_per_step", "bytes_per_step")
+_COLUMNS = (
+    *("kind", "certainty", "device", "role", *_FRACTIONS, "born", "source", "path", "other_paths"),
+    *("reason", "advice", "example", *_EXAMPLE, "below_tensors"),
+)
+"""Of ``example`` on they are the example's, whose ``below`` is bytes and whose ``age`` is steps;
+several paths are joined by `` | ``."""
+_WHOLE = ("nbytes", "storage_nbytes", "age", "below", "below_tensors")
+
+
+def title(report: LeakReport) -> str:
+    """Return the title of a page."""
+    return "what stays behind"
+
+
+def blocks(report: LeakReport, view: View) -> Sequence[Block]:
+    """Return the verdict, an item for each leak, and what else grew."""
+    facts = (
+        Fact("watched", _watched(report)),
+        *labelled("allocated", _levels(report)),
+        *labelled("growth", _balances(report)),
+    )
+    notes = (Note(f"note: {note}") for note in report.notes)
+    heading = Heading(report.verdict, report.provenance)
+    found: list[Block] = [Section((heading, KeyValues(facts), *notes))]
+    count = len(report.leaks)
+    found += [_item(number, count, leak) for number, leak in enumerate(report.leaks, 1)]
+    if report.others:
+        others = tuple(fact for other in report.others for fact in _other(other))
+        found.append(Section((KeyValues(others),), "What else grew"))
+    return found
+
+
+def rows(report: LeakReport) -> Rows:
+    """Return one row per leak."""
+    texts = tuple(name for name in _COLUMNS if name not in (*_WHOLE, *_FRACTIONS))
+    return Rows(_COLUMNS, map(_row, report.leaks), texts, _FRACTIONS)
+
+
+def _watched(report: LeakReport) -> str:
+    steps = "1 step" if report.steps == 1 else f"{report.steps:,} steps"
+    return f"{steps} after {report.warmup:,} of warm-up" if report.warmup else steps
+
+
+def _levels(report: LeakReport) -> Iterator[Levels]:
+    """Yield the allocated bytes of each device that has any."""
+    for device, series in report.allocated.items():
+        known = tuple(each for each in series if each >= 0)
+        if known and any(known):
+            first, last = size(known[0]), size(known[-1])
+            text = last if first == last else f"{first} to {last}"
+            yield Levels(device, known, text)
+
+
+def _balances(report: LeakReport) -> Iterator[Named]:
+    """Yield by what each device's memory grew a step, and in what, of those where any did."""
+    for device, each in report.balance.items():
+        if any((each.growth, each.leaks, each.unknown, each.freed)):
+            yield Named(device, _balance(each))
+
+
+def _balance(balance: Balance) -> str:
+    parts = {
+        "leaks": balance.leaks,
+        "garbage": balance.garbage,
+        "filling": balance.filling,
+        "rounding": balance.rounding,
+        "unknown": balance.unknown,
+        "freed": -balance.freed,
+    }
+    steps = max(1, balance.steps)
+    known = [f"{name} {_signed(value / steps)}" for name, value in parts.items() if value]
+    growth = f"{_signed(balance.growth / steps)} a step"
+    return f"{growth}: {', '.join(known)}" if known else growth
+
+
+def _signed(value: float) -> str:
+    amount = size(round(abs(value)))
+    return f"-{amount}" if value < 0 else f"+{amount}"
+
+
+def _rate(tensors: float, nbytes: float) -> str:
+    """Return ``2 tensors, 8.00 KiB a step``; without tensors it is one that gets larger."""
+    amount = f"{size(round(nbytes))} a step"
+    if not tensors:
+        return f"one tensor that grows, {amount}"
+    count = f"{tensors:,.0f}" if tensors == round(tensors) else f"{tensors:,.2f}"
+    return f"{count} tensor{'' if tensors == 1 else 's'}, {amount}"
+
+
+def _item(number: int, count: int, leak: Leak) -> Item:
+    facts = [Fact("made at", Chain((_where(leak.born),)), leak.source)]
+    facts.append(Fact("held by", Chain(_held_by(leak))))
+    facts += [Fact("and by", Chain(_references(path))) for path in leak.paths[1:]]
+    facts += _below(leak.below)
+    if leak.example is not None:
+        facts.append(Fact("example", Chain(_example(leak.example, leak))))
+    facts.append(Fact(leak.certainty, leak.reason))
+    if leak.advice:
+        facts.append(Fact("advice", leak.advice))
+    kind = "" if leak.kind == LeakKind.LEAK else f": {leak.kind}"
+    rate = _rate(leak.tensors_per_step, leak.bytes_per_step)
+    return Item(number, count, rate + kind, tuple(facts))
+
+
+def _where(line: SourceLine | None) -> str:
+    return place(line, function=True) if line else "a line that is not known"
+
+
+def _below(lines: Sequence[BelowLine]) -> Iterator[Fact]:
+    for number, each in enumerate(lines[:_MOST_BELOW]):
+        label = "" if number else "below it"
+        amount = f"{_rate(each.tensors_per_step, each.bytes_per_step)}, {each.role}"
+        yield Fact(label, f"{amount}, made at {_where(each.born)}", each.source)
+    rest = lines[_MOST_BELOW:]
+    if rest:
+        nbytes = size(round(sum(each.bytes_per_step for each in rest)))
+        lines_text = "1 more line" if len(rest) == 1 else f"{len(rest)} more lines"
+        yield Fact("", f"{nbytes} a step, made at {lines_text}")
+
+
+def _held_by(leak: Leak) -> tuple[str, ...]:
+    if leak.paths:
+        return _references(leak.paths[0])
+    return _with_arrows(leak.path.split(f" {_ARROW}")) if leak.path else (_NOT_SEEN,)
+
+
+def _references(path: ReferencePath) -> tuple[str, ...]:
+    found = _with_arrows([reference.text for reference in path.references])
+    return (_FURTHER, _ARROW + found[0], *found[1:]) if path.is_cut and found else found
+
+
+def _with_arrows(texts: Sequence[str]) -> tuple[str, ...]:
+    return (*texts[:1], *(_ARROW + text for text in texts[1:]))
+
+
+def _example(example: Example, leak: Leak) -> tuple[str, ...]:
+    name = printable(example.name) or "a tensor without a name"
+    shape = f"({', '.join(map(str, example.shape))}{',' if len(example.shape) == 1 else ''})"
+    facts = [f"{example.dtype} {shape}" if example.dtype else UNKNOWN, size(example.nbytes)]
+    if example.nbytes < example.storage_nbytes:
+        facts[-1] += f" of a storage of {size(example.storage_nbytes)}"
+    if example.grad_fn:
+        facts.append(f"grad_fn {example.grad_fn}")
+    facts.append(f"{leak.role} on {leak.device}")
+    facts.append(f"made {_ago(example.age)}")
+    if example.below or example.below_tensors:
+        facts.append(f"below it {counted(example.below_tensors)}, {size(example.below)}")
+    return (f"{name}:", *(f"{fact}," for fact in facts[:-1]), facts[-1])
+
+
+def _ago(steps: int) -> str:
+    if steps < 1:
+        return "in the last step"
+    return "1 step ago" if steps == 1 else f"{steps:,} steps ago"
+
+
+def _other(other: Growth) -> Iterator[Fact]:
+    yield Fact(other.kind, other.text)
+    if other.path and other.path not in other.text:
+        yield Fact("", Chain(_with_arrows(other.path.split(f" {_ARROW}"))))
+
+
+def _row(leak: Leak) -> tuple[str | int | float | None, ...]:
+    example = leak.example
+    own: tuple[str | int | None, ...] = (None,) * (len(_EXAMPLE) + 2)
+    if example is not None:
+        kept = (example.name, str(example.shape), example.dtype, example.nbytes)
+        more = (example.storage_nbytes, example.grad_fn, example.age)
+        own = (*kept, *more, example.below, example.below_tensors)
+    return (
+        str(leak.kind),
+        str(leak.certainty),
+        leak.device,
+        leak.role,
+        leak.tensors_per_step,
+        leak.bytes_per_step,
+        None if leak.born is None else str(leak.born),
+        leak.source or None,
+        leak.path or None,
+        " | ".join(map(str, leak.paths[1:])) or None,
+        leak.reason,
+        leak.advice,
+        *own,
+    )

@@ -1,0 +1,73 @@
+"""Blocks as HTML, without any script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorlens.render.blocks import Block, Custom, Levels, Plane
+from tensorlens.render.html.templates import environment
+from tensorlens.render.series import heights, thinned
+
+_WIDTH, _HEIGHT = 240, 28
+"""Of a line of levels."""
+_MOST_POINTS = 240
+_PLANE = (720, 300, 46)
+"""Width and height of a plane, in its own units, and the room for its labels."""
+
+
+def fragment(blocks: Sequence[Block]) -> str:
+    """Return blocks as one ``<div>`` whose styles hold for nothing else."""
+    own = [block.html() for block in blocks if isinstance(block, Custom) and block.html is not None]
+    others = [block for block in blocks if not isinstance(block, Custom)]
+    return _shown(others) + "".join(own)
+
+
+def page(blocks: Sequence[Block]) -> str:
+    """Return blocks as the body of a page, which may have a script."""
+    own = [(block.page or block.html) for block in blocks if isinstance(block, Custom)]
+    others = [block for block in blocks if not isinstance(block, Custom)]
+    return _shown(others) + "".join(each() for each in own if each is not None)
+
+
+def _shown(blocks: Sequence[Block]) -> str:
+    if not blocks:
+        return ""
+    template = environment().get_template("blocks.html")
+    return template.render(
+        blocks=blocks, kind=_kind, line=_line, box=(_WIDTH, _HEIGHT), plane=_plane, size=_PLANE
+    )
+
+
+def _kind(block: Any) -> str:
+    return type(block).__name__
+
+
+def _line(levels: Levels) -> str:
+    """Return the points of a line through the levels, as SVG has them."""
+    series = thinned(levels.series, _MOST_POINTS)
+    across = _WIDTH / max(1, len(series) - 1)
+    points = [
+        f"{at * across:.1f},{(1 - height) * (_HEIGHT - 4) + 2:.1f}"
+        for at, height in enumerate(heights(series))
+    ]
+    return " ".join(points if len(points) > 1 else [*points, f"{_WIDTH}.0,{_HEIGHT - 2}.0"])
+
+
+def _plane(plane: Plane) -> list[dict[str, Any]]:
+    """Return where the points of a plane are drawn."""
+    wide, high, room = _PLANE
+
+    def across(part: float) -> float:
+        return round(room + (wide - 2 * room) * part, 1)
+
+    return [
+        {
+            "point": point,
+            "x": across(point.x),
+            "low": across(point.low),
+            "high": across(point.high),
+            "y": round(high - room - (high - 2 * room) * point.y, 1),
+        }
+        for point in plane.points
+    ]

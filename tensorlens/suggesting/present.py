@@ -1,0 +1,178 @@
+"""What is shown of suggestions: what saves how much, what to write, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tensorlens.records.snapshots import View
+from tensorlens.records.suggestions import COUNTED, REPLAYED, SIMULATED, Suggestion, Suggestions
+from tensorlens.render.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Column,
+    Heading,
+    Item,
+    Note,
+    Rows,
+    Section,
+    Table,
+)
+from tensorlens.render.figures import UNKNOWN, size
+
+_PREDICTED = ("change", "saves", "of", "then", "predicted")
+_VERIFIED = ("change", "predicted", "measured", "off", "of", "then", "time")
+_OF = _VERIFIED.index("of")
+"""Left out where all is of the peak."""
+_PEAK, _QUEUE = "peak", "queue"
+_UNMEASURED = "unmeasured"
+_LAST = 2
+"""Columns, from the right, that give way."""
+
+_HOW = {
+    REPLAYED: "replayed: the recording, with tensors gone, freed earlier or computed again",
+    SIMULATED: "simulated: the step with the change, run on tensors without data",
+    COUNTED: "counted: batches that loaders ask for ahead of the step, times the bytes of one",
+}
+_COLUMNS = (
+    *("kind", "change", "what", "code", "cost", "settings", "how"),
+    *("memory", "before", "predicted_peak", "predicted_saving"),
+    *("measured_peak", "measured_saving", "time_ratio", "missing"),
+)
+_TEXTS = ("kind", "change", "what", "code", "cost", "settings", "how", "memory", "missing")
+
+
+def title(found: Suggestions) -> str:
+    """Return the title of a page."""
+    return "what would save most"
+
+
+def blocks(found: Suggestions, view: View) -> Sequence[Block]:
+    """Return the savings, what to write for each, remarks."""
+    of = f" of {found.program}" if found.program else ""
+    conditions = f"peak {size(found.peak)}, {found.moment}; each change by itself"
+    shown: list[Block] = [
+        Heading(f"What would save most{of}: on {found.device}", conditions=(conditions,))
+    ]
+    count = len(found.suggestions)
+    if count:
+        shown += [_table(found), *_bars(found)]
+        shown += [
+            Item(number, count, each.change, code=each.code, notes=_notes(each))
+            for number, each in enumerate(found, 1)
+        ]
+    return [*shown, Section(tuple(map(Note, _remarks(found))))]
+
+
+def rows(found: Suggestions) -> Rows:
+    """Return one row per change."""
+    return Rows(_COLUMNS, (_row(found, each) for each in found), _TEXTS, ("time_ratio",))
+
+
+def _table(found: Suggestions) -> Table:
+    titles: Sequence[str] = _PREDICTED
+    cells: list[tuple[str, ...]] = [_predicted(found, each) for each in found]
+    if found.verified:
+        titles, cells = _VERIFIED, [_verified(each) for each in found]
+        if not any(each.memory for each in found):
+            titles = titles[:_OF] + titles[_OF + 1 :]
+            cells = [row[:_OF] + row[_OF + 1 :] for row in cells]
+    first = len(titles) - _LAST
+    columns = [
+        Column(each, not place, len(titles) - place if place >= first else None)
+        for place, each in enumerate(titles)
+    ]
+    numbered = tuple((str(number), *row) for number, row in enumerate(cells, 1))
+    return Table((Column(""), *columns), numbered)
+
+
+def _bars(found: Suggestions) -> Iterator[Bars]:
+    """Yield the peak as it is and with each change to it, measured where it was."""
+    whole = found.peak or 1
+    peaks = [
+        (each.change, each.predicted_peak if each.measured_peak is None else each.measured_peak)
+        for each in found
+        if not each.memory
+    ]
+    if peaks:
+        changed = (Bar(name, size(peak), min(peak / whole, 1.0), True) for name, peak in peaks)
+        yield Bars("Peak with each change", (Bar("as it is", size(found.peak), 1.0), *changed))
+
+
+def _notes(suggestion: Suggestion) -> tuple[str, ...]:
+    """Return what it is about, what it costs, and why it is not measured."""
+    cost = f"cost: {suggestion.cost}" if suggestion.cost else ""
+    missing = f"not measured: {suggestion.missing}" if suggestion.missing else ""
+    return tuple(filter(None, (suggestion.what, cost, missing)))
+
+
+def _remarks(found: Suggestions) -> tuple[str, ...]:
+    """Return what has to be said below the tables."""
+    said = []
+    if not found.suggestions:
+        said.append("nothing that was tried saves 1 % of the peak or more")
+    if found.others:
+        said.append(f"less than these: {', '.join(found.others)}")
+    said += [text for how, text in _HOW.items() if any(each.how == how for each in found)]
+    if any(each.measured_time is not None for each in found):
+        said.append(
+            "time: of a step, as a ratio to the program as it is; compare() tells its noise"
+        )
+    if found.measured_peak is not None and found.measured_peak != found.peak:
+        said.append(f"measured without any change: {size(found.measured_peak)}")
+    return (*said, *found.notes)
+
+
+def _predicted(found: Suggestions, each: Suggestion) -> tuple[str, ...]:
+    before = found.peak if each.before is None else each.before
+    part = 100 * each.predicted_saving / before if before else 0.0
+    return (
+        each.change,
+        size(each.predicted_saving),
+        f"{part:.1f} % of {_of(each)}",
+        size(each.predicted_peak),
+        each.how,
+    )
+
+
+def _verified(each: Suggestion) -> tuple[str, ...]:
+    time = each.measured_time
+    return (
+        each.change,
+        size(each.predicted_saving),
+        _UNMEASURED if each.missing else size(each.measured_saving),
+        _off(each),
+        _of(each),
+        size(each.predicted_peak if each.measured_peak is None else each.measured_peak),
+        UNKNOWN if time is None else f"x{time:.2f}",
+    )
+
+
+def _of(each: Suggestion) -> str:
+    return _QUEUE if each.memory else _PEAK
+
+
+def _off(each: Suggestion) -> str:
+    if each.off is None:
+        return UNKNOWN
+    return "exact" if each.predicted_saving == each.measured_saving else f"{100 * each.off:+.1f} %"
+
+
+def _row(found: Suggestions, each: Suggestion) -> tuple[str | int | float | None, ...]:
+    return (
+        each.kind,
+        each.change,
+        each.what,
+        each.code,
+        each.cost or None,
+        ", ".join(each.settings) or None,
+        each.how,
+        each.memory or _PEAK,
+        found.peak if each.before is None else each.before,
+        each.predicted_peak,
+        each.predicted_saving,
+        each.measured_peak,
+        each.measured_saving,
+        each.measured_time,
+        each.missing or None,
+    )
