@@ -1,16 +1,38 @@
-"""Which counter of host memory a framework has: the native one, or a fallback and why."""
+"""The counter of host memory that a framework has: the native one, or a fallback and why."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.base import Counter
+from tensorlens.frameworks.base import Counter, Reader
 from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.allocator import NativeAllocator
 from tensorlens.frameworks.process import forced_source, process_counter
 from tensorlens.guards import reason
 from tensorlens.signals import is_from_a_handler
+
+
+class NativeCounter:
+    """What an allocator that is counted natively has handed out.
+
+    Exact requested bytes, for the whole process: every thread, compiled code and graphs too.
+    """
+
+    device = "cpu"
+    source: str
+    precision = "exact bytes"
+
+    def __init__(self, allocator: NativeAllocator) -> None:
+        self.missing: Mapping[str, str] = {}
+        if allocator.resident() < 0:
+            self.missing = {"reserved": "this system does not tell the resident set"}
+        self._read = allocator.read
+
+    def reader(self) -> Reader:
+        """Return a function that gives ``(allocated, peak, resident set)`` in bytes."""
+        return self._read
 
 
 class HostCounterChoice:

@@ -70,7 +70,6 @@ bool is_writable(void* address) {
 
 void before_fork() {
   lock_births();
-  g_failure_lock.lock();
   lock_events();
   lock_blocks();
 }
@@ -78,7 +77,6 @@ void before_fork() {
 void after_fork() {
   unlock_blocks();
   unlock_events();
-  g_failure_lock.unlock();
   unlock_births();
 }
 
@@ -231,14 +229,6 @@ TL_EXPORT const char32_t* tl_birth_line(int32_t number, int64_t* length) {
   const std::u32string* const text = g_lines.text(number);
   *length = text == nullptr ? 0 : static_cast<int64_t>(text->size());
   return text == nullptr ? nullptr : text->data();
-}
-
-// Failures. Gives how many requests failed so far, and size and birth of the last one.
-TL_EXPORT void tl_failure(int64_t* figures) {
-  const Holding holding(g_failure_lock);
-  figures[0] = g_failure.count;
-  figures[1] = g_failure.size;
-  figures[2] = g_failure.birth;
 }
 
 // Recording. The code is of the function that calls modules (null: modules are not told), and is

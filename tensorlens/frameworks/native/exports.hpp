@@ -10,22 +10,10 @@
 
 namespace {
 
-// The last request that failed.
-struct Failure {
-  int64_t count = 0, size = 0;
-  int32_t birth = kNoBirth;
-};
-
-SpinLock g_failure_lock;
-Failure g_failure;
-
 void note_failure(int64_t size) {
   if (g_recording.load(std::memory_order_relaxed)) {
     record_failure(size);
   }
-  const int32_t birth = birth_here().line;
-  const Holding holding(g_failure_lock);
-  g_failure = Failure{g_failure.count + 1, size, birth};
 }
 
 constexpr int8_t kStart = 0, kAlloc = 1, kFree = 2, kOutOfMemory = 5;

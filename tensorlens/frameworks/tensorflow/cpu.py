@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
-from tensorlens.frameworks.native.choice import HostCounterChoice
+from tensorlens.frameworks.native.choice import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.process import process_counter
 from tensorlens.frameworks.tensorflow import context, user_peaks
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
@@ -14,25 +14,14 @@ from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
 _BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 
 
-class CpuCounter:
-    """What TensorFlow's CPU allocator has handed out: tensors and the scratch of kernels.
+class CpuCounter(NativeCounter):
+    """What TensorFlow's CPU allocator has handed out: tensors and the scratch of kernels."""
 
-    Exact requested bytes, for the whole process: eager code, graph functions, every thread.
-    """
-
-    device = "cpu"
     source = "TensorFlow CPU allocator"
-    precision = "exact bytes"
 
     def __init__(self, allocator: TensorflowAllocator) -> None:
+        super().__init__(allocator)
         self.allocator = allocator
-        self.missing: Mapping[str, str] = {}
-        if allocator.resident() < 0:
-            self.missing = {"reserved": "this system does not tell the resident set"}
-
-    def reader(self) -> Reader:
-        """Return a function that gives ``(allocated, peak, resident set)`` in bytes."""
-        return self.allocator.read
 
 
 class BfcCounter:

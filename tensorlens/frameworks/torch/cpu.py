@@ -4,40 +4,26 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from tensorlens.frameworks.base import Reader
 from tensorlens.frameworks.heap.objects import without_tuples
-from tensorlens.frameworks.native.choice import HostCounterChoice
+from tensorlens.frameworks.native.choice import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.torch.native import TorchAllocator, install
 
 
-class CpuCounter:
-    """What torch's CPU allocator has handed out: storages and the scratch of kernels.
+class CpuCounter(NativeCounter):
+    """What torch's CPU allocator has handed out: storages and the scratch of kernels."""
 
-    Exact requested bytes, for the whole process: every thread, autograd's and compiled code's.
-    """
-
-    device = "cpu"
     source = "torch CPU allocator"
 
     def __init__(self, allocator: TorchAllocator) -> None:
+        super().__init__(allocator)
         self.allocator = allocator
-        self.precision = (
-            "exact bytes"
-            if allocator.counts_default
-            else "exact bytes, but for deepcopy and pickle"
-        )
-        self.missing: Mapping[str, str] = {}
-        if allocator.resident() < 0:
-            self.missing = {"reserved": "this system does not tell the resident set"}
-
-    def reader(self) -> Reader:
-        """Return a function that gives ``(allocated, peak, resident set)`` in bytes."""
-        return self.allocator.read
+        if not allocator.counts_default:
+            self.precision = "exact bytes, but for deepcopy and pickle"
 
 
 def _native() -> CpuCounter:
