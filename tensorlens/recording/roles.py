@@ -15,6 +15,7 @@ TEMPORARY = BLOCK_ROLES[-1]
 
 BEFORE = "before the recording"
 
+_INPUT = "input"
 _KEPT = {
     "forward": "activation",
     "backward": "gradient",
@@ -29,7 +30,8 @@ _Likeness = tuple[int, int, int]
 class Roles:
     """Role and name of each allocation of a log, by its row.
 
-    The role is that of the census's label where there is one. Else it follows from the phase: a
+    The role is that of the census's label where there is one, but an input that a module made is an
+    activation. Else it follows from the phase: a
     block that forward keeps is an activation, one that backward keeps a gradient (an activation
     where the operator made an autograd node: it was computed again), one that an optimizer keeps
     is the optimizer's, any other is ``other``. A graph, which says its phases itself, keeps
@@ -55,7 +57,8 @@ class Roles:
         """Return one of :data:`~tensorlens.records.tensors.BLOCK_ROLES`."""
         label = self.label(row)
         if label is not None:
-            return label.role
+            made_inside = label.role == _INPUT and self.study.module[self.study.place(row)]
+            return _KEPT["forward"] if made_inside else label.role
         purpose = self.study.purpose[self.study.place(row)]
         if purpose is not None:
             return purpose.role

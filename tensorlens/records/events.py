@@ -48,7 +48,9 @@ class Frame:
     @property
     def model(self) -> bool:
         """Whether it computes a layer of a model that an installed package defines."""
-        if self.user or self.function.rpartition(".")[2] not in LAYERS:
+        around, _, name = self.function.rpartition(".")
+        # what wraps a model's forward in a function of its own computes nothing of the model
+        if self.user or name not in LAYERS or around.endswith("<locals>"):
             return False
         path = self.filename.replace("\\", "/")
         *_, inside = path.replace("/dist-packages/", _INSTALLED).rpartition(_INSTALLED)

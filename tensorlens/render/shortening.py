@@ -11,6 +11,9 @@ from tensorlens.render.source import shortened, width
 _PART_OF_NAME = re.compile(r"(?:: |[. ])?[^.\[: ]*:*[^.\[: ]*(?:\.\d+(?=[.:]|$)|\[[^\]]*\])*")
 _PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
 _PLACE = re.compile(r"[/\\]|:\d+(?: in |$)")
+_LINE_OF = re.compile(r".*:\d+ in ")
+_LEAST_OF_FUNCTION = 8
+"""Columns that something is left in of a function's name."""
 _ROUNDS = 4
 
 
@@ -83,7 +86,7 @@ class _Names:
             if width(self._joined(parts, left_out)) <= room:
                 break
         else:
-            return shortened(text, room, self._ellipsis)
+            return _cut(text, room, self._ellipsis)
         # after a long part went, others may fit again
         for place in reversed(order):
             fewer = left_out - {place}
@@ -121,6 +124,16 @@ class _Names:
             first = next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
             begin = max(first - least // 2, 0)
             yield f"{dots}{text[begin : begin + least]}{dots}"
+
+
+def _cut(text: str, room: int, ellipsis: str) -> str:
+    """Return a text with its middle left out; of a line with its function, that of the latter."""
+    line = _LINE_OF.match(text)
+    if line is not None:
+        rest = room - width(line.group())
+        if rest >= _LEAST_OF_FUNCTION:
+            return line.group() + shortened(text[line.end() :], rest, ellipsis)
+    return shortened(text, room, ellipsis)
 
 
 def _parts(text: str) -> list[str]:

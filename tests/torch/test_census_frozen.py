@@ -128,3 +128,32 @@ def test_modules_without_parameters_have_their_number() -> None:
     wanted = {"1: SigmoidBackward0", "3-4: TanhBackward0", "3-4: SigmoidBackward0"}
     assert {f"net.{name}.result" for name in wanted} <= found
     del y
+
+
+class Cached(torch.nn.Module):
+    """Keeps the keys that its frozen layer made of the batch, and scales them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = torch.nn.Linear(SIZE, SIZE)
+        self.key.requires_grad_(False)
+        self.scale = torch.nn.Parameter(torch.ones(SIZE))
+
+    def forward(self, x):
+        keys = self.key(x)
+        return keys * self.scale + x * self.scale, keys
+
+
+def test_what_a_frozen_layer_made_is_no_input() -> None:
+    net = Cached()
+    reporter = tensorlens.MemReporter(net)
+    batch = torch.randn(ROWS, SIZE)
+    y, keys = net(batch)
+    roles = {each.name.rpartition(": ")[2]: each.role for each in reporter.snapshot().tensors}
+    assert (roles["batch"], roles["keys"]) == ("input", "activation")
+    with tensorlens.record(net) as recording:
+        other = torch.randn(ROWS, SIZE)
+        z, kept = net(other)
+    found = {each.name.rpartition(": ")[2]: each.role for each in recording.peak("cpu").tensors}
+    assert (found["other"], found["kept"]) == ("input", "activation")
+    del y, keys, z, kept

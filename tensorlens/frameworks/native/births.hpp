@@ -141,7 +141,13 @@ bool is_one_of(const std::vector<std::u32string>* words, const std::u32string& w
 
 // The same as Frame.model of tensorlens.records.events.
 bool is_model(const std::u32string& filename, const std::u32string& qualname) {
-  if (!is_one_of(g_layers, qualname.substr(qualname.rfind(U'.') + 1))) {
+  const size_t dot = qualname.rfind(U'.');
+  if (!is_one_of(g_layers, qualname.substr(dot + 1))) {
+    return false;
+  }
+  const std::u32string locals = U"<locals>";
+  if (dot != std::u32string::npos && dot >= locals.size() &&
+      qualname.compare(dot - locals.size(), locals.size(), locals) == 0) {
     return false;
   }
   size_t inside = 0;

@@ -35,7 +35,8 @@ _NAME_ROOM = 60
 _NAME_LEAST = 16
 _NAME_WANTED = 36
 _PLACE_ROOM = 34
-_PLACE_LEAST = 18
+_PLACE_LEAST = 22
+"""Columns of a file and a line, ``modeling_llama.py:164``: cut, they lead nowhere."""
 _MODEL_ROOM = 56
 """Columns of the lines of a model, which are told with the function."""
 _SOURCE_LEAST = 12

@@ -48,6 +48,8 @@ def test_what_the_user_wrote_inside_of_the_model_is_the_users() -> None:
         ("/v/site-packages/keras/src/layers/core/dense.py", "Dense.call", False),
         ("/v/site-packages/timm/vit.py", "Vit.forward_features", False),
         ("/tmp/torchinductor_me/a/b.py", "Runner.call", False),
+        ("/v/site-packages/accelerate/operations.py", "wrapped.<locals>.forward", False),
+        ("/v/site-packages/timm/vit.py", "made.<locals>.Vit.forward", True),
     ],
 )
 def test_whose_code_a_model_is(path, function, is_model) -> None:

@@ -22,9 +22,9 @@ def test_a_label_wins() -> None:
     made = Made()
     row = made.alloc(8, made.stack(STEP, "fc"), LINEAR)
     made.free(row, made.stack(STEP, "fc"), LINEAR)
-    made.log.name(row, Label("loss", "input", "float32", (2,)))
+    made.log.name(row, Label("loss", "other", "float32", (2,)))
     block = only(made, row)
-    assert (block.role, block.name, block.known) == ("input", "loss", True)
+    assert (block.role, block.name, block.known) == ("other", "loss", True)
     assert (block.dtype, block.shape) == ("float32", (2,))
 
 
@@ -209,3 +209,11 @@ def test_what_the_graph_saved_without_a_module_has_that_which_made_it() -> None:
         "MmBackward0.self",
         "net: MmBackward0.self",
     ]
+
+
+def test_an_input_that_a_module_made_is_an_activation() -> None:
+    made = Made()
+    for path in ([], ["net", "attention"]):
+        made.log.name(made.alloc(8, made.stack(STEP, *path), LINEAR), Label("keys", "input"))
+    assert blocks(made, 0, 1) == [("input", "keys"), ("activation", "keys")]
+    assert made.recording.peak().by_role == {"input": 8, "activation": 8}

@@ -91,3 +91,16 @@ def test_after_a_long_part_went_others_have_its_room() -> None:
     assert told_apart(names, [32] * 3, "…") == [
         f"model.transformer.h.{layer}.attn:…key" for layer in range(3)
     ]
+
+
+def test_a_line_keeps_its_number_where_its_function_is_long() -> None:
+    places = [
+        "modeling_t5.py:1054 in T5ForConditionalGeneration.forward",
+        "modeling_t5.py:1058 in T5ForConditionalGeneration.forward",
+        "modeling_t5.py:354 in T5Attention.forward",
+    ]
+    for room in range(32, 58):
+        shown = told_apart(places, [room] * len(places), "…")
+        assert len(set(shown)) == len(places) and max(map(len, shown)) <= room
+        for place, text in zip(places, shown, strict=True):
+            assert text.startswith(place.partition(" ")[0])

@@ -13,8 +13,10 @@ from tensorlens.frameworks.census_table import (
 )
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
-from tensorlens.records.tensors import TensorTable
+from tensorlens.records.events import LAYERS
+from tensorlens.records.tensors import ROLES, TensorTable
 
+_ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")
 _PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "device", "dtype", "shape", "stride")
 
 
@@ -36,6 +38,7 @@ def tabulate(found: Found, named: NamedRows, births: Births) -> TensorTable:
         table.storage[index], table.storage_nbytes[index] = found.blocks[row]
         table.nbytes[index] = found.blocks[row][1]
     add_births(table, births)
+    _tell_inputs(table)
     _add_sparse(table, rows, named)
     plain = isinstance(rows, range)
     if not plain:
@@ -43,6 +46,17 @@ def tabulate(found: Found, named: NamedRows, births: Births) -> TensorTable:
     if scan.shares:
         choose_counted(table, _picked(scan.first, rows))
     return table
+
+
+def _tell_inputs(table: TensorTable) -> None:
+    """Make inputs of autograd's nodes activations that a layer made: they are no one's input."""
+    for row, role in enumerate(table.role):
+        if role != _INPUT:
+            continue
+        born, model = table.born[row], table.model_line[row]
+        is_made = born >= 0 and table.lines[born].function.rpartition(".")[2] in LAYERS
+        if is_made or model >= 0:
+            table.role[row] = _ACTIVATION
 
 
 def _kept(found: Found, named: NamedRows) -> Sequence[int]:
