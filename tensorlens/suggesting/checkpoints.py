@@ -121,8 +121,10 @@ def _code(scene: Scene, blocks: Sequence[Block]) -> str:
     if facts is not None and facts.has_cache:
         of_models += [f"{model}.config.use_cache = False" for model in models]
     if facts is not None and facts.own_checkpoints:
-        return "; ".join([*of_models, *(f"{model}.{facts.own_checkpoints}" for model in models)])
-    return "\n".join([*of_models, _loop(blocks)])
+        of_models += [f"{model}.{facts.own_checkpoints}" for model in models]
+    else:
+        of_models.append(_loop(blocks))
+    return "\n".join(of_models)
 
 
 def _loop(blocks: Sequence[Block]) -> str:

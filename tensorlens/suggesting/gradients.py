@@ -74,7 +74,9 @@ def zero_before_forward(scene: Scene) -> Iterator[Candidate]:
             kind="zero_grad",
             change="zero_grad() before forward",
             what="gradients of the last step that stay while forward runs",
-            code="optimizer.zero_grad() as the first line of the step, before the model is called",
+            code=(
+                "# the first line of the step, before the model is called\noptimizer.zero_grad()"
+            ),
             peak=replay.peak()[0],
             cost="none",
             act=_gradients_first,

@@ -14,9 +14,9 @@ from tensorlens.suggesting.candidates import Candidate
 from tensorlens.suggesting.scene import TENSORFLOW, TORCH, Scene, Span
 
 _ITEM = re.compile(r"\[-?\d+\]$")
-_CODE = {
-    TORCH: "or keep what is needed of it: .item(), .cpu()",
-    TENSORFLOW: "or keep what is needed of it: float(...), .numpy()",
+_NEEDS = {
+    TORCH: ".item(), .cpu()",
+    TENSORFLOW: "float(...), .numpy()",
 }
 _NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
 
@@ -36,11 +36,12 @@ def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
             name, found = "the tape", _released_together(scene, found)
         for row, until in found:
             replay.free(row, until)
+        is_list = any(_ITEM.search(scene.roles.named(row) or "") for row, _ in found)
         yield Candidate(
             kind="kept",
             change=f"free {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
-            code=_code(scene, name, graph),
+            code=_code(scene, name, graph, is_list=is_list),
             peak=replay.peak()[0],
             cost="none",
         )
@@ -80,7 +81,7 @@ def during_backward(scene: Scene) -> Iterator[Candidate]:
             kind="kept",
             change=f"free {name} before backward",
             what=f"a variable of {each.function}() that backward has no use for",
-            code=f"del {each.name} (before {_short(line)})",
+            code=f"# before {_short(line)}\ndel {each.name}",
             peak=replay.peak()[0],
             cost="none",
             act=FreedBeforeBackward(each),
@@ -167,12 +168,22 @@ def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
     return short, "" if line is None else _short(line)
 
 
-def _code(scene: Scene, name: str, graph: bool) -> str:
+def _code(scene: Scene, name: str, graph: bool, *, is_list: bool) -> str:
+    """Return what to write; the name alone may be none that Python has."""
+    is_name = all(part.isidentifier() for part in name.split("."))
     if graph and scene.framework == TENSORFLOW:
-        return "del the tape at the end of the step: with it, all that it recorded is kept"
+        return "# at the end of the step: it keeps all that it recorded\ndel tape"
     if graph:
-        return f"keep {name}.detach() or .item(): with it, it keeps its whole graph"
-    return f"del {name} at the end of the step, {_CODE[scene.framework]}"
+        text = "# or .item(): with it, it keeps its whole graph"
+        line = (
+            f"{name} = [each.detach() for each in {name}]"
+            if is_list
+            else f"{name} = {name}.detach()"
+        )
+    else:
+        text = f"# at the end of the step, or keep what is needed of it: {_NEEDS[scene.framework]}"
+        line = f"del {name}"
+    return f"{text}\n{line}" if is_name else text
 
 
 def _short(line: SourceLine) -> str:

@@ -29,8 +29,11 @@ def autocast(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
         kind="bf16",
         change=AUTOCAST,
         what="activations and weights in forward, in half the bytes",
-        code=f'with torch.autocast("{scene.device.partition(":")[0]}", dtype=torch.bfloat16):'
-        " around the model and the loss",
+        code=(
+            "# around the calls of the model and of the loss, not of backward()\n"
+            f'with torch.autocast("{scene.device.partition(":")[0]}", dtype=torch.bfloat16):\n'
+            "    ..."
+        ),
         peak=scene.peak - saving,
         cost=_COST,
         settings=settings,
@@ -44,7 +47,7 @@ def policy(peak: int) -> Candidate:
         kind="bf16",
         change=POLICY,
         what="what layers compute, in half the bytes; weights stay in single precision",
-        code=f'keras.config.set_dtype_policy("{POLICY}") before the model is made',
+        code=f'# before the model is made\nkeras.config.set_dtype_policy("{POLICY}")',
         peak=peak,
         cost=_COST,
         settings=POLICY_SETTINGS,

@@ -34,7 +34,7 @@ def without_state(scene: Scene) -> Iterator[Candidate]:
     for span in scene.updates if largest else ():
         replay.insert(span.begin, (largest, -largest))
     kinds = {each.kind for each in scene.optimizers}
-    code = "torch.optim.SGD(model.parameters(), lr=...)"
+    code = "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)"
     yield plain_sgd(code, has_momentum(scene), kinds, replay.peak()[0])
 
 
@@ -86,7 +86,10 @@ def in_8_bits(scene: Scene) -> Iterator[Candidate]:
             kind="optimizer",
             change="Adam with state in 8 bits",
             what="the state of Adam",
-            code="bitsandbytes.optim.Adam8bit(model.parameters(), lr=...)",
+            code=(
+                "from bitsandbytes.optim import Adam8bit\n"
+                "optimizer = Adam8bit(model.parameters(), lr=1e-3)"
+            ),
             peak=replay.peak()[0],
             cost="rounds the state to 8 bits",
             settings={"optimizer": "adam8bit"},

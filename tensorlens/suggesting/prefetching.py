@@ -29,7 +29,7 @@ def smaller_buffers(scene: Scene) -> Iterator[Candidate]:
         kind="queue",
         change="prefetch one batch",
         what=f"{queue.name} has {queue.batches:,} batches ready ahead of the step",
-        code="dataset.prefetch(1)",
+        code="# in place of a larger buffer, or of AUTOTUNE\ndataset = dataset.prefetch(1)",
         peak=replay.peak()[0],
         cost="the step waits where a batch takes longer than a step",
     )

@@ -35,7 +35,11 @@ def smaller_queue(scene: Scene) -> Iterator[Candidate]:
             f"{format_bytes(before)} held ahead at most by"
             f" {' and '.join(each.name for each in loaders)}: {memory}, beside {of}"
         ),
-        code=f"DataLoader(..., {count}prefetch_factor={_LEAST})",
+        code=(
+            "from torch.utils.data import DataLoader\n"
+            "# with what else it is given now\n"
+            f"loader = DataLoader(dataset, {count}prefetch_factor={_LEAST})"
+        ),
         peak=after,
         cost="where a batch takes longer than a step now and then, the step waits for it sooner",
         settings={"prefetch_factor": _LEAST},

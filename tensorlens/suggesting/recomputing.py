@@ -49,12 +49,25 @@ def candidate(blocks: Sequence[Block], peak: int, how: str, cost: str) -> Candid
         kind="checkpoint",
         change=f"recompute {len(blocks)} blocks",
         what=_called(blocks),
-        code="for block in these blocks, before the model is called: block.call ="
-        " tf.recompute_grad(block.call)",
+        code=_code(blocks),
         peak=peak,
         cost=cost,
         settings=RECOMPUTE,
         how=how,
+    )
+
+
+def _code(blocks: Sequence[Block]) -> str:
+    names = ", ".join(f'"{block.path.rpartition("/")[2]}"' for block in blocks)
+    return (
+        "# before the model is called\n"
+        "def recomputed(call):\n"
+        "    def again(*given, **options):\n"
+        "        return tf.recompute_grad(lambda *x: call(*x, **options))(*given)\n"
+        "    return again\n"
+        "for block in model._flatten_layers():\n"
+        f"    if block.name in ({names}):\n"
+        "        block.call = recomputed(block.call)"
     )
 
 

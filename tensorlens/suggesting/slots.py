@@ -11,7 +11,7 @@ from tensorlens.suggesting.optimizers import has_momentum, plain_sgd
 from tensorlens.suggesting.replay import Replay
 from tensorlens.suggesting.scene import Scene, Span
 
-_CODE = "keras.optimizers.SGD(learning_rate=...)"
+_CODE = "optimizer = keras.optimizers.SGD(learning_rate=0.01)"
 _KEPT = ("parameter", "buffer")
 _READ = "ReadVariableOp"
 _HANDLES = "handles of variables"

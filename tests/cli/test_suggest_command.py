@@ -62,15 +62,17 @@ What would save most of train.py:make_step: on cpu
   1  SGD              3.94 MiB   65.6 % of peak    2.07 MiB   replayed
   2  a smaller queue  1.50 MiB  75.0 % of queue  512.00 KiB    counted
 
-  1  torch.optim.SGD(model.parameters(), lr=...)
-     the state of Adam
-     cost: trains differently: learning rate and schedule have to be found again
+1  optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+   the state of Adam
+   cost: trains differently: learning rate and schedule have to be found again
 
-  2  DataLoader(..., num_workers=2, prefetch_factor=1)
-     2.00 MiB held ahead at most by DataLoader, 2 workers x prefetch 4: shared
-       memory, beside what the process allocates
-     cost: where a batch takes longer than a step now and then, the step waits
-       for it sooner
+2  from torch.utils.data import DataLoader
+   # with what else it is given now
+   loader = DataLoader(dataset, num_workers=2, prefetch_factor=1)
+   2.00 MiB held ahead at most by DataLoader, 2 workers x prefetch 4: shared
+     memory, beside what the process allocates
+   cost: where a batch takes longer than a step now and then, the step waits for
+     it sooner
 
   replayed: the recording, with tensors gone, freed earlier or computed again
   counted: batches that loaders ask for ahead of the step, times the bytes of

@@ -16,6 +16,7 @@ from tensorlens.frameworks.tensorflow.step_facts import StepWatch
 from tensorlens.suggesting import asking
 from tensorlens.suggesting.scene import Scene
 from tests import warm
+from tests.pasted_code import pasted, printed_code
 
 A = programs.OUTPUT_BYTES
 HANDLE = 200
@@ -75,6 +76,45 @@ def test_what_the_suggestions_say(mlp):
     assert mlp["checkpoint"].how == "replayed"
     assert mlp["bf16"].how == "simulated" and "mixed_bfloat16" in mlp["bf16"].code
     assert mlp["bf16"].option == {"policy": "mixed_bfloat16"}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_printed_code_can_be_pasted(columns, mlp, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    blocks = [programs.Block(name=f"block_{n}" if n else "block") for n in range(programs.BLOCKS)]
+    model = keras.Sequential([keras.Input((programs.WIDTH,)), *blocks])
+    before = keras.config.dtype_policy()
+    try:
+        spaces = pasted(mlp, {"tf": tf, "keras": keras, "model": model})
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert type(spaces["SGD"]["optimizer"]) is keras.optimizers.SGD
+    assert all("recomputed" in block.call.__qualname__ for block in blocks)
+
+
+def test_pasted_code_saves_what_was_measured(mlp):
+    before, after = peaks(programs.make_mlp, change=printed_code(mlp, mlp["checkpoint"]))
+    assert before - after == pytest.approx(mlp["checkpoint"].measured_saving, rel=0.01)
+
+
+@pytest.mark.parametrize("run_eagerly", [True, False])
+def test_pasted_code_computes_a_block_twice_that_keras_tells_of_training(mlp, run_eagerly):
+    class Block(keras.layers.Layer):
+        def call(self, x, training=None):
+            calls.append(training)
+            return tf.tanh(x) * tf.tanh(x)
+
+    calls = []
+    names = [f"block_{n}" if n else "block" for n in range(programs.BLOCKS)]
+    layers = [keras.layers.Dense(4), *(Block(name=name) for name in names)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile("sgd", "mse", run_eagerly=run_eagerly, jit_compile=False)
+    exec(printed_code(mlp, mlp["checkpoint"]), {"tf": tf, "model": model})
+    calls.clear()
+    model.train_on_batch(tf.ones([2, 4]), tf.ones([2, 4]))
+    assert len(calls) >= 2 * programs.BLOCKS
+    assert set(calls) == {True}
 
 
 def peaks(make_step, **changed):
@@ -143,6 +183,7 @@ def test_a_recording_alone(tmp_path, capsys, monkeypatch):
     assert found["kept"].predicted_saving == 2 * A
     assert found["kept"].change == "free outputs after the step"
     assert "float(...)" in found["kept"].code
+    assert found["kept"].code.endswith("\ndel outputs")
     assert {each.how for each in found} == {"replayed"}
     recording.save(tmp_path / "steps.tlens")
     assert main(["suggest", str(tmp_path / "steps.tlens"), "--top", "1"]) == 0

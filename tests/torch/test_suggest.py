@@ -18,6 +18,7 @@ from tensorlens.estimating import worker
 from tensorlens.estimating.worker import ProgramFailed
 from tensorlens.suggesting import asking
 from tests import warm
+from tests.pasted_code import pasted, printed_code
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"
@@ -118,7 +119,7 @@ def test_logits_that_backward_has_no_use_for(encoder):
         for number, text in enumerate(Path(programs.__file__).read_text().splitlines(), 1)
         if number > programs.make_encoder.__code__.co_firstlineno and "loss.backward" in text
     )
-    assert logits.code == f"del logits (before suggest_programs.py:{line})"
+    assert logits.code == f"# before suggest_programs.py:{line}\ndel logits"
     assert logits.predicted_saving == programs.LOGITS_BYTES
 
 
@@ -237,15 +238,55 @@ def test_simulated_predictions_with_frozen_weights_are_exact(make):
 def test_printed_code_of_checkpoints_can_be_pasted(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     found = tensorlens.suggest(programs.make_caching, steps=1)
-    lines = str(found).splitlines()
-    first = next(n for n, line in enumerate(lines) if "model.config.use_cache" in line)
-    code = "\n".join(line[5:] for line in lines[first : first + len(found[0].code.splitlines())])
+    code = printed_code(found, found[0])
     assert code == found[0].code
     model = programs.CachingModel()
     exec(code, {"model": model})
     assert not model.config.use_cache
     model(torch.ones(2, 64)).sum().backward()
     assert all(block.forward.func is checkpoint for block in model.blocks)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_printed_code_can_be_pasted(columns, stack, encoder, convolutions, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    kinds = set()
+    for found in (stack, encoder, convolutions):
+        model = Everywhere()
+        optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+        names = {"torch": torch, "model": model, "net": model, "optimizer": optimizer, "logits": 0}
+        for change, space in pasted(found, names).items():
+            (kind,) = {each.kind for each in found if each.change == change}
+            kinds.add(kind)
+            if change == "SGD":
+                assert type(space["optimizer"]) is torch.optim.SGD
+            if kind == "kept":
+                assert "logits" not in space
+    assert kinds >= {"checkpoint", "bf16", "optimizer", "set_to_none", "kept"}
+
+
+class Everywhere:
+    """A model that has blocks by whatever path they are looked for."""
+
+    def __getattr__(self, name):
+        return Everywhere()
+
+    def __getitem__(self, name):
+        return Everywhere()
+
+    def __iter__(self):
+        return iter([torch.nn.Linear(2, 2)])
+
+    def parameters(self):
+        return [torch.nn.Parameter(torch.ones(2))]
+
+
+def test_printed_autocast_is_on_where_the_model_is_called(encoder):
+    code = printed_code(encoder, encoder["bf16"])
+    space = {"torch": torch}
+    assert code.endswith("\n    ...")
+    exec(code.replace("...", "dtype = torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype"), space)
+    assert space["dtype"] is torch.bfloat16
 
 
 def test_checkpoints_of_a_model_in_a_model_are_its_own_and_save_as_much():

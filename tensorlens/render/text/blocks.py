@@ -23,11 +23,12 @@ from tensorlens.render.figures import size
 from tensorlens.render.series import bars, thinned
 from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import clipped, shortened, width
-from tensorlens.render.text.page import GAP, Page, aligned, padded, table
+from tensorlens.render.text.page import GAP, Page, aligned, padded, table, wrapped
 
 _LABEL = 11
 """The least room of labels."""
 _INDENT = 2
+_COMMENT = "# "
 _MARKS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 60
 _FEWEST_BARS = 8
@@ -139,11 +140,23 @@ def _item(item: Item, page: Page) -> list[str]:
     lines: list[str] = []
     for text in item.code.splitlines() or [item.title]:
         begin = " " * indent if lines else start
-        lines += page.wrapped(begin, page.shown(text), indent + _INDENT)
+        is_comment = item.code and text.startswith(_COMMENT)
+        if is_comment:
+            lines += _comment(begin, text, page)
+        else:
+            lines += page.wrapped(begin, page.shown(text), indent + _INDENT)
     lines += _facts(item.facts, indent, page)
     for note in item.notes:
         lines += page.wrapped(" " * indent, page.shown(note), indent + _INDENT)
     return lines
+
+
+def _comment(start: str, line: str, page: Page) -> list[str]:
+    """Return a comment in code, each of whose lines is one."""
+    room = page.width - width(start) - width(_COMMENT)
+    found = wrapped("", page.shown(line.removeprefix(_COMMENT)), room, 0)
+    indent = " " * width(start)
+    return [f"{indent if place else start}{_COMMENT}{each}" for place, each in enumerate(found)]
 
 
 def _table(block: Table, page: Page) -> list[str]:
