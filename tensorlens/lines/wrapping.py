@@ -228,9 +228,19 @@ def _among_the_names_of(function: Any, wrapper: Any) -> Any:
         )
     wrapper = functools.update_wrapper(wrapper, function)
     # Keras asks inspect.getfullargspec for the arguments of __init__, which looks at no __wrapped__
-    with suppress(TypeError, ValueError):
-        wrapper.__signature__ = inspect.signature(function)
+    if wrapper.__name__ == "__init__" or not _is_method(wrapper):
+        with suppress(TypeError, ValueError):
+            wrapper.__signature__ = inspect.signature(function)
     return wrapper
+
+
+def _is_method(function: Any) -> bool:
+    """Tell whether a function is defined in the body of a class.
+
+    ``functools.wraps`` of a bound one (of Keras, around ``build``) copies its attributes: a
+    signature among them would be taken for the wrapper's own, ``self`` included.
+    """
+    return function.__qualname__.rpartition(".")[0].rpartition(".")[2] not in ("", "<locals>")
 
 
 _Call = Callable[[Any, list[Any], dict[str, Any]], Any]

@@ -20,6 +20,31 @@ def square(value=1.0):
     return tf.fill((64, 64), value)
 
 
+def test_a_profiled_layer_that_makes_its_weights_when_it_is_called():
+    with LineProfiler() as profiler:
+
+        @keras.saving.register_keras_serializable()
+        class Linear(keras.layers.Layer):
+            @profiler
+            def __init__(self, units=32, **kwargs):
+                super().__init__(**kwargs)
+                self.units = units
+
+            @profiler
+            def build(self, input_shape):
+                self.w = self.add_weight(shape=(input_shape[-1], self.units))
+
+            @profiler
+            def call(self, inputs):
+                return keras.ops.matmul(inputs, self.w)
+
+        layer = Linear(8)
+        assert layer(square()).shape == (64, 8)
+        assert layer.get_config()["units"] == 8
+    functions = {each.name: each for each in profiler.result().functions}
+    assert functions["build"].calls == functions["call"].calls == 1
+
+
 def test_matmul_view_and_release():
     def work(x):
         a = x @ x

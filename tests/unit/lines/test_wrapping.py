@@ -31,9 +31,33 @@ def test_name_doc_and_signature_are_kept(bench: Bench) -> None:
     assert wrapped.__module__ == __name__
     assert wrapped.extra == 5
     assert inspect.signature(wrapped) == inspect.signature(step)
-    # this one looks at no __wrapped__, and Keras asks it of __init__
+    # this one looks at no __wrapped__
     assert inspect.getfullargspec(wrapped) == inspect.getfullargspec(step)
     assert wrapped.__wrapped__ is step
+
+
+def test_signatures_of_methods_that_are_wrapped_once_more(bench: Bench) -> None:
+    class Layer:
+        @bench.profile
+        def __init__(self, units: int = 32) -> None:
+            self.units = units
+
+        @bench.profile
+        def build(self, input_shape: tuple[int, ...]) -> None:
+            self.shape = input_shape
+
+    layer = Layer(3)
+    bound = layer.build
+
+    # as Keras does with what builds a layer
+    @functools.wraps(bound)
+    def build(*args: Any, **kwargs: Any) -> None:
+        bound(*args, **kwargs)
+
+    assert list(inspect.signature(build).parameters) == ["input_shape"]
+    assert list(inspect.signature(bound).parameters) == ["input_shape"]
+    # and for the arguments that a layer is made with it asks this, which looks at no __wrapped__
+    assert inspect.getfullargspec(Layer.__init__).args == ["self", "units"]
 
 
 def test_methods_of_every_kind(bench: Bench, memory: FakeMemory) -> None:
