@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tensorlens.records.snapshots import View
 from tensorlens.render.shortening import told_apart
@@ -44,6 +44,8 @@ class Page:
     width: int
     encoding: str
     view: View
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Name to what is shown in its place where it does not fit."""
 
     @property
     def glyphs(self) -> Glyphs:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import rendered_leaks as leaks
 
@@ -132,3 +134,18 @@ def test_what_hangs_below_and_the_balance_are_told() -> None:
     assert lines[first + 1] == "                x = 1"
     # the eight with the most bytes
     assert lines[first + 16] == "              1.00 KiB a step, made at 2 more lines"
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_names_that_do_not_fit_keep_what_tells_them_apart(columns: int) -> None:
+    found = []
+    for layer in range(3):
+        layer_of = f"DocumentRetrievalModel.transformer_encoder.layers.{layer}"
+        name = f"{layer_of}.self_attention.probabilities"
+        way = leaks.path("net (global)", f"{name} (attribute)", "list[6]")
+        found.append(replace(leaks.LOSSES, path="", paths=(way,), example=None))
+    text = TextRenderer(width=columns, encoding="utf-8").render(leaks.report(*found))
+    shown = [line.strip() for line in text.splitlines() if "(attribute)" in line]
+    assert len({*shown}) == 3
+    for layer, line in enumerate(shown):
+        assert line.startswith("-> ") and f"{layer}" in line and "probabilities (attribute)" in line
