@@ -33,6 +33,7 @@ from tensorlens.frameworks.torch.fake.surroundings.host import on_host
 from tensorlens.frameworks.torch.fake.surroundings.loading import loading
 from tensorlens.frameworks.torch.fake.surroundings.random_states import random_states
 from tensorlens.frameworks.torch.fake.surroundings.threads import in_threads
+from tensorlens.frameworks.torch.fake.surroundings.tracers import not_tracing
 from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, noting_nodes
 from tensorlens.frameworks.torch.fake.values.answers import answering
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
@@ -105,6 +106,7 @@ def _run(
         enter(compiling(cautions))
         enter(copying())
         enter(random_states())
+        enter(not_tracing())
         enter(in_threads())
         enter(distributed(job.world_size if job.world_size > 1 else None, 0, cautions))
         enter(FakeTensorMode(allow_non_fake_inputs=True))
