@@ -172,7 +172,7 @@ def _rendered(failure: OutOfMemory) -> str:
         # there is none, or it is closed
         pass
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    return TextRenderer(width, encoding).render_failure(failure).rstrip()
+    return TextRenderer(width, encoding).render(failure).rstrip()
 
 
 def _request(error: BaseException) -> Request | None:

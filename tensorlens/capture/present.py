@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Block, Custom, Rows
 from tensorlens.render.html.recording import recording_fragment, recording_page
+from tensorlens.render.summary import summary as summary_data
 from tensorlens.render.table import recording as table
 from tensorlens.render.text.recording import recording_parts
 
@@ -31,3 +33,8 @@ def blocks(recording: Recording, view: View) -> Sequence[Block]:
 def rows(recording: Recording) -> Rows:
     """Return one row per event."""
     return Rows(table.COLUMNS, table.rows(recording), table.TEXT, (), ("address",))
+
+
+def summary(recording: Recording) -> dict[str, Any]:
+    """Return what it tells as plain data."""
+    return summary_data(recording)

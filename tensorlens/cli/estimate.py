@@ -14,7 +14,6 @@ from tensorlens.cli.output import Output
 from tensorlens.cli.steps import add_set_option, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.records.estimates import TIGHT, Estimate
-from tensorlens.records.snapshots import View
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 _DOES_NOT_FIT = 3
@@ -224,27 +223,24 @@ def _several_cards(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
     """
     if outputs:
         raise UsageError("-o writes the estimate for one card: give one --card")
-    from tensorlens.estimating import estimate_cards
-    from tensorlens.render.text import TextRenderer
+    from tensorlens.estimating import estimate_cards, present
+    from tensorlens.render import text_of_blocks
 
     with _Failures():
         found = [*estimate_cards(asked.program, args.card, **asked.options).values()]
-    renderer = TextRenderer()
-    texts = [renderer.render_cards(found)]
-    texts += [renderer.render_explanation(each) for each in found if args.explain]
+    texts = [text_of_blocks(present.cards(found))]
+    texts += [each.explain() for each in found if args.explain]
     show("\n".join(texts))
     return 0 if any(_fits(each) for each in found) else _DOES_NOT_FIT
 
 
 def _give(found: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) -> None:
     from tensorlens.render.needs import verdict
-    from tensorlens.render.text import TextRenderer
 
-    renderer = TextRenderer(view=View())
     if args.explain:
-        show(renderer.render_explanation(found))
+        show(found.explain())
     elif not outputs:
-        show(renderer.render(found))
+        show(str(found))
     problems = []
     for output in outputs:
         problem = output.write_or_print(found)

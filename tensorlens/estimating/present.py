@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Block, Custom, Rows
+from tensorlens.render.estimate_summary import estimate_summary
 from tensorlens.render.html.estimate import estimate_fragment, estimate_page
 from tensorlens.render.table import estimates
-from tensorlens.render.text.estimate import estimate_parts
+from tensorlens.render.text.estimate import card_parts, estimate_parts
+from tensorlens.render.text.explanation import explanation_parts
 
 
 def title(estimate: Estimate) -> str:
@@ -31,3 +34,18 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
 def rows(estimate: Estimate) -> Rows:
     """Return one row per figure."""
     return Rows(estimates.COLUMNS, estimates.rows(estimate), estimates.TEXT)
+
+
+def summary(estimate: Estimate) -> dict[str, Any]:
+    """Return what it tells as plain data."""
+    return estimate_summary(estimate)
+
+
+def explanation(estimate: Estimate) -> Sequence[Block]:
+    """Return the answer in words and figures: what takes how much, and why."""
+    return [Custom(lambda page: explanation_parts(estimate, page))]
+
+
+def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
+    """Return one table of the same program on several cards."""
+    return [Custom(lambda page: card_parts(estimates, page))]

@@ -6,10 +6,8 @@ Sizes are bytes; None is unknown, never 0.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
@@ -240,17 +238,6 @@ class Comparison(Document):
             and (found.point <= WITHIN or each.name == self.baseline)
         ]
         return self._least(QUICK, quick)
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write it: ``.html``, ``.json``, ``.csv`` or ``.txt``.
-
-        Raises:
-            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
-            TensorlensError: the file could not be written; nothing is left behind.
-        """
-        from tensorlens.render import save
-
-        return save(self, path, overwrite=overwrite)
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.outcomes)} options, {self.provenance} on {self.device}>"

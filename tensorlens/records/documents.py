@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tensorlens.errors import FileFormatError
@@ -16,7 +19,42 @@ if TYPE_CHECKING:
     from tensorlens.records.recordings import Recording
 
 
-class Document:
+class Shown:
+    """What every record that is printed derives from."""
+
+    __slots__ = ()
+
+    PRESENTER: ClassVar[str]
+    """The module that says what is shown of it: a presenter of :mod:`tensorlens.render.blocks`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # IPython asks a class for its own __repr__ before it asks those above for this
+        cls._repr_pretty_ = cls._repr_pretty_  # type: ignore[method-assign]
+
+    def __str__(self) -> str:
+        from tensorlens import render
+
+        return render.text_of(self._record())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _as_text(self, blocks: Any) -> str:
+        """Return blocks as wide as the terminal."""
+        from tensorlens import render
+
+        return render.text_of_blocks(blocks)
+
+    def _presenter(self) -> Any:
+        return import_module(self.PRESENTER)
+
+    def _record(self) -> Any:
+        """Return itself, as one of the records that presenters know."""
+        return self
+
+
+class Document(Shown):
     """What every record that is printed and saved as a whole derives from.
 
     A frozen dataclass of plain fields gets all of it; another record has its own :meth:`to_dict`
@@ -29,28 +67,27 @@ class Document:
     VERSION: ClassVar[int]
     KIND: ClassVar[str]
     """What messages call it."""
-    PRESENTER: ClassVar[str]
-    """The module that says what is shown of it: a presenter of :mod:`tensorlens.render.blocks`."""
     INDENT: ClassVar[int | None] = 1
     """Of its JSON; None puts all of it on one line, as what has many rows is."""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        # IPython asks a class for its own __repr__ before it asks those above for this
-        cls._repr_pretty_ = cls._repr_pretty_  # type: ignore[method-assign]
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render(self._record())
-
     def _repr_html_(self) -> str:
-        from tensorlens.render import html
+        from tensorlens import render
 
-        return html.fragment(self._record())
+        return render.fragment_of(self._record())
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it in the format that the file's ending names.
+
+        That is ``.html``, ``.json``, ``.csv`` or ``.txt``; of a recording, and of the one that an
+        estimate has, ``.tlens``, which keeps all of it, and the formats of other viewers.
+
+        Raises:
+            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
+            TensorlensError: the file could not be written; nothing is left behind.
+        """
+        from tensorlens import render
+
+        return render.save(self._record(), path, overwrite=overwrite)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers (what :meth:`to_json` writes)."""
@@ -61,11 +98,17 @@ class Document:
         separators = (",", ":") if self.INDENT is None else None
         return json.dumps(self.to_dict(), indent=self.INDENT, separators=separators)
 
+    def to_html(self) -> str:
+        """Return a page that needs nothing else."""
+        from tensorlens import render
+
+        return render.page_of(self._record())
+
     def to_csv(self) -> str:
         """Return the table as CSV text, sizes in bytes."""
-        from tensorlens.render import table
+        from tensorlens import render
 
-        return table.CsvRenderer().render(self._record())
+        return render.csv_of(self._record())
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table as a DataFrame, sizes in bytes.
@@ -73,9 +116,9 @@ class Document:
         Raises:
             ImportError: pandas is not installed (``pip install tensorlens[pandas]``).
         """
-        from tensorlens.render import table
+        from tensorlens import render
 
-        return table.to_pandas(self._record())
+        return render.frame_of(self._record())
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
@@ -129,7 +172,3 @@ class Document:
     def _trouble(self) -> str | None:
         """Return what the fields of a file do not tell of one another; None where they agree."""
         return None
-
-    def _record(self) -> Any:
-        """Return itself, as one of the records that the renderers know."""
-        return self

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
@@ -287,9 +285,7 @@ class Estimate(Document):
 
     def explain(self) -> str:
         """Return the answer in words and figures: what takes how much, and why."""
-        from tensorlens.render import text
-
-        return text.explain(self)
+        return self._as_text(self._presenter().explanation(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what it tells as plain data, and its recording's events packed under ``log``.
@@ -297,9 +293,8 @@ class Estimate(Document):
         :meth:`from_dict` reads the estimate back equal.
         """
         from tensorlens.records import tlens
-        from tensorlens.render.estimate_summary import estimate_summary
 
-        return {**estimate_summary(self), "log": tlens.packed(self.recording)}
+        return {**self._presenter().summary(self), "log": tlens.packed(self.recording)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Estimate:
@@ -316,17 +311,6 @@ class Estimate(Document):
             return restored(cls, given, recording=recording, peak_row=row)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FileFormatError(f"damaged estimate: {error}") from None
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write it: ``.html``, ``.json`` or ``.txt``, or its recording as ``.tlens``.
-
-        Raises:
-            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
-            TensorlensError: the file could not be written; nothing is left behind.
-        """
-        from tensorlens.render import save
-
-        return save(self, path, overwrite=overwrite)
 
     def __repr__(self) -> str:
         return f"<estimate for {self.device}: {self.peak_reserved} bytes reserved at the peak>"

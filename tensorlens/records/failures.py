@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
+from tensorlens.records.documents import Shown
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import SourceLine
 
@@ -56,8 +57,10 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfMemory:
+class OutOfMemory(Shown):
     """What a person needs to know of an allocation that failed; prints itself as text."""
+
+    PRESENTER: ClassVar[str] = "tensorlens.capture.present_failure"
 
     request: Request
     snapshot: Snapshot
@@ -68,11 +71,3 @@ class OutOfMemory:
     """What else bears on it: a limit of the process, how much is cached and in which pieces."""
     handled: bool = False
     """Whether the program handled the error: what was in memory then may have been freed since."""
-
-    def __str__(self) -> str:
-        from tensorlens.render import text
-
-        return text.TextRenderer().render_failure(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))

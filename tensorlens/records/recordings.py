@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tensorlens.records.documents import Document
@@ -237,27 +235,15 @@ class Recording(Document):
         answer: _T = self._answers[question]
         return answer
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the recording in the format the file's ending names; ``.tlens`` keeps all of it.
-
-        Raises:
-            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
-            TensorlensError: the file could not be written; nothing is left behind.
-        """
-        from tensorlens.render import save
-
-        return save(self.still(), path, overwrite=overwrite)
-
     def to_dict(self) -> dict[str, Any]:
         """Return what it tells as plain data, and its events packed under ``log``.
 
         :meth:`from_dict` reads the recording back equal.
         """
         from tensorlens.records import tlens
-        from tensorlens.render.summary import summary
 
         now = self.still()
-        return {**summary(now), "log": tlens.packed(now)}
+        return {**self._presenter().summary(now), "log": tlens.packed(now)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Recording:
@@ -270,12 +256,6 @@ class Recording(Document):
 
     def _record(self) -> Recording:
         return self.still()
-
-    def to_html(self) -> str:
-        """Return a page that needs nothing else: timeline, peak, backward, source."""
-        from tensorlens.render import html
-
-        return html.HtmlRenderer().render(self.still())
 
     def __repr__(self) -> str:
         return f"<recording of {len(self.log)} events on {', '.join(self.devices) or 'no device'}>"

@@ -6,10 +6,8 @@ Sizes are bytes; None is unknown, never 0.
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
@@ -118,17 +116,6 @@ class Suggestions(Document):
                 return each
         known = ", ".join(dict.fromkeys(each.kind for each in self.suggestions)) or "none"
         raise UsageError(f"there is no suggestion of the kind {key!r}: there is {known}")
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write it in the format the file's ending names.
-
-        Raises:
-            UsageError: the ending is not known, or the file exists and ``overwrite`` is not set.
-            TensorlensError: the file could not be written; nothing is left behind.
-        """
-        from tensorlens.render import save
-
-        return save(self, path, overwrite=overwrite)
 
     def _trouble(self) -> str | None:
         strange = next((each.kind for each in self.suggestions if each.kind not in KINDS), None)

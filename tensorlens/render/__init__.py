@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tensorlens.errors import TensorlensError, UsageError
 
 if TYPE_CHECKING:
+    import pandas
+
+    from tensorlens.records.documents import Shown
     from tensorlens.records.loading import Record
     from tensorlens.records.snapshots import View
+    from tensorlens.render.blocks import Block
 
 _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "csv": ("tensorlens.render.table", "CsvRenderer", {}),
@@ -122,6 +126,52 @@ def save(
     except OSError as error:
         raise TensorlensError(f"cannot write {target}: {error.strerror or error}") from None
     return target
+
+
+def text_of(record: Shown) -> str:
+    """Return a record as text, as wide as the terminal."""
+    from tensorlens.render.text import TextRenderer
+
+    return TextRenderer().render(record)
+
+
+def text_of_blocks(blocks: Sequence[Block]) -> str:
+    """Return blocks as text, as wide as the terminal."""
+    from tensorlens.render.text import TextRenderer
+
+    return TextRenderer().render_blocks(blocks)
+
+
+def fragment_of(record: Record) -> str:
+    """Return a record as one ``<div>`` for a notebook's cell."""
+    from tensorlens.render import html
+
+    return html.fragment(record)
+
+
+def page_of(record: Record) -> str:
+    """Return a record as a page of HTML."""
+    from tensorlens.render import html
+
+    return html.HtmlRenderer().render(record)
+
+
+def csv_of(record: Record) -> str:
+    """Return a record as CSV."""
+    from tensorlens.render import table
+
+    return table.CsvRenderer().render(record)
+
+
+def frame_of(record: Record) -> pandas.DataFrame:
+    """Return a record as a DataFrame.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    from tensorlens.render import table
+
+    return table.to_pandas(record)
 
 
 def _kept(record: Record, ending: str) -> Record:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tensorlens.records.estimates import Estimate
-from tensorlens.records.failures import OutOfMemory
 from tensorlens.records.snapshots import View
 from tensorlens.render.presenters import presenter
 from tensorlens.render.text.blocks import parts
-from tensorlens.render.text.estimate import card_parts
-from tensorlens.render.text.explanation import explanation_parts
-from tensorlens.render.text.failure import failure_parts
 from tensorlens.render.text.page import Page, output_width
 
 if TYPE_CHECKING:
-    from tensorlens.records.loading import Record
+    from tensorlens.records.documents import Shown
+    from tensorlens.render.blocks import Block
 
 _NARROWEST = 40
 
@@ -45,36 +40,12 @@ class TextRenderer:
         self.encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
         self.view = view or View()
 
-    def render(self, record: Record) -> str:
+    def render(self, record: Shown) -> str:
         """Return the record as text that ends in a newline."""
-        page = Page(self.width, self.encoding, self.view)
-        return self._joined(parts(presenter(record).blocks(record, self.view), page))
+        return self.render_blocks(presenter(record).blocks(record, self.view))
 
-    def render_failure(self, failure: OutOfMemory) -> str:
-        """Return the explanation of a failed allocation as text that ends in a newline."""
-        view = self.view if self.view.devices else replace(self.view, **_shown_of(failure))
-        return self._joined(failure_parts(failure, Page(self.width, self.encoding, view)))
-
-    def render_explanation(self, estimate: Estimate) -> str:
-        """Return an estimate in words and figures, as text that ends in a newline."""
-        return self._joined(explanation_parts(estimate, Page(self.width, self.encoding, self.view)))
-
-    def render_cards(self, estimates: Sequence[Estimate]) -> str:
-        """Return one table of the same program on several cards, ending in a newline."""
-        return self._joined(card_parts(estimates, Page(self.width, self.encoding, self.view)))
-
-    def _joined(self, several: Sequence[str]) -> str:
-        text = "\n\n".join(part for part in several if part)
+    def render_blocks(self, blocks: Sequence[Block]) -> str:
+        """Return blocks as text that ends in a newline."""
+        several = parts(blocks, Page(self.width, self.encoding, self.view))
+        text = "\n\n".join(several)
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding) + "\n"
-
-
-def explain(estimate: Estimate) -> str:
-    """Return an estimate in words and figures, as wide as the terminal."""
-    return TextRenderer().render_explanation(estimate)
-
-
-def _shown_of(failure: OutOfMemory) -> dict[str, Any]:
-    """Return what of the snapshot is shown by default: the request's device, the largest ten."""
-    device = failure.request.device
-    devices = (device,) if device in failure.snapshot.ledger else ()
-    return {"devices": devices, "top": 10}

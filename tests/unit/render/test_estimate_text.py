@@ -4,12 +4,13 @@ import pytest
 import rendered_estimates as estimates
 from rendered_estimates import MIB, PEAK
 
+from tensorlens.estimating import present
 from tensorlens.records.estimates import Range
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
 from tensorlens.render.source import width
-from tensorlens.render.text import TextRenderer, explain
+from tensorlens.render.text import TextRenderer
 
 # every figure follows from the table at the head of rendered_estimates
 TRAINING_80 = """\
@@ -125,7 +126,7 @@ def text_of(kind: str, columns: int = 80, encoding: str = "utf-8", **view) -> st
 
 
 def explained(kind: str, columns: int = 80, encoding: str = "utf-8") -> str:
-    return TextRenderer(columns, encoding).render_explanation(estimates.ALL[kind]())
+    return TextRenderer(columns, encoding).render_blocks(present.explanation(estimates.ALL[kind]()))
 
 
 def flat(text: str) -> str:
@@ -140,7 +141,7 @@ def test_a_training_step(columns: int, text: str) -> None:
 
 def test_it_prints_itself() -> None:
     assert str(estimates.training()) == text_of("training", 120)
-    assert estimates.training().explain() == explain(estimates.training())
+    assert estimates.training().explain() == explained("training", 120)
 
 
 @pytest.mark.parametrize("of", [text_of, explained])
@@ -222,8 +223,8 @@ def test_several_cards_are_one_table() -> None:
         "  H100 80GB HBM3    1.00 GiB  33.50 MiB  40.00 MiB  446.00 MiB  fits\n"
         "  H100 80GB HBM3  400.00 MiB  33.50 MiB  40.00 MiB  446.00 MiB  does not fit\n"
     )
-    assert TextRenderer(80, "utf-8").render_cards(several) == text
-    narrow = TextRenderer(70, "ascii").render_cards(several)
+    assert TextRenderer(80, "utf-8").render_blocks(present.cards(several)) == text
+    narrow = TextRenderer(70, "ascii").render_blocks(present.cards(several))
     assert [line for line in narrow.splitlines() if len(line) > 74] == []
 
 
@@ -288,7 +289,7 @@ def test_more_items_at_another_peak() -> None:
     made = estimates.training(
         recording=Recording(log), peak_row=3, allocated=Range.exactly(20 * MIB)
     )
-    text = flat(TextRenderer(80, "utf-8").render_explanation(made))
+    text = flat(TextRenderer(80, "utf-8").render_blocks(present.explanation(made)))
     # 8 + n / 2 outgrows 20 from 24 on; 446 - 20 = 426 are needed besides; (1024 - 434) * 2 fit
     assert (
         "With the batch: each further item costs nothing at this peak, but about 512.00 KiB in"
@@ -317,12 +318,12 @@ def test_without_a_batch_nothing_is_said_of_items() -> None:
 def test_what_is_not_there_at_the_peak_is_told_with_its_highest() -> None:
     # after row 4, in forward of step 1: parameters, the batch, workspace and activation
     made = estimates.training(peak_row=4, allocated=Range.exactly(15 * MIB))
-    text = flat(TextRenderer(80, "utf-8").render_explanation(made))
+    text = flat(TextRenderer(80, "utf-8").render_blocks(present.explanation(made)))
     assert "Gradients: none then; 4.00 MiB at their most, at another moment." in text
     assert "Optimizer state: none then; 8.00 MiB at their most, at another moment." in text
 
 
 def test_blocks_that_do_not_add_up_are_told() -> None:
     made = estimates.training(allocated=Range.exactly(PEAK + 512))
-    text = TextRenderer(80, "utf-8").render_explanation(made)
+    text = TextRenderer(80, "utf-8").render_blocks(present.explanation(made))
     assert "  +          512       512 B  not told apart\n" in text
