@@ -63,8 +63,8 @@ def add_parser(subparsers: Any) -> None:
         help="run a program and tell what its loop leaves behind",
         description="Run a script or a module as python would, and tell which tensors each step\n"
         "of its loop leaves behind, which line made them and what holds them.",
-        usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N] [--fail]\n"
-        "           [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
+        usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N]\n"
+        "           [--fail] [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

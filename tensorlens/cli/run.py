@@ -63,8 +63,8 @@ def add_parser(subparsers: Any) -> None:
         help="run a program with its lines profiled",
         description="Run a script or a module as python would, with the memory of its lines\n"
         "profiled: of what @tensorlens.profile decorates, and of what -p names.",
-        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE] [--record FILE] [-f]\n"
-        "           (-m MODULE | SCRIPT) [ARGS...]",
+        usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE]\n"
+        "           [--record FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

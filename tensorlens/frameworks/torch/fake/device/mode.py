@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ def install() -> None:
     FakeTensorMode.in_kernel_invocation = property(_is_in_kernel, _set_in_kernel)
     FakeTensorMode.dispatch = _one_at_a_time(FakeTensorMode.dispatch)
     torch.utils.swap_tensors = _take_over
+    torch.nn.Module._apply = _by_swapping(torch.nn.Module._apply)
     # inference goes through nested tensors there, which have no fake form
     torch.backends.mha.set_fastpath_enabled(False)
     # torch.optim takes the name of its module away
@@ -58,6 +60,24 @@ def _one_at_a_time(dispatch: Callable[..., Any]) -> Callable[..., Any]:
             return dispatch(mode, *args, **kwargs)
 
     return dispatch_alone
+
+
+def _by_swapping(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a module that moves swap its parameters: up to torch 2.7 it sets ``data``.
+
+    That leaves the device of a fake tensor as it was.
+    """
+
+    @functools.wraps(apply)
+    def apply_and_swap(*args: Any, **kwargs: Any) -> Any:
+        before = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return apply(*args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(before)
+
+    return apply_and_swap
 
 
 _swap = torch.utils.swap_tensors
