@@ -52,6 +52,21 @@ def is_foreign(filename: str) -> bool:
     return any(filename.startswith(start) and part in filename for start, part in patterns)
 
 
+def is_framework(filename: str) -> bool:
+    """Tell whether a file is one of a framework's own."""
+    return filename.startswith(
+        _framework_folders(tuple(name in sys.modules for name in FRAMEWORKS))
+    )
+
+
+@functools.cache
+def _framework_folders(imported: tuple[bool, ...]) -> tuple[str, ...]:
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
+    folders = {str(Path(file).parent) for file in files if file}
+    both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
+    return tuple(sorted(path + os.sep for path in both))
+
+
 @functools.cache
 def _folders(imported: tuple[bool, ...]) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
     found = foreign_folders()

@@ -1,5 +1,6 @@
 """Names of what models and optimizers hold that were found, not given: stable, and in step."""
 
+import functools
 import gc
 import weakref
 
@@ -343,3 +344,30 @@ def test_two_models_of_one_class_keep_what_tells_them_apart(library):
     found = names_of_net()
     assert len(found) == 2 and "Net.fc.weight" not in found
     del one, other
+
+
+CALLS = {
+    "/opt/site-packages/engines/precision.py": """
+def backward(make, then):
+    value = make()
+    return then(value)
+""",
+    f"{torch.__path__[0]}/gradients.py": """
+def make_gradients(out, then):
+    return then()
+""",
+}
+
+
+def test_a_variable_of_the_framework_comes_after_those_of_other_libraries():
+    variables = {"__name__": "calls"}
+    for file, source in CALLS.items():
+        exec(compile(source, file, "exec"), variables)
+
+    def names():
+        found = tensorlens.MemReporter().snapshot().tensors
+        return {each.name for each in found if each.shape == (2, 3, 5, 7)}
+
+    inner = functools.partial(variables["make_gradients"], then=names)
+    make = functools.partial(torch.zeros, 2, 3, 5, 7)
+    assert variables["backward"](make, inner) == {"backward(): value"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CellType, CodeType, FrameType
 from typing import Any
 
-from tensorlens.frameworks.code import is_foreign
+from tensorlens.frameworks.code import is_foreign, is_framework
 from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.heap.rows import MODULES, is_subtype, vars_of_module
 
@@ -189,7 +189,10 @@ def _reads_frames() -> bool:
 
 
 def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
-    """Return the frames that run of the user's code, and those of libraries, inner before outer."""
+    """Return the frames that run of the user's code, and those of libraries, inner before outer.
+
+    Those of the frameworks come last: what they call their variables says the least.
+    """
     current = threading.get_ident()
     users: list[FrameType] = []
     libraries: list[FrameType] = []
@@ -206,7 +209,7 @@ def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
     finally:
         # this function's own frame is among them: a cycle
         frames.clear()
-    return users, libraries
+    return users, sorted(libraries, key=lambda frame: is_framework(frame.f_code.co_filename))
 
 
 def _is_below(name: str, packages: tuple[str, ...]) -> bool:
