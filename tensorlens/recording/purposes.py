@@ -1,4 +1,4 @@
-"""What memory is for that torch's data parallel wrappers take, by the function that takes it."""
+"""What memory is for that some functions take: torch's data parallel wrappers, Keras's layers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from tensorlens.records.events import Frame, Stacks
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a wrapper takes memory for."""
+    """What a function takes memory for."""
 
     what: str
     role: str
     """One of :data:`tensorlens.records.tensors.ROLES`."""
+    has_scratch: bool = False
+    """Whether it needs scratch besides, which it gives back at once."""
 
 
 _UNSHARDED = Purpose("unsharded parameters", "parameter")
 _GATHERED = Purpose("all-gather of parameters", "parameter")
 _SCATTERED = Purpose("reduce-scatter of gradients", "gradient")
 _BUCKETS = Purpose("gradient bucket", "gradient")
+_WEIGHT = Purpose("initial value of a weight", "parameter", has_scratch=True)
 
 _OF_FUNCTIONS = {
     ("_fsdp_param.py", "alloc_storage"): _UNSHARDED,
@@ -36,11 +39,13 @@ _ITSELF = {
     ("torch/nn/parallel/distributed.py", "_ddp_init_helper"): _BUCKETS,
 }
 """Functions of DistributedDataParallel whose reducer, which is no Python, takes memory."""
+_ADD_WEIGHT = "keras/src/layers/layer.py", "add_weight"
+"""Where a layer makes its weights, also those that an optimizer replaces soon."""
 _FSDP = ("torch/distributed/fsdp/", "torch/distributed/_composable/fsdp/")
 
 
 def purposes(stacks: Stacks) -> Sequence[Purpose | None]:
-    """Return the purpose of what is allocated on each stack; None where no wrapper does it."""
+    """Return the purpose of what is allocated on each stack; None where no such function does."""
     called = [_of_function(frame) for frame in stacks.frames]
     itself = [_of_itself(frame) for frame in stacks.frames]
     ends = [frame.user or landmark(frame) is not None for frame in stacks.frames]
@@ -55,6 +60,8 @@ def purposes(stacks: Stacks) -> Sequence[Purpose | None]:
 
 def _of_function(frame: Frame) -> Purpose | None:
     path = frame.filename.replace("\\", "/")
+    if frame.function.rpartition(".")[2] == _ADD_WEIGHT[1] and path.endswith(_ADD_WEIGHT[0]):
+        return _WEIGHT
     if not any(folder in path for folder in _FSDP):
         return None
     return _OF_FUNCTIONS.get((path.rpartition("/")[2], frame.function.rpartition(".")[2]))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from array import array
+from dataclasses import replace
 from functools import cached_property
 
 from tensorlens.recording.study import Place, Study, Table
-from tensorlens.records.events import FREE, START, Label
+from tensorlens.records.events import FREE, START, Context, Label
 from tensorlens.records.tensors import BLOCK_ROLES, SourceLine
 
 TEMPORARY = BLOCK_ROLES[-1]
@@ -40,12 +41,13 @@ class Roles:
     :data:`TEMPORARY`, unless its allocation was dropped. A block from before the recording of which
     nothing is known is ``other``.
 
-    What a data parallel wrapper takes has the role of what it holds there, however it is made.
+    What a data parallel wrapper takes has the role of what it holds there, however it is made; a
+    value that a Keras layer makes for a weight is a parameter.
 
     Names of the dead are those of the living: a block like those a census named (same stack,
-    context and size, thus the same line, operator and module in another step) takes their role
-    if they all have the same, and their name if they all have the same. Any other is called by
-    what made it: ``fc1: aten::linear``, ``aten::mm at train.py:12``, ``step() at train.py:12``.
+    size, and context but for the thread, thus the same line, operator and module in another step)
+    takes their role if they all have the same, and their name if they all have the same. Any other
+    is called by what made it: ``fc1: aten::linear``, ``aten::mm at train.py:12``, ``step() at train.py:12``.
     """
 
     def __init__(self, study: Study) -> None:
@@ -60,10 +62,12 @@ class Roles:
             made_inside = label.role == _INPUT and self.study.module[self.study.place(row)]
             return _KEPT["forward"] if made_inside else label.role
         purpose = self.study.purpose[self.study.place(row)]
-        if purpose is not None:
+        if purpose is not None and not purpose.has_scratch:
             return purpose.role
         if self._is_temporary(row):
             return TEMPORARY
+        if purpose is not None:
+            return purpose.role
         alike = self._alike.get(self._likeness(row)) if self._alike else None
         return self._kept[self.study.place(row)] if alike is None else alike[0]
 
@@ -149,7 +153,19 @@ class Roles:
 
     def _likeness(self, row: int) -> _Likeness:
         log = self.study.log
-        return log.stack[row], log.context[row], log.size[row]
+        number = log.context[row]
+        # a node of a graph runs on another thread in each step
+        number = number if number < 0 else self._on_any_thread[number]
+        return log.stack[row], number, log.size[row]
+
+    @cached_property
+    def _on_any_thread(self) -> list[int]:
+        """Of each context the first that differs at most in its thread."""
+        first: dict[Context, int] = {}
+        return [
+            first.setdefault(replace(context, thread=0), number)
+            for number, context in enumerate(self.study.log.contexts)
+        ]
 
     def _tells(self, likeness: _Likeness) -> bool:
         stack, number, _ = likeness

@@ -1,5 +1,6 @@
 """What TensorFlow hands out, recorded: eager code, graph functions, and Keras's fit."""
 
+import gc
 import threading
 from pathlib import Path
 
@@ -197,6 +198,27 @@ def test_keras_fit_by_layer_and_name():
     assert backward["sequential/narrow"] >= 128 * 4 * FLOAT + 4 * FLOAT + 64 * 128 * FLOAT
     phases = {event.context.phase for event in recording.events}
     assert {"forward", "backward", "optimizer"} <= phases
+
+
+def test_weights_are_parameters_whatever_becomes_of_them():
+    """An update copies a weight that another node still reads: no value lasts to the end."""
+    data = np.zeros((640, 32), "float32"), np.zeros((640, 4), "float32")
+    keras.utils.clear_session()
+    gc.collect()  # models of other tests
+    with tensorlens.record() as recording:
+        recording.mark("start")
+        model = small_model()
+        model.compile("adam", "mse")
+        batches = keras.callbacks.LambdaCallback(
+            on_train_batch_begin=lambda batch, logs: recording.mark(f"batch {batch}")
+        )
+        model.fit(*data, verbose=0, batch_size=64, callbacks=[batches])
+    weights = sum(weight.value.numpy().nbytes for weight in model.trainable_weights)
+    others = recording.at("start").by_role.get("parameter", 0)
+    moments = [recording.at(f"batch {batch}") for batch in range(10)]
+    assert [moment.by_role["parameter"] - others for moment in moments] == [weights] * 10
+    names = {block.name for moment in moments for block in moment.tensors}
+    assert not [name for name in names if "VarHandleOp" in name or "Assign" in name]
 
 
 def test_eager_layers_are_modules():

@@ -22,11 +22,16 @@ from tensorlens.frameworks.tensorflow.graphs.titles import (
     title_of_data,
     title_of_kept,
 )
+from tensorlens.records.families import HANDLES
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame, Label
 from tensorlens.records.tensors import SourceLine
 
 _OURS = str(Path(__file__).parents[2]) + os.sep
+_MACHINERY = f"{os.sep}tensorflow{os.sep}python{os.sep}"
+"""What lies between the line that calls a function and its nodes; the first call takes another way
+through it than the others."""
 _CALL = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?")
+_HANDLE = "VarHandleOp"
 _BODY = re.compile(r"^.*/(?:body|cond|then|else|branch_?\d*|branches)/_\d+/")
 """What stands before a node of the body of a loop or branch that was inlined."""
 _NUMBER = re.compile(r"(?<=[A-Za-z])_\d+$")
@@ -122,6 +127,9 @@ class GraphLines:
         if context.op is None:
             given = data_given(log.stacks.of(stack))
             return None if given is None else Label(given, "input")
+        if context.op == _HANDLE:
+            # of a variable that has died since
+            return Label(HANDLES, "other")
         what = title_of_data(context.op, nbytes) or self._constant(context)
         return None if what is None else Label(what.base, what.role)
 
@@ -173,9 +181,12 @@ def _nothing() -> None:
 
 
 def _callers(log: EventLog, stack: int) -> int:
-    """Return a stack without the innermost frames of ours, which only told of the call."""
+    """Return a stack without the innermost frames of TensorFlow, and of ours that told it."""
     stacks = log.stacks
-    while stack >= 0 and stacks.frames[stacks.frame[stack]].filename.startswith(_OURS):
+    while stack >= 0:
+        file = stacks.frames[stacks.frame[stack]].filename
+        if _MACHINERY not in file and not file.startswith(_OURS):
+            break
         stack = stacks.parent[stack]
     return stack
 

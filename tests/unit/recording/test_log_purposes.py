@@ -57,3 +57,20 @@ def test_functions_of_the_users_of_the_same_name_are_the_users() -> None:
     made.alloc(64, made.stack(STEP, Frame("/me/_fsdp_param.py", 3, "alloc_storage")))
     (block,) = made.recording.peak().tensors
     assert block.role == "other"
+
+
+def test_values_that_keras_makes_for_weights() -> None:
+    layer = "/env/site-packages/keras/src/layers/layer.py"
+    adds = Frame(layer, 622, "Layer.add_weight", False)
+    initializer = Frame("/env/site-packages/keras/src/initializers/random.py", 3, "uniform", False)
+    stack, made = (STEP, "dense", Frame(layer, 936, "Layer.__call__", False), adds), Made()
+    scratch = made.alloc(64, made.stack(*stack, initializer), Context(op="Mul"))
+    made.free(scratch, made.stack(*stack, initializer), Context(op="Mul"))
+    kernel = made.alloc(64, made.stack(*stack, initializer), Context(op="AddV2"))
+    made.alloc(8, made.stack(*stack[:-1]), Context(op="MatMul"))
+    found = made.recording.blocks([scratch, kernel, kernel + 1])
+    assert [(block.role, block.name) for block in found] == [
+        ("temporary", "dense: initial value of a weight"),
+        ("parameter", "dense: initial value of a weight"),
+        ("activation", "dense: MatMul"),
+    ]

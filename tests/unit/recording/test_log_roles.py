@@ -176,6 +176,22 @@ def test_names_of_the_dead_are_those_of_the_living() -> None:
     assert not only(made, weight).known
 
 
+def test_names_of_the_dead_whatever_thread_made_them() -> None:
+    made = Made()
+    update = "adam/AssignSubVariableOp"
+    stack = made.stack(STEP)
+    dead, living = (
+        made.alloc(64, stack, Context(thread=thread, op=update, phase="optimizer"))
+        for thread in (1, 5)
+    )
+    other = made.alloc(64, stack, Context(thread=5, op="adam/Mul", phase="optimizer"))
+    made.log.name(living, Label("dense/kernel", "parameter"))
+    assert blocks(made, dead, other) == [
+        ("parameter", "dense/kernel"),
+        ("temporary", "adam/Mul at train.py:10"),
+    ]
+
+
 def test_the_living_disagree() -> None:
     made = Made()
     stack = made.stack(STEP, "fc")
