@@ -22,8 +22,8 @@ from tensorlens.frameworks.tensorflow.graphs.titles import (
     title_of_data,
     title_of_kept,
 )
-from tensorlens.records.families import HANDLES
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame, Label
+from tensorlens.records.families import HANDLES
 from tensorlens.records.tensors import SourceLine
 
 _OURS = str(Path(__file__).parents[2]) + os.sep
