@@ -47,7 +47,8 @@ class Roles:
     Names of the dead are those of the living: a block like those a census named (same stack,
     size, and context but for the thread, thus the same line, operator and module in another step)
     takes their role if they all have the same, and their name if they all have the same. Any other
-    is called by what made it: ``fc1: aten::linear``, ``aten::mm at train.py:12``, ``step() at train.py:12``.
+    is called by what made it: ``fc1: aten::linear``, ``aten::mm at train.py:12``,
+    ``step() at train.py:12``.
     """
 
     def __init__(self, study: Study) -> None:
