@@ -23,7 +23,8 @@ def foreign_folders() -> list[str]:
     Python's own, installed packages', those of the frameworks imported so far, what their compilers
     make, tensorlens's.
     """
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    # a console script only calls what is installed
+    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     folders = [sysconfig.get_path(name) for name in names]
     files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
     folders += [str(Path(file).parent) for file in (os.__file__, *files) if file]
