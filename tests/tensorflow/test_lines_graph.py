@@ -1,6 +1,7 @@
 """Line tables made from graph execution: bytes derived by hand."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from interrupting import Interrupted, interrupt_once
@@ -513,6 +514,28 @@ def test_batches_of_pipelines_are_not_of_the_whole_graph():
     lines = table.function.lines
     assert whole.allocated == sum(line.memory["cpu"].allocated for line in lines if line.memory)
     assert whole.peak < 2 * SQUARE
+
+
+def test_batches_that_fit_makes_of_arrays_are_not_of_its_line():
+    profiler = LineProfiler()
+    model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(64)])
+    model.compile("sgd", "mse")
+    x = np.zeros((4 * 64, 64), "float32")
+
+    @profiler
+    def train():
+        model.fit(x, x, batch_size=64, verbose=0)
+
+    train()
+    profiler.clear()
+    train()
+    (found,) = tables(profiler.result(), "graph").values()
+    line = found.line("model.fit(")
+    (whole,) = found.function.whole.values()
+    memory = line.memory["cpu"]
+    assert (memory.allocated, memory.peak) == (whole.allocated, whole.peak)
+    # a graph for each batch, and none for the pipeline
+    assert line.hits == found.function.calls == 4
 
 
 def test_what_replaces_what_was_there_is_no_growth():

@@ -26,6 +26,9 @@ _MOST_READ = 16
 _WHOLE_MODELS = ("/keras/src/models/functional.py", "/keras/src/models/sequential.py")
 """Code of Keras that runs the layers of a model which has no ``call`` of the user's."""
 
+_INPUTS = "/keras/src/trainers/data_adapters/"
+"""Code of Keras that makes the input pipeline of ``fit``, which runs beside the graphs."""
+
 _Way = Literal["forward", "backward"]
 
 
@@ -119,7 +122,7 @@ class FollowedCode:
 
     def _group(self, way: _Way, frames: Frames) -> list[int]:
         depth = self._depth(frames)
-        if depth is None:
+        if depth is None or any(_INPUTS in frame.filename for frame in frames[:depth]):
             return []
         lineno = frames[depth].lineno
         if any(frame.filename.endswith(_WHOLE_MODELS) for frame in frames[:depth]):
