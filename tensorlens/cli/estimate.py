@@ -204,7 +204,7 @@ def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
     if options["capacity"] is None and card is None:
         raise UsageError("--max-batch needs a --capacity, or a --card")
     from tensorlens.estimating import max_batch
-    from tensorlens.render.needs import largest_batch
+    from tensorlens.estimating.present.needs import largest_batch
 
     with _Failures():
         found = max_batch(asked.program, **options, card=card)
@@ -235,7 +235,7 @@ def _several_cards(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
 
 
 def _give(found: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) -> None:
-    from tensorlens.render.needs import verdict
+    from tensorlens.estimating.present.needs import verdict
 
     if args.explain:
         show(found.explain())
@@ -256,7 +256,7 @@ def _judged(found: Estimate, args: argparse.Namespace) -> int:
     """Return the exit code, and say where it is not sure."""
     if found.capacity is None and not args.card:
         return 0
-    from tensorlens.render.needs import judged, verdict
+    from tensorlens.estimating.present.needs import judged, verdict
 
     fit = judged(found)
     if fit is not None and fit.verdict == TIGHT:
@@ -265,7 +265,7 @@ def _judged(found: Estimate, args: argparse.Namespace) -> int:
 
 
 def _fits(found: Estimate) -> bool:
-    from tensorlens.render.needs import judged
+    from tensorlens.estimating.present.needs import judged
 
     fit = judged(found)
     return fit is None or bool(fit)

@@ -12,8 +12,7 @@ from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.remains import Remains
 from tensorlens.lines.counters import Counters
 from tensorlens.records.moments import Resident
-from tensorlens.render.balance import place
-from tensorlens.render.source import printable
+from tensorlens.render.source import place, printable
 from tensorlens.units import format_bytes
 
 _MOST_TENSORS = 3

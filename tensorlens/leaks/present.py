@@ -16,7 +16,6 @@ from tensorlens.records.leaks import (
 )
 from tensorlens.records.snapshots import View
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render.balance import place
 from tensorlens.render.blocks import (
     Block,
     Chain,
@@ -31,9 +30,8 @@ from tensorlens.render.blocks import (
     Section,
     labelled,
 )
-from tensorlens.render.figures import UNKNOWN, size
-from tensorlens.render.inventory import counted
-from tensorlens.render.source import printable
+from tensorlens.render.figures import UNKNOWN, counted, size
+from tensorlens.render.source import place, printable
 
 _ARROW = "-> "
 _NOT_SEEN = "nothing that can be seen from Python"

@@ -59,3 +59,8 @@ def _ranges(numbers: list[int]) -> str:
     return ",".join(
         f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
     )
+
+
+def counted(number: int, word: str = "tensor") -> str:
+    """Return ``1 tensor``, ``1,234 tensors``."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"

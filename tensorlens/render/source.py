@@ -7,9 +7,12 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
+from tensorlens.records.tensors import SourceLine
+
 _TAB = 4
 _FORMULA = ("=", "+", "-", "@")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_SEPARATOR = r"[/\\]"
 _JOINTS = ".[/\\"
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor moves
@@ -91,6 +94,17 @@ def short_path(filename: str) -> str:
         return str(Path(filename).relative_to(Path.cwd()))
     except (OSError, ValueError):
         return filename
+
+
+def place(line: SourceLine, *, function: bool = False) -> str:
+    """Return ``train.py:12``, with the function where wanted."""
+    text = f"{short_path(line.filename)}:{line.lineno}"
+    return printable(f"{text} in {line.function}" if function and line.function else text)
+
+
+def model_place(line: SourceLine) -> str:
+    """Return ``modeling_bert.py:245``: where a library lies matters less than what of it ran."""
+    return printable(f"{re.split(_SEPARATOR, line.filename)[-1]}:{line.lineno}")
 
 
 def shortened(text: str, room: int, ellipsis: str, start: int | None = None) -> str:

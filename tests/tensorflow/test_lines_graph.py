@@ -8,11 +8,11 @@ from interrupting import Interrupted, interrupt_once
 from line_checks import Table, tables
 
 from tensorlens.frameworks.tensorflow.native import install
+from tensorlens.lines.present.layout import layouts
 from tensorlens.lines.profile import Options, Profile
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.records.lines import LineReport
 from tensorlens.render.html import fragment
-from tensorlens.render.layout import layouts
 from tensorlens.render.text import TextRenderer
 
 FLOAT = 4

@@ -6,10 +6,8 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tensorlens.render.balance import place
-from tensorlens.render.figures import device_names, duration, size
-from tensorlens.render.inventory import counted
-from tensorlens.render.source import printable
+from tensorlens.render.figures import counted, device_names, duration, size
+from tensorlens.render.source import place, printable
 
 
 def percent(part: int, whole: int) -> str:

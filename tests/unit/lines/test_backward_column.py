@@ -7,9 +7,9 @@ import pytest
 from bench import Bench, FakeMemory
 
 from tensorlens.capture import backward
+from tensorlens.lines.present.layout import layouts
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame
 from tensorlens.records.recordings import Recording
-from tensorlens.render.layout import layouts
 
 ENGINE = Frame("/env/site-packages/torch/autograd/graph.py", 9, "_engine_run_backward", False)
 

@@ -13,9 +13,9 @@ import pytest
 from bench import Bench, FakeMemory
 
 from tensorlens.lines import blocks
+from tensorlens.lines.present.layout import layouts
 from tensorlens.lines.results import build_report
 from tensorlens.records.lines import FunctionLines, LineReport
-from tensorlens.render.layout import layouts
 
 HERE = Path(__file__).parent
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 from bench import WAYS, Bench, FakeFramework, FakeMemory
 
+from tensorlens.lines.present.layout import layouts
 from tensorlens.records.lines import LineMemory
-from tensorlens.render.layout import layouts
 
 
 def test_a_line_has_what_was_handed_out_while_it_ran(bench: Bench, memory: FakeMemory) -> None:

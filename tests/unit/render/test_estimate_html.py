@@ -6,10 +6,10 @@ from rendered_estimates import GIB, MIB
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
+from tensorlens.estimating.present.html import bar
+from tensorlens.estimating.present.needs import judged
+from tensorlens.estimating.present.peak_parts import peak_parts
 from tensorlens.render.html import HtmlRenderer, fragment
-from tensorlens.render.html.estimate import bar
-from tensorlens.render.needs import judged
-from tensorlens.render.peak_parts import peak_parts
 
 
 def bar_of(kind: str):

@@ -2,10 +2,10 @@
 
 import pytest
 
+from tensorlens.capture.present.modules import module_table
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
-from tensorlens.render.modules import module_table
 from tensorlens.render.text import TextRenderer
 
 ONE_LINE = {SourceLine("train.py", 9, "step"): 100}

@@ -8,11 +8,11 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import KIB, MS
 
+from tensorlens.capture.present.columns import COLUMNS
+from tensorlens.capture.present.summary import TENSORS, summary
 from tensorlens.render.json import JsonRenderer
 from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.summary import TENSORS, summary
 from tensorlens.render.table import CsvRenderer, to_pandas
-from tensorlens.render.table.recording import COLUMNS
 
 
 def read_back(recording) -> list[dict[str, str]]:

@@ -2,11 +2,11 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import KIB
 
+from tensorlens.capture.present.instants import instants, row_of
 from tensorlens.errors import UsageError
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Label, Mark
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
-from tensorlens.render.instants import instants, row_of
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 

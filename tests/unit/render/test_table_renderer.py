@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import rendered_reports as reports
 
+from tensorlens.lines.present.columns import COLUMNS
 from tensorlens.records.lines import LineReport
 from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.table import CsvRenderer, to_pandas
-from tensorlens.render.table.lines import COLUMNS
 
 
 def read_back(report: LineReport) -> list[dict[str, str]]:

@@ -1,0 +1,40 @@
+"""What is shown of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorlens.capture.present import columns as table
+from tensorlens.capture.present.html import recording_fragment, recording_page
+from tensorlens.capture.present.summary import summary as summary_data
+from tensorlens.capture.present.text import recording_parts
+from tensorlens.records.recordings import Recording
+from tensorlens.records.snapshots import View
+from tensorlens.render.blocks import Block, Custom, Rows
+
+
+def title(recording: Recording) -> str:
+    """Return the title of a page."""
+    return "memory over time"
+
+
+def blocks(recording: Recording, view: View) -> Sequence[Block]:
+    """Return what was resident at the peak, and how it came to it; a page can show any instant."""
+    return [
+        Custom(
+            lambda page: recording_parts(recording, page),
+            lambda: recording_fragment(recording, view),
+            lambda: recording_page(recording, view),
+        )
+    ]
+
+
+def rows(recording: Recording) -> Rows:
+    """Return one row per event."""
+    return Rows(table.COLUMNS, table.rows(recording), table.TEXT, (), ("address",))
+
+
+def summary(recording: Recording) -> dict[str, Any]:
+    """Return what it tells as plain data."""
+    return summary_data(recording)

@@ -1,0 +1,324 @@
+"""What a report shows of one instant of a recording, decided once for text and HTML.
+
+Rows are equal blocks together, largest first; what the view leaves out is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tensorlens.census.present.inventory import Hidden
+from tensorlens.errors import UsageError
+from tensorlens.records.events import ALLOC, START, EventLog, Mark
+from tensorlens.records.moments import BackwardCost, Moment, Resident
+from tensorlens.records.numbered import blanked, merged
+from tensorlens.records.recordings import Recording
+from tensorlens.records.snapshots import View
+from tensorlens.records.tensors import BLOCK_ROLES, SourceLine
+from tensorlens.render.figures import counted, duration, exact_size
+from tensorlens.render.source import model_place, place, printable
+
+_LOOKED_AT = 20_000
+"""So many blocks are put together into rows, unless all are to be shown."""
+
+LINES_SHOWN = 10
+"""How many lines a report names before it sums the others."""
+
+
+_NONE: Mapping[tuple[SourceLine | None, SourceLine], int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRow:
+    """A block, or several that are alike in role, line, size and, but for numbers, in name."""
+
+    name: str
+    """``layers[0-11].mlp: GeluBackward0.self`` where there are several layers."""
+    first: Resident
+    count: int
+    nbytes: int
+    """Bytes of all of them."""
+
+    @property
+    def place(self) -> str:
+        """The line of the model that made them, else the line that they are counted for."""
+        model = self.first.model_line
+        return line_place(self.first.charged) if model is None else model_place(model)
+
+
+@dataclass(frozen=True, slots=True)
+class LineRow:
+    """A line of the program and the bytes that are counted for it."""
+
+    line: SourceLine | None
+    nbytes: int
+    source: str
+    """Its text; empty where that is not known."""
+    is_model: bool = False
+    """Whether it is a line of a library's model that the last line above it calls."""
+
+    @property
+    def place(self) -> str:
+        """The line as it is shown."""
+        if self.line is None or not self.is_model:
+            return line_place(self.line)
+        return f"  {model_place(self.line)} in {self.line.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One device of a recording at the instant that is shown."""
+
+    device: str
+    moment: Moment
+    is_peak: bool
+    when: str
+    """``after 1.20 ms, event 512, in backward, after "epoch 2"``."""
+    roles: tuple[tuple[str, int], ...]
+    """Role and bytes, in the order of ``BLOCK_ROLES``."""
+    rows: tuple[BlockRow, ...]
+    hidden: tuple[Hidden, ...]
+    lines: tuple[LineRow, ...]
+    hidden_lines: Hidden | None
+
+    @property
+    def headline(self) -> str:
+        """What a person reads first: ``peak 2.00 KiB (2,048 B) in 2 blocks, after 1.20 ms``."""
+        blocks = counted(len(self.moment.tensors), "block")
+        what = f"{exact_size(self.moment.bytes)} in {blocks}, {self.when}"
+        return f"peak {what}" if self.is_peak else what
+
+
+def instants(recording: Recording, view: View) -> tuple[Instant, ...]:
+    """Return the devices of a recording at the peak of each, or at the instant ``view`` names.
+
+    Raises:
+        UsageError: there is no such mark or event.
+    """
+    row = None if view.at is None else row_of(recording, view.at)
+    found = []
+    for device in recording.devices:
+        if view.shows_device(device):
+            moment = recording.peak(device) if row is None else recording.at(row, device)
+            found.append(_instant(recording, moment, row is None, view))
+    return tuple(sorted(found, key=lambda each: -each.moment.bytes))
+
+
+def left_out(recording: Recording, view: View) -> tuple[tuple[str, int], ...]:
+    """Return the devices not asked for, with the bytes of their peaks."""
+    return tuple(
+        (device, recording.peak(device).bytes)
+        for device in recording.devices
+        if not view.shows_device(device)
+    )
+
+
+def row_of(recording: Recording, at: str) -> int:
+    """Return the event after which it is the instant that ``at`` names: a last mark, or a number.
+
+    Raises:
+        UsageError: there is no such mark or event.
+    """
+    rows = [mark.row - 1 for mark in recording.marks if mark.name == at]
+    if rows:
+        return rows[-1]
+    if at.isascii() and at.isdigit() and len(at) < 19 and int(at) < len(recording.log):
+        return int(at)
+    names = ", ".join(dict.fromkeys(printable(mark.name) for mark in recording.marks))
+    known = f"the marks are {names}" if names else "the recording has no marks"
+    events = f"and the events 0 to {len(recording.log) - 1}" if len(recording.log) else ""
+    raise UsageError(f"no mark or event {at!r}: {known} {events}".rstrip())
+
+
+def when(recording: Recording, moment: Moment) -> str:
+    """Return in words at which moment it was so."""
+    after = f"after {duration(moment.time_ns)}"
+    if moment.dropped:
+        parts = [after if moment.time_ns else "", "before the first event that was kept"]
+        return ", ".join(filter(None, parts))
+    if moment.row < 0:
+        return start_called(recording)
+    kind = recording.log.kind[moment.row]
+    timed = kind != START and has_times(recording.log)
+    parts = [after if timed else "", f"event {moment.row:,}"]
+    if kind == START:
+        parts.insert(0, start_called(recording))
+    elif kind == ALLOC:
+        (block,) = recording.blocks((moment.row,))
+        if block.phase != "other":
+            parts.append(f"in {printable(block.phase)}")
+    mark = mark_before(recording.marks, moment.row)
+    if mark is not None:
+        parts.append(f"after {called(recording.marks, mark)}")
+    return ", ".join(filter(None, parts))
+
+
+def start_called(recording: Recording) -> str:
+    """Return in words which moment the one before the first event of the log is."""
+    return "at the first event that was kept" if recording.origin.dropped else "at the start"
+
+
+def mark_before(marks: Sequence[Mark], row: int) -> Mark | None:
+    """Return the last mark that was set before an event."""
+    return max((mark for mark in marks if mark.row <= row), key=lambda mark: mark.row, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From which event to which a report tells what grew."""
+
+    start: int
+    end: int
+    text: str
+    """``from "epoch 1" to "epoch 9"``."""
+
+
+def growth_span(recording: Recording) -> Span | None:
+    """Return the span from the first mark to the last; None where there are no two."""
+    marks = sorted(recording.marks, key=lambda mark: mark.row)
+    if len(marks) < 2 or marks[0].row == marks[-1].row:
+        return None
+    first, last = marks[0], marks[-1]
+    text = f"from {called(marks, first)} to {called(marks, last)}"
+    return Span(first.row - 1, last.row - 1, text)
+
+
+def called(marks: Sequence[Mark], mark: Mark) -> str:
+    """Return a mark's name, and which of them it is where several have the name."""
+    alike = [each for each in marks if each.name == mark.name]
+    number = next(place for place, each in enumerate(alike, 1) if each is mark)
+    which = f" ({number:,} of {len(alike):,})" if len(alike) > 1 else ""
+    return f'"{printable(mark.name)}"{which}'
+
+
+def line_place(line: SourceLine | None) -> str:
+    """Return ``train.py:12``, or that there is no line."""
+    return "(no line known)" if line is None else place(line)
+
+
+def has_times(log: EventLog) -> bool:
+    """Tell whether the events have times at all; those of an old file may have none."""
+    return bool(len(log)) and log.time[len(log) - 1] > 0
+
+
+def source_of(log: EventLog, line: SourceLine | None) -> str:
+    """Return the text of a line, without its indentation; empty where it is not known."""
+    if line is None:
+        return ""
+    lines = log.sources.get(line.filename, ())
+    return printable(lines[line.lineno - 1]).strip() if 0 < line.lineno <= len(lines) else ""
+
+
+def line_rows(
+    log: EventLog,
+    sizes: Mapping[SourceLine | None, int],
+    limit: int | None,
+    models: Mapping[tuple[SourceLine | None, SourceLine], int] = _NONE,
+) -> tuple[tuple[LineRow, ...], Hidden | None]:
+    """Return the lines with the most bytes, and the sum of the others.
+
+    Args:
+        log: whose sources tell their text.
+        sizes: bytes of each line.
+        limit: so many lines, and of each so many of its model's; None gives all.
+        models: user's line and line of a model to bytes: they follow the user's.
+    """
+    # of equal ones the first in the file, whatever order they were met in
+    ordered = sorted(sizes.items(), key=lambda each: (-each[1], str(each[0])))
+    most, limit = limit, len(ordered) if limit is None else limit
+    rest = ordered[limit:]
+    below: dict[SourceLine | None, list[LineRow]] = {}
+    for (line, model), nbytes in sorted(models.items(), key=lambda each: -each[1]):
+        rows = below.setdefault(line, [])
+        if nbytes and (most is None or len(rows) < most):
+            rows.append(LineRow(model, nbytes, source_of(log, model), is_model=True))
+    return (
+        tuple(
+            row
+            for line, nbytes in ordered[:limit]
+            for row in (LineRow(line, nbytes, source_of(log, line)), *below.get(line, ()))
+        ),
+        Hidden(len(rest), sum(nbytes for _, nbytes in rest), "") if rest else None,
+    )
+
+
+def backward_rows(
+    log: EventLog, costs: Sequence[BackwardCost], limit: int | None
+) -> list[tuple[LineRow, ...]]:
+    """Return for each line that backward goes back to itself, then those of a model it calls."""
+    return [
+        line_rows(
+            log,
+            {cost.line: cost.nbytes},
+            limit,
+            {(cost.line, model): nbytes for model, nbytes in cost.model_lines.items()},
+        )[0]
+        for cost in costs
+    ]
+
+
+def lines_limit(view: View) -> int | None:
+    """Return how many lines a report names; all of them where it shows all tensors."""
+    return None if view.top is None else LINES_SHOWN
+
+
+def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) -> Instant:
+    rows, hidden = _rows(moment, view)
+    lines, hidden_lines = line_rows(
+        recording.log, moment.by_line, lines_limit(view), moment.by_model_line
+    )
+    known = {role: number for number, role in enumerate(BLOCK_ROLES)}
+    roles = sorted(moment.by_role.items(), key=lambda each: known.get(each[0], len(known)))
+    return Instant(
+        device=moment.device,
+        moment=moment,
+        is_peak=is_peak,
+        when=when(recording, moment),
+        roles=tuple((role, nbytes) for role, nbytes in roles if nbytes),
+        rows=rows,
+        hidden=hidden,
+        lines=lines,
+        hidden_lines=hidden_lines,
+    )
+
+
+def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[Hidden, ...]]:
+    """Return the largest blocks that the view asks for, and sums of the others."""
+    blocks = moment.tensors
+    most = len(blocks) if view.top is None else _LOOKED_AT
+    groups: dict[tuple[object, ...], list[Resident]] = {}
+    other_roles = [0, 0]
+    small = False
+    for block in blocks[:most]:
+        if block.nbytes < view.min_size:
+            small = True
+            break
+        if view.roles and block.role not in view.roles:
+            other_roles[0] += 1
+            other_roles[1] += block.nbytes
+            continue
+        key = (block.nbytes, blanked(block.name), block.role, block.charged, block.model_line)
+        groups.setdefault(key, []).append(block)
+    rows = [
+        BlockRow(
+            merged([block.name for block in alike]),
+            alike[0],
+            len(alike),
+            sum(block.nbytes for block in alike),
+        )
+        for alike in groups.values()
+    ]
+    rows.sort(key=lambda row: -row.nbytes)
+    shown = tuple(rows[: view.top])
+    hidden = []
+    if other_roles[0]:
+        hidden.append(Hidden(other_roles[0], other_roles[1], "of other roles"))
+    count = len(blocks) - other_roles[0] - sum(row.count for row in shown)
+    if count:
+        nbytes = moment.bytes - other_roles[1] - sum(row.nbytes for row in shown)
+        full = len(shown) < len(rows) or not small
+        why = "top=None or --top all shows them" if full else "smaller than min_size"
+        hidden.append(Hidden(count, nbytes, why))
+    return shown, tuple(hidden)

@@ -1,0 +1,300 @@
+"""What a snapshot or a difference shows of tensors, decided once for text and HTML.
+
+Rows are families of tensors, largest first; what the view leaves out is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tensorlens.records.differences import Changes, Difference
+from tensorlens.records.families import Family, families, holder, module
+from tensorlens.records.ledger import Ledger
+from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.tensors import ROLES, TensorRecord, TensorTable
+from tensorlens.render.figures import device_names
+from tensorlens.render.source import printable
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRow:
+    """One tensor that stands for its storage, or a family of them."""
+
+    name: str
+    """With the indices of a family as ranges, or as ``[*]``."""
+    count: int
+    first: TensorRecord
+    nbytes: int
+    """What the tensors show, in bytes."""
+    before: int
+    """Bytes of their storages before; in a snapshot, 0."""
+    after: int
+    """Bytes of their storages now."""
+    shape: str = ""
+    """Empty where those of a family differ."""
+    aliases: tuple[TensorRecord, ...] = ()
+    """Tensors that share the storage; only where there is one and the view is verbose."""
+
+    @property
+    def change(self) -> int:
+        """Bytes more than before."""
+        return self.after - self.before
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it shows as many bytes as its storage has."""
+        return self.nbytes == self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Tensors that the view leaves out."""
+
+    count: int
+    nbytes: int
+    """Bytes of their storages; in a difference, by how many they changed."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRow:
+    """A role's tensors on one device, in bytes of storage."""
+
+    role: str
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInventory:
+    """One device of a snapshot."""
+
+    device: str
+    count: int
+    nbytes: int
+    """Bytes of all storages."""
+    aliases: int
+    """How many tensors share the storage of another."""
+    roles: tuple[RoleRow, ...]
+    rows: tuple[TensorRow, ...]
+    hidden: tuple[Hidden, ...]
+    ledger: Ledger | None
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether tensors there take memory at all."""
+        return is_memory(self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSection:
+    """The changes of one kind on one device."""
+
+    kind: str
+    """``appeared``, ``gone`` or ``grown``."""
+    count: int
+    nbytes: int
+    """By how many bytes they changed, with a sign."""
+    rows: tuple[TensorRow, ...]
+    hidden: tuple[Hidden, ...]
+
+
+def inventories(snapshot: Snapshot, view: View) -> tuple[DeviceInventory, ...]:
+    """Return the devices of a snapshot, those without memory last."""
+    table = snapshot.tensors
+    found = {device: _Rows() for device in snapshot.ledger}
+    for row, (number, alias) in enumerate(zip(table.device, table.alias, strict=True)):
+        rows = found.setdefault(table.devices[number], _Rows())
+        (rows.counted if alias < 0 else rows.aliases).append(row)
+    devices = [
+        _inventory(device, rows, snapshot, view)
+        for device, rows in found.items()
+        if view.shows_device(device)
+    ]
+    return tuple(sorted(devices, key=lambda each: not each.is_memory))
+
+
+def left_out(snapshot: Snapshot, view: View) -> tuple[tuple[str, int, int], ...]:
+    """Return the devices not asked for: name, number of tensors, bytes of storage."""
+    table = snapshot.tensors
+    totals = {device: [0, 0] for device in snapshot.ledger if not view.shows_device(device)}
+    for row in table.counted() if view.devices else ():
+        device = table.devices[table.device[row]]
+        if not view.shows_device(device):
+            total = totals.setdefault(device, [0, 0])
+            total[0] += 1
+            total[1] += table.storage_nbytes[row]
+    return tuple((device, count, nbytes) for device, (count, nbytes) in totals.items())
+
+
+def sections(difference: Difference, device: str, view: View) -> tuple[ChangeSection, ...]:
+    """Return the changes on one device by kind, those without any left out."""
+    made = (_section(kind, changes, device, view) for kind, changes in difference.kinds())
+    return tuple(section for section in made if section.count)
+
+
+def devices_changed(difference: Difference) -> tuple[str, ...]:
+    """Return the devices of the ledger, then any that only tensors know; ``meta`` last."""
+    names = dict.fromkeys([*difference.ledger, *(role.device for role in difference.roles)])
+    return tuple(sorted(names, key=lambda name: not is_memory(name)))
+
+
+@dataclass(slots=True)
+class _Rows:
+    counted: list[int]
+    aliases: list[int]
+
+    def __init__(self) -> None:
+        self.counted = []
+        self.aliases = []
+
+
+def _inventory(device: str, rows: _Rows, snapshot: Snapshot, view: View) -> DeviceInventory:
+    table = snapshot.tensors
+    sizes = table.storage_nbytes
+    roles: dict[int, list[int]] = {}
+    for row in rows.counted:
+        roles.setdefault(table.role[row], []).append(sizes[row])
+    choice = _Choice(view, table, lambda row: sizes[row])
+    choice.take(families(table, rows.counted))
+    sharing: dict[int, list[TensorRecord]] = {}
+    if view.verbose:
+        for row in rows.aliases:
+            sharing.setdefault(table.alias[row], []).append(table.record(row))
+    return DeviceInventory(
+        device=device,
+        count=len(rows.counted),
+        nbytes=sum(sizes[row] for row in rows.counted),
+        aliases=len(rows.aliases),
+        roles=tuple(
+            RoleRow(ROLES[role], len(roles[role]), sum(roles[role])) for role in sorted(roles)
+        ),
+        rows=tuple(
+            TensorRow(
+                name=family.name,
+                count=len(family.rows),
+                first=_first(table, family),
+                nbytes=sum(table.nbytes[row] for row in family.rows),
+                before=0,
+                after=sum(sizes[row] for row in family.rows),
+                shape=_shape(table, family),
+                aliases=tuple(sharing.get(family.rows[0], ())) if len(family.rows) == 1 else (),
+            )
+            for family in choice.shown
+        ),
+        hidden=choice.hidden(),
+        ledger=snapshot.ledger.get(device),
+    )
+
+
+def _section(kind: str, changes: Changes, device: str, view: View) -> ChangeSection:
+    gone = kind == "gone"
+    table, rows = (
+        (changes.before, changes.before_rows) if gone else (changes.after, changes.after_rows)
+    )
+    sizes = dict(zip(rows, changes.sizes(), strict=True))
+    here = [row for row in rows if table.devices[table.device[row]] == device]
+    choice = _Choice(view, table, lambda row: sizes[row][1] - sizes[row][0])
+    choice.take(families(table, here, sizes if kind == "grown" else None))
+    return ChangeSection(
+        kind=kind,
+        count=len(here),
+        nbytes=sum(sizes[row][1] - sizes[row][0] for row in here),
+        rows=tuple(
+            TensorRow(
+                name=family.name,
+                count=len(family.rows),
+                first=_first(table, family),
+                nbytes=sum(table.nbytes[row] for row in family.rows),
+                before=sum(sizes[row][0] for row in family.rows),
+                after=sum(sizes[row][1] for row in family.rows),
+                shape=_shape(table, family),
+            )
+            for family in choice.shown
+        ),
+        hidden=choice.hidden(),
+    )
+
+
+def _shape(table: TensorTable, family: Family) -> str:
+    shapes = {table.shape[row] for row in family.rows}
+    return str(table.shapes[shapes.pop()]) if len(shapes) == 1 else ""
+
+
+def _first(table: TensorTable, family: Family) -> TensorRecord:
+    """Return the first record of a family, told of what all of them have in common."""
+    record = table.record(family.rows[0])
+    same = len({table.born[row] for row in family.rows}) == 1
+    same_model = len({table.model_line[row] for row in family.rows}) == 1
+    return replace(
+        record,
+        born=record.born if same else None,
+        model_line=record.model_line if same_model else None,
+        held_by=holder(table, family),
+        module=module(table, family),
+    )
+
+
+class _Choice:
+    """The families that a view shows, largest first, and sums of the others."""
+
+    def __init__(self, view: View, table: TensorTable, size: Callable[[int], int]) -> None:
+        self.shown: list[Family] = []
+        self._view = view
+        self._table = table
+        self._size = size
+        self._hidden: dict[str, list[int]] = {}
+
+    def take(self, found: Iterable[Family]) -> None:
+        """Choose among families."""
+        view = self._view
+        sized = []
+        for family in found:
+            size, count = sum(map(self._size, family.rows)), len(family.rows)
+            if view.roles and ROLES[self._table.role[family.rows[0]]] not in view.roles:
+                self._leave("of other roles", count, size)
+            elif not view.verbose and not self._has_memory(family):
+                self._leave("without memory, verbose lists them", count, size)
+            elif abs(size) < view.min_size:
+                self._leave("smaller than min_size", count, size)
+            else:
+                sized.append((size, family))
+        table = self._table
+        sized.sort(
+            key=lambda each: (
+                -abs(each[0]),
+                table.role[each[1].rows[0]],
+                table.names[table.name[each[1].rows[0]]],
+            )
+        )
+        top = len(sized) if view.top is None else view.top
+        self.shown = [family for _, family in sized[:top]]
+        for size, family in sized[top:]:
+            self._leave("top=None or --top all shows them", len(family.rows), size)
+
+    def _has_memory(self, family: Family) -> bool:
+        return any(self._table.storage_nbytes[row] for row in family.rows)
+
+    def _leave(self, why: str, count: int, size: int) -> None:
+        total = self._hidden.setdefault(why, [0, 0])
+        total[0] += count
+        total[1] += size
+
+    def hidden(self) -> tuple[Hidden, ...]:
+        """Return what is not shown, by the reason."""
+        return tuple(Hidden(count, size, why) for why, (count, size) in self._hidden.items())
+
+
+def device_sources(ledgers: Mapping[str, Ledger]) -> tuple[tuple[str, str], ...]:
+    """Return ``(device names, "source, precision")``, devices of equal source together."""
+    alike: dict[str, list[str]] = {}
+    for device, ledger in ledgers.items():
+        text = ", ".join(filter(None, (ledger.source, ledger.precision)))
+        alike.setdefault(printable(text), []).append(device)
+    return tuple((printable(device_names(names)), text) for text, names in alike.items())
+
+
+def is_memory(device: str) -> bool:
+    """Tell whether tensors on a device take memory at all: those on ``meta`` do not."""
+    return device.rpartition("/")[2] != "meta"

@@ -1,0 +1,27 @@
+"""What is shown of a line report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorlens.lines.present import columns as table
+from tensorlens.lines.present.html import line_fragment
+from tensorlens.lines.present.text import line_parts
+from tensorlens.records.lines import LineReport
+from tensorlens.records.snapshots import View
+from tensorlens.render.blocks import Block, Custom, Rows
+
+
+def title(report: LineReport) -> str:
+    """Return the title of a page."""
+    return "memory per line"
+
+
+def blocks(report: LineReport, view: View) -> Sequence[Block]:
+    """Return the table of each function."""
+    return [Custom(lambda page: line_parts(report, page), lambda: line_fragment(report))]
+
+
+def rows(report: LineReport) -> Rows:
+    """Return one row per function, line and device."""
+    return Rows(table.columns(report), table.rows(report), table.TEXT)
