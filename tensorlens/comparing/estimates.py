@@ -102,7 +102,7 @@ def _estimated(asked: Estimation) -> Estimated:
     if asked.capacity is not None and asked.device != "cpu":
         batches = {} if asked.highest is None else {"highest": asked.highest // parts}
         found = max_batch(
-            _with_batch(begin),
+            begin,
             asked.capacity,
             card=asked.card,
             lowest=-(-asked.lowest // parts),
@@ -175,7 +175,3 @@ def _answer(asked: Estimation, answer: Estimate, batch: _Batch) -> Estimated:
         missing=missing,
         peaks=answer.allocated,
     )
-
-
-def _with_batch(begin: str) -> str:
-    return f"{begin}_batch"

@@ -39,9 +39,17 @@ _KINDS: dict[str, type[Option]] = {
 _OF_OPTIMIZERS = ("optimizer", "fused", "foreach")
 
 
-def begin(program: Program, choice: Choice, batch: int | None = None) -> Any:
-    """Begin a program on tensors without data, with an option; return its step."""
-    made = optioned(program, choice, batch, estimated=True)
+def begin(batch: int | None, program: Program, choice: Choice, times: int = 1) -> Any:
+    """Begin a program on tensors without data, with an option; return its step.
+
+    Args:
+        batch: first, as the search for the largest one gives it; None calls without one.
+        program: what is run.
+        choice: the option.
+        times: so many times that number is what the program is called with.
+    """
+    whole = None if batch is None else batch * times
+    made = optioned(program, choice, whole, estimated=True)
     step = made.begin()
     for note in made.stage.notes:
         tell(note)
