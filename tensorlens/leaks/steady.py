@@ -106,10 +106,23 @@ def judge(left: Mapping[int, Left], span: Span) -> Judgement:
         return Judgement(NONE, 0.0, 0.0, text)
     if last - first + 1 == held:
         return Judgement(NONE, 0.0, 0.0, f"nothing is left of the steps after step {steps[last]}")
+    if _is_once_and_latest(places, count):
+        text = f"only step {steps[first]} and the latest left something behind"
+        return Judgement(NONE, 0.0, 0.0, text)
     tensors = sum(each.tensors for each in found) / span.steps
     nbytes = sum(each.nbytes for each in found) / span.steps
     text = f"{held} of {span.words(count)} left something behind: more steps would tell"
     return Judgement(UNCLEAR, tensors, nbytes, text, held, held / count)
+
+
+def _is_once_and_latest(places: Sequence[int], count: int) -> bool:
+    """Tell whether one place is followed by a gap, and that by fewer places up to the end.
+
+    That is a state that is made late, and the batches ahead.
+    """
+    first, second = places[:2]
+    latest = count - second
+    return len(places) == 1 + latest and second - first > latest + 1
 
 
 def _of_every_step(found: Sequence[Left], span: Span) -> Judgement:

@@ -47,6 +47,7 @@ def test_every_step_leaving_something_is_certain_with_the_mean():
         (0, 0, 5, 0),  # a buffer that is made late
         (0, 0, 1, 1),  # the last two batches, or a list that was cleared
         (1, 1, 0, 0),  # something that stopped
+        (0, 5, 0, 0, 0, 1, 1),  # a state that is made once, and batches ahead
     ],
 )
 def test_what_not_all_steps_leave_is_no_leak(tensors):
