@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from tensorlens.frameworks.base import Left
 from tensorlens.leaks.found import ways_of
 from tensorlens.leaks.groups import Block, Held
-from tensorlens.leaks.residue import Explained, Levels, residue
+from tensorlens.leaks.residue import Explained, Levels
 from tensorlens.leaks.steady import may_enlarge
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import Growth, GrowthKind
@@ -18,7 +18,11 @@ _MOST_LINES = 3
 
 
 def drifts(
-    watched: Watched, left: Left, explained: Explained, told: Collection[int]
+    watched: Watched,
+    left: Left,
+    explained: Explained,
+    rest: Mapping[int, Levels],
+    told: Collection[int],
 ) -> list[Growth]:
     """Return the lines that have as many blocks but more bytes, those that grew most first.
 
@@ -26,6 +30,7 @@ def drifts(
         watched: the steps.
         left: what lives at the end.
         explained: what is known of it.
+        rest: the figures of what is not.
         told: other lines of which it is told that they grow.
     """
     latest: dict[int, Block] = {}
@@ -35,7 +40,6 @@ def drifts(
         is_known = step < watched.warmup or birth in told or address in explained.addresses
         if not is_known and (birth not in latest or latest[birth].step < step):
             latest[birth] = Block(address, size, birth, step)
-    rest = residue(watched, left, explained)
     found = {
         birth: rest[birth]
         for birth in latest

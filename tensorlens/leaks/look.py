@@ -81,10 +81,11 @@ def second_look(
     if seen.left is None:
         return seen.found, []
     explained = Explained(seen.explained.addresses | dead, set(seen.explained.births))
-    growing, births = populations(watched, seen.left, explained)
+    rest = residue(watched, seen.left, explained)
+    growing, births = populations(watched, seen.left, explained, rest)
     found = [each for each in seen.found if each.is_explained or each.birth not in births]
     told = births.union(each.birth for each in found if not each.is_explained)
-    return found + growing, drifts(watched, seen.left, explained, told)
+    return found + growing, drifts(watched, seen.left, explained, rest, told)
 
 
 def _without_consumed(watched: Watched, left: Left, found: list[Found]) -> list[Found]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import Left
@@ -18,7 +18,7 @@ from tensorlens.leaks.found import (
     ways_of,
 )
 from tensorlens.leaks.groups import Block, Group, Held, names, sampled
-from tensorlens.leaks.residue import Explained, Levels, residue, total
+from tensorlens.leaks.residue import Explained, Levels, total
 from tensorlens.leaks.steady import CERTAIN, NONE, UNCLEAR, Judgement, climbs, may_climb
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import Certainty, ReferencePath
@@ -44,7 +44,9 @@ class _Population:
         return sum(block.size for block in blocks if block.birth == birth)
 
 
-def populations(watched: Watched, left: Left, explained: Explained) -> tuple[list[Found], set[int]]:
+def populations(
+    watched: Watched, left: Left, explained: Explained, all_lines: Mapping[int, Levels]
+) -> tuple[list[Found], set[int]]:
     """Return the populations that grow or may grow, and the lines that make them.
 
     They are judged by the line that makes them and the container that holds them: the queue whose
@@ -55,8 +57,8 @@ def populations(watched: Watched, left: Left, explained: Explained) -> tuple[lis
         watched: the steps.
         left: what lives at the end.
         explained: what stays behind in each step: no population.
+        all_lines: the figures of what is not explained.
     """
-    all_lines = residue(watched, left, explained)
     lines = {
         birth: levels
         for birth, levels in all_lines.items()
