@@ -46,7 +46,8 @@ class Shown:
 
         return render.text_of_blocks(blocks)
 
-    def _presenter(self) -> Any:
+    def presenter(self) -> Any:
+        """Return the module that says what is shown of it."""
         return import_module(self.PRESENTER)
 
     def _record(self) -> Any:

@@ -285,7 +285,7 @@ class Estimate(Document):
 
     def explain(self) -> str:
         """Return the answer in words and figures: what takes how much, and why."""
-        return self._as_text(self._presenter().explanation(self))
+        return self._as_text(self.presenter().explanation(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what it tells as plain data, and its recording's events packed under ``log``.
@@ -294,7 +294,7 @@ class Estimate(Document):
         """
         from tensorlens.records import tlens
 
-        return {**self._presenter().summary(self), "log": tlens.packed(self.recording)}
+        return {**self.presenter().summary(self), "log": tlens.packed(self.recording)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Estimate:

@@ -243,7 +243,7 @@ class Recording(Document):
         from tensorlens.records import tlens
 
         now = self.still()
-        return {**self._presenter().summary(now), "log": tlens.packed(now)}
+        return {**self.presenter().summary(now), "log": tlens.packed(now)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Recording:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tensorlens.records.documents import Shown
@@ -12,4 +11,5 @@ if TYPE_CHECKING:
 
 def presenter(record: Shown) -> Presenter:
     """Return what says how a record is shown."""
-    return cast("Presenter", import_module(record.PRESENTER))
+    found: Presenter = record.presenter()
+    return found
