@@ -1,6 +1,9 @@
 """What TensorFlow hands out, recorded: eager code, graph functions, and Keras's fit."""
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -230,6 +233,30 @@ def test_eager_layers_are_modules():
     modules = {event.module for event in recording.events if event.action == "alloc"}
     assert {"sequential/wide", "sequential/narrow"} <= modules
     assert kept.shape == (64, 4)
+
+
+BEFORE_KERAS = """
+import tensorflow as tf
+from tensorflow import keras
+
+narrow = keras.layers.Dense(4, name="narrow")
+model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(128, name="wide"), narrow])
+made = model(tf.fill((64, 32), 1.0))
+"""
+
+
+def test_eager_layers_are_modules_where_the_recording_began_before_keras(tmp_path):
+    (tmp_path / "layers.py").write_text(BEFORE_KERAS)
+    subprocess.run(
+        [sys.executable, "-m", "tensorlens", "run", "--record", "run.tlens", "layers.py"],
+        cwd=tmp_path,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    events = tensorlens.load(tmp_path / "run.tlens").events
+    made = [each for each in events if each.action == "alloc"]
+    for units, layer in ((128, "sequential/wide"), (4, "sequential/narrow")):
+        assert {each.module for each in made if each.nbytes == 64 * units * FLOAT} == {layer}
 
 
 def test_marks_and_growth():

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.living import living
 from tensorlens.frameworks.native.allocator import NativeAllocator
 from tensorlens.frameworks.native.naming import ModulePath
 from tensorlens.frameworks.native.recorder import NativeRecorder
+
+_LAYERS = "keras.src.layers.layer"
 
 
 class TensorflowRecorder(NativeRecorder):
@@ -18,21 +21,25 @@ class TensorflowRecorder(NativeRecorder):
 
     def __init__(self, allocator: NativeAllocator) -> None:
         super().__init__(allocator)
-        self._told: Any = None
+        self._knows_modules: bool | None = None
 
     def tell_modules(self) -> None:
         """Let the native part read which layer a frame calls, after a trial, once there is Keras.
 
         All layers are called by one method, ``Layer.__call__``.
         """
+        if self._knows_modules is None:
+            probe = _Probe(self._library.tl_trial)
+            self._library.tl_module_call(id(_Probe.call.__code__))
+            self._knows_modules = self.reads_modules(probe.call, probe)
+            self._library.tl_module_call(None)
+            if self._knows_modules:
+                # a recording may begin first: Keras is imported when its first attribute is read
+                when_imported(_LAYERS, self._read_layers)
+
+    def _read_layers(self) -> None:
         call = _call_of_layers()
-        if call is None or call is self._told:
-            return
-        self._told = call
-        probe = _Probe(self._library.tl_trial)
-        self._library.tl_module_call(id(_Probe.call.__code__))
-        knows = self.reads_modules(probe.call, probe)
-        self._library.tl_module_call(id(call) if knows else None)
+        self._library.tl_module_call(None if call is None else id(call))
 
 
 class _Probe:
@@ -54,7 +61,7 @@ def _call_of_layers() -> Any:
 
 
 def _layer() -> Any:
-    return getattr(sys.modules.get("keras.src.layers.layer"), "Layer", None)
+    return getattr(sys.modules.get(_LAYERS), "Layer", None)
 
 
 def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
