@@ -59,7 +59,7 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
         shown.append(_options(found))
     winners = _winners(found)
     sentences = tuple(f"{question}: {names} ({why})" for question, names, why in winners)
-    columns = tuple(Column(each, is_text=True) for each in _WINNERS)
+    columns = tuple(Column(each, "text") for each in _WINNERS)
     shown.append(Table(columns, winners, sentences=sentences))
     failures = tuple(
         Note(f"{each.name}: {'' if each.status == CANNOT else f'{each.status}: '}{each.why}")
@@ -86,7 +86,12 @@ def _options(found: Comparison) -> Table:
     ]
     ranks = {title: rank for rank, title in enumerate(_GIVES_WAY)}
     columns = tuple(
-        Column(_TITLES[place], not place, ranks.get(_TITLES[place]), None if place else _LONGEST)
+        Column(
+            _TITLES[place],
+            "figure" if place else "name",
+            ranks.get(_TITLES[place]),
+            most=None if place else _LONGEST,
+        )
         for place in shown
     )
     return Table(columns, tuple(tuple(row[place] for place in shown) for row in cells))

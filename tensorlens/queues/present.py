@@ -66,8 +66,10 @@ def rows(queue: Queue) -> Rows:
 def _table(
     titles: Sequence[str], cells: Iterator[tuple[str, ...]], heading: str, remark: str = ""
 ) -> Table:
-    columns = tuple(Column(each, place < _TEXTS) for place, each in enumerate(titles))
-    return Table(columns, tuple(cells), heading, remark)
+    columns = tuple(
+        Column(each, "text" if place < _TEXTS else "figure") for place, each in enumerate(titles)
+    )
+    return Table(columns, tuple(cells), heading, remark=remark)
 
 
 def _facts(queue: Queue) -> Iterator[Fact]:

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from tensorlens.records.snapshots import View
-    from tensorlens.render.text.page import Page
 
 MEASURED = "measured"
+
+Mark: TypeAlias = Literal["", "peak", "growth", "raised"]
+"""What a row stands out by."""
+Tone: TypeAlias = Literal["", "peak", "growth", "release", "soft", "good", "warning", "error"]
+"""The colour of a bar or a remark, where there are colours."""
+Medium: TypeAlias = Literal["text", "cell", "page"]
+"""A terminal, a notebook's cell, a page of HTML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +30,17 @@ class Heading:
 
     text: str
     provenance: str = MEASURED
+    process: str | None = None
+    """Which of several processes it is about."""
     conditions: tuple[str, ...] = ()
     """Under which the answer holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A few sentences."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +48,9 @@ class Note:
     """A remark of one paragraph."""
 
     text: str
+    tone: Tone = ""
+    label: str = ""
+    """What a text begins the remark with: ``note: ``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +111,64 @@ class KeyValues:
     facts: tuple[Fact, ...]
 
 
+Kind: TypeAlias = Literal["figure", "text", "name", "line", "prose", "source"]
+"""Figures stand right, all others left. Names and lines of code are shortened where they do not
+differ, a source is cut at its end, prose goes on below itself; of the last two a table has one, as
+its last column."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table."""
 
     title: str
-    is_text: bool = False
-    """Texts stand left, figures right."""
+    kind: Kind = "figure"
     rank: int | None = None
     """The order in which columns go where the page is too narrow; None stays."""
+    tip: str = ""
+    """What the title means, for a page that can show it."""
     most: int | None = None
-    """How wide its texts may be; longer ones are shortened where they do not differ."""
+    """How wide its names may be at most."""
+    only: tuple[Medium, ...] = ()
+    """Where it is shown; empty for everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell that is more than a text."""
+
+    text: str
+    count: int = 1
+    """How many things the text is the name of."""
+    mark: Mark = ""
+    bar: tuple[float, float] | None = None
+    """Where its bar begins and ends, as parts of its width; pages draw it."""
+    tone: Tone = "peak"
+    """Of the bar."""
+    swatch: str = ""
+    """The colour of what it names, as CSS has it."""
+    depth: int = 0
+    """How many cells above it is a part of."""
+    tip: str = ""
+    """What it means, for a page that can show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row that is more than its cells."""
+
+    cells: tuple[str | Cell, ...]
+    details: tuple[str, ...] = ()
+    """What is to be said below it."""
+    state: Literal["", "idle", "failed", "sum"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Rows that a page can unfold, and what stands in their place."""
+
+    text: str
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +176,55 @@ class Table:
     """Rows of cells."""
 
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str, ...] | Row | Fold, ...]
     heading: str = ""
     """Shown where there is room for headings: not in text."""
+    rest: tuple[str, ...] = ()
+    """How much of what is not shown."""
     remark: str = ""
     sentences: tuple[str, ...] = ()
     """What to show in its place on a page that is too narrow for it."""
+    name: str = ""
+    """Tables of one name have the same columns, however wide the page is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a mark or a colour stands for."""
+
+    text: str
+    mark: Mark = ""
+    swatch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """What marks and colours stand for; a text has no colours."""
+
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """A piece of a bar."""
+
+    label: str
+    text: str
+    share: float
+    """Of the bar, 0 to 1."""
+    swatch: str = ""
+    """Its colour as CSS has it; empty for what has a pattern of its own."""
+    kind: Literal["used", "cached", "free"] = "used"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One bar in stripes; pages draw it, text leaves it out."""
+
+    label: str
+    stripes: tuple[Stripe, ...]
+    limit: tuple[float, str] | None = None
+    """Where the limit is that the stripes go beyond, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +292,36 @@ class Section:
 
     blocks: tuple[Block, ...]
     title: str = ""
+    name: str = ""
+    """What the title is about, such as a device."""
+    asides: tuple[str, ...] = ()
+    """What else the title tells: a place, a count."""
+    is_parted: bool = False
+    """Text parts its blocks by empty lines."""
+    can_fold: bool = False
+    """A page can fold it away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Blocks for some media alone, made when they are shown."""
+
+    media: tuple[Medium, ...]
+    blocks: Callable[[], Sequence[Block]]
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """What no block can show on a page: a picture, or what a script needs. Not escaped."""
+
+    html: str
 
 
 @dataclass(frozen=True, slots=True)
 class Custom:
     """What is drawn by functions of its own, where no block can show it."""
 
-    text: Callable[[Page], list[str]] | None = None
+    text: Callable[[Any], list[str]] | None = None
     """Returns parts of the text, to be parted by empty lines."""
     html: Callable[[], str] | None = None
     """Returns the markup for a notebook's cell."""
@@ -198,7 +329,22 @@ class Custom:
     """Returns the markup for a page; None takes ``html``."""
 
 
-Block: TypeAlias = Heading | Note | KeyValues | Table | Bars | Plane | Item | Section | Custom
+Block: TypeAlias = (
+    Heading
+    | Paragraph
+    | Note
+    | KeyValues
+    | Table
+    | Legend
+    | Bars
+    | Plane
+    | Stack
+    | Item
+    | Section
+    | Only
+    | Markup
+    | Custom
+)
 
 
 @dataclass(frozen=True, slots=True)

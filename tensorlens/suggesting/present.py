@@ -79,7 +79,11 @@ def _table(found: Suggestions) -> Table:
             cells = [row[:_OF] + row[_OF + 1 :] for row in cells]
     first = len(titles) - _LAST
     columns = [
-        Column(each, not place, len(titles) - place if place >= first else None)
+        Column(
+            each,
+            "figure" if place else "name",
+            len(titles) - place if place >= first else None,
+        )
         for place, each in enumerate(titles)
     ]
     numbered = tuple((str(number), *row) for number, row in enumerate(cells, 1))

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from tensorlens.render.blocks import Block, Custom, Levels, Plane
+from tensorlens.render.blocks import (
+    Block,
+    Custom,
+    Levels,
+    Markup,
+    Medium,
+    Only,
+    Plane,
+    Section,
+)
+from tensorlens.render.html.table import shown_table
 from tensorlens.render.html.templates import environment
 from tensorlens.render.series import heights, thinned
 
@@ -18,25 +29,41 @@ _PLANE = (720, 300, 46)
 
 def fragment(blocks: Sequence[Block]) -> str:
     """Return blocks as one ``<div>`` whose styles hold for nothing else."""
-    own = [block.html() for block in blocks if isinstance(block, Custom) and block.html is not None]
-    others = [block for block in blocks if not isinstance(block, Custom)]
-    return _shown(others) + "".join(own)
+    return _written(blocks, "cell")
 
 
 def page(blocks: Sequence[Block]) -> str:
     """Return blocks as the body of a page, which may have a script."""
-    own = [(block.page or block.html) for block in blocks if isinstance(block, Custom)]
-    others = [block for block in blocks if not isinstance(block, Custom)]
-    return _shown(others) + "".join(each() for each in own if each is not None)
+    return _written(blocks, "page")
 
 
-def _shown(blocks: Sequence[Block]) -> str:
-    if not blocks:
-        return ""
+def _written(blocks: Sequence[Block], medium: Medium) -> str:
     template = environment().get_template("blocks.html")
     return template.render(
-        blocks=blocks, kind=_kind, line=_line, box=(_WIDTH, _HEIGHT), plane=_plane, size=_PLANE
+        blocks=_of_medium(blocks, medium),
+        kind=_kind,
+        shown=lambda table: shown_table(table, medium),
+        line=_line,
+        box=(_WIDTH, _HEIGHT),
+        plane=_plane,
+        size=_PLANE,
     )
+
+
+def _of_medium(blocks: Sequence[Block], medium: Medium) -> list[Block]:
+    """Return the blocks that a medium has."""
+    found: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Only):
+            found += _of_medium(block.blocks(), medium) if medium in block.media else []
+        elif isinstance(block, Section):
+            found.append(replace(block, blocks=tuple(_of_medium(block.blocks, medium))))
+        elif isinstance(block, Custom):
+            write = (block.page or block.html) if medium == "page" else block.html
+            found += [Markup(write())] if write is not None else []
+        else:
+            found.append(block)
+    return found
 
 
 def _kind(block: Any) -> str:

@@ -2,180 +2,153 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tensorlens.render.blocks import (
     MEASURED,
     Block,
-    Chain,
     Custom,
-    Fact,
     Heading,
     Item,
     KeyValues,
-    Levels,
-    Named,
+    Legend,
     Note,
+    Only,
+    Paragraph,
     Section,
     Table,
 )
-from tensorlens.render.figures import size
-from tensorlens.render.series import bars, thinned
-from tensorlens.render.shortening import told_apart
-from tensorlens.render.source import clipped, shortened, width
-from tensorlens.render.text.page import GAP, Page, aligned, padded, table, wrapped
+from tensorlens.render.source import width
+from tensorlens.render.text import table as tables
+from tensorlens.render.text.facts import INDENT, fact_lines, fitted_names
+from tensorlens.render.text.page import Page, wrapped
+from tensorlens.render.text.table import Layout
 
-_LABEL = 11
-"""The least room of labels."""
-_INDENT = 2
 _COMMENT = "# "
-_ARROW = "-> "
-"""What leads from one piece of a chain to the next."""
-_KIND = re.compile(r"(?: \([a-z ]+\))?:?$")
-"""What follows a name in a chain: `` (attribute)``."""
-_MARKS = "▁▂▃▄▅▆▇█"
-_MOST_BARS = 60
-_FEWEST_BARS = 8
-_MOST_NUMBERS = 8
 
 
 def parts(blocks: Sequence[Block], page: Page) -> list[str]:
     """Return blocks as parts of a text, to be parted by empty lines."""
-    found: list[str] = []
-    page = replace(page, names=_names(blocks, page))
-    for block in blocks:
-        if isinstance(block, Custom):
-            found += block.text(page) if block.text is not None else []
-        else:
-            found.append("\n".join(_lines(block, page)))
+    shown = _of_text(blocks)
+    page = replace(page, names=fitted_names(shown, page))
+    found = _Writer(shown, page).parts(shown)
     return [part for part in found if part]
 
 
-def _lines(block: Block, page: Page) -> list[str]:
-    match block:
-        case Heading():
-            return _heading(block, page)
-        case Note():
-            return page.wrapped(" " * _INDENT, page.shown(block.text))
-        case KeyValues():
-            return _facts(block.facts, _INDENT, page)
-        case Table():
-            return _table(block, page)
-        case Item():
-            return _item(block, page)
-        case Section():
-            lines = [block.title] if block.title else []
-            return lines + [line for each in block.blocks for line in _lines(each, page)]
-        case Custom():
-            return block.text(page) if block.text is not None else []
-        case _:
-            # a picture of what a table has in figures
-            return []
+def _of_text(blocks: Sequence[Block]) -> list[Block]:
+    """Return the blocks that a text has."""
+    found: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Only):
+            found += _of_text(block.blocks()) if "text" in block.media else []
+        elif isinstance(block, Section):
+            found.append(replace(block, blocks=tuple(_of_text(block.blocks))))
+        else:
+            found.append(block)
+    return found
+
+
+class _Writer:
+    """Writes the blocks of one report."""
+
+    def __init__(self, blocks: Sequence[Block], page: Page) -> None:
+        self._page = page
+        alike: dict[str, list[Table]] = {}
+        for table in _tables(blocks):
+            alike.setdefault(table.name, []).append(table)
+        alike.pop("", None)
+        self._layouts = {name: tables.layout(each, page) for name, each in alike.items()}
+        self._last = {name: each[-1] for name, each in alike.items()}
+        """The last table of a name tells which columns all of them lack."""
+
+    def parts(self, blocks: Sequence[Block]) -> list[str]:
+        """Return blocks as parts, to be parted by empty lines."""
+        found: list[str] = []
+        for block in blocks:
+            if isinstance(block, Custom):
+                found += block.text(self._page) if block.text is not None else []
+            elif isinstance(block, Section) and block.is_parted:
+                several = self.parts(block.blocks)
+                title = self._title(block)
+                found += ["\n".join([*title, *several[:1]]), *several[1:]]
+            else:
+                found.append("\n".join(self._lines(block)))
+        return found
+
+    def _lines(self, block: Block) -> list[str]:
+        page = self._page
+        match block:
+            case Heading():
+                return _heading(block, page)
+            case Paragraph():
+                return page.wrapped("", page.shown(block.text), 0)
+            case Note():
+                label = f"{block.label}: " if block.label else ""
+                return page.wrapped(" " * INDENT + label, page.shown(block.text))
+            case KeyValues():
+                return fact_lines(block.facts, INDENT, page)
+            case Table():
+                return self._table(block)
+            case Legend():
+                return _legend(block, page)
+            case Item():
+                return _item(block, page)
+            case Section():
+                found = (self._lines(each) for each in block.blocks)
+                return [*self._title(block), *(line for lines in found for line in lines)]
+            case Custom():
+                return block.text(page) if block.text is not None else []
+            case _:
+                # a picture of what a table has in figures
+                return []
+
+    def _title(self, section: Section) -> list[str]:
+        page = self._page
+        name = f"{page.shown(section.name)}  " if section.name else ""
+        asides = [page.shown(each) for each in section.asides]
+        title = "  ".join([page.shown(section.title), *asides])
+        if asides and width(name + title) > page.width:
+            # a place is not broken
+            return [*page.wrapped(name, page.shown(section.title)), *asides]
+        return page.wrapped(name, title) if name or title else []
+
+    def _table(self, block: Table) -> list[str]:
+        page = self._page
+        if not block.rows:
+            return tables.below(block, page)
+        if block.sentences and tables.natural_width(block, page) > page.width:
+            told = (page.wrapped(" " * INDENT, page.shown(each)) for each in block.sentences)
+            return [line for each in told for line in each]
+        found: Layout = self._layouts.get(block.name) or tables.layout([block], page)
+        lines = [*tables.lines(block, found, page), *tables.below(block, page)]
+        is_last = not block.name or self._last[block.name] is block
+        return lines + (tables.missing(found, page) if is_last else [])
+
+
+def _tables(blocks: Sequence[Block]) -> Iterator[Table]:
+    for block in blocks:
+        if isinstance(block, Table) and block.rows:
+            yield block
+        elif isinstance(block, Section):
+            yield from _tables(block.blocks)
 
 
 def _heading(heading: Heading, page: Page) -> list[str]:
     is_measured = heading.provenance == MEASURED
     kind = "" if is_measured else f" ({page.shown(heading.provenance)})"
-    lines = page.wrapped("", page.shown(heading.text) + kind)
+    process = f", {page.shown(heading.process)}" if heading.process else ""
+    lines = page.wrapped("", f"{page.shown(heading.text)}{kind}{process}")
     for each in heading.conditions:
-        lines += page.wrapped(" " * _INDENT, page.shown(each))
+        lines += page.wrapped(" " * INDENT, page.shown(each))
     return lines
 
 
-def _facts(facts: Sequence[Fact], indent: int, page: Page) -> list[str]:
-    named = [fact.value.name for fact in facts if isinstance(fact.value, Levels | Named)]
-    room = max((width(page.shown(name)) for name in named), default=0)
-    labels = [page.shown(fact.label) for fact in facts]
-    column = max(_LABEL, *(width(label) + GAP for label in labels), 0)
-    lines: list[str] = []
-    for fact, label in zip(facts, labels, strict=True):
-        start = " " * indent + padded(label, column)
-        if isinstance(fact.value, Levels | Named):
-            start += f"{padded(page.shown(fact.value.name), room)}  "
-        match fact.value:
-            case str(text):
-                lines += page.wrapped(start, page.shown(text), width(start))
-            case Named():
-                lines += page.wrapped(start, page.shown(fact.value.text), width(start))
-            case Levels():
-                text = _levels(fact.value, page.width - width(start), page)
-                lines += page.wrapped(start, text, width(start))
-            case Chain():
-                lines += _chain(start, fact.value.pieces, page)
-        lines += _source(fact.source, indent + column, page)
-    return lines
-
-
-def _levels(levels: Levels, room: int, page: Page) -> str:
-    try:
-        _MARKS.encode(page.encoding)
-    except UnicodeEncodeError:
-        return ", ".join(map(size, thinned(levels.series, _MOST_NUMBERS)))
-    most = max(_FEWEST_BARS, min(_MOST_BARS, room - width(levels.text) - 2))
-    return f"{bars(thinned(levels.series, most), _MARKS)}  {levels.text}"
-
-
-def _names(blocks: Sequence[Block], page: Page) -> dict[str, str]:
-    """Return the names in all chains that do not fit, made to fit together: no two look alike."""
-    names: dict[str, int] = {}
-    indent = _INDENT
-    for facts, begin in _facts_of(blocks):
-        chains = [fact.value.pieces for fact in facts if isinstance(fact.value, Chain)]
-        labels = [width(page.shown(fact.label)) + GAP for fact in facts]
-        indent = max(indent, begin + max(_LABEL, *labels, 0) if chains else 0)
-        for piece in (piece for each in chains for piece in each):
-            lead, name, kind = _parted(page.shown(piece))
-            names[name] = max(names.get(name, 0), width(lead) + width(kind))
-    free = page.width - indent - _INDENT
-    rooms = [max(free - beside, 1) for beside in names.values()]
-    fitted = told_apart([*names], rooms, page.glyphs.ellipsis)
-    return {name: text for name, text in zip(names, fitted, strict=True) if name != text}
-
-
-def _facts_of(blocks: Sequence[Block]) -> Iterator[tuple[Sequence[Fact], int]]:
-    """Give the facts of blocks, with the columns before their labels."""
-    for block in blocks:
-        if isinstance(block, Item):
-            yield block.facts, len(str(block.count)) + GAP
-        elif isinstance(block, KeyValues):
-            yield block.facts, _INDENT
-        elif isinstance(block, Section):
-            yield from _facts_of(block.blocks)
-
-
-def _parted(piece: str) -> tuple[str, str, str]:
-    """Return what leads to the name in a piece of a chain, the name, and what kind it is of."""
-    lead = _ARROW if piece.startswith(_ARROW) else ""
-    name = _KIND.sub("", piece[len(lead) :])
-    return lead, name, piece[len(lead) + len(name) :]
-
-
-def _chain(start: str, pieces: Sequence[str], page: Page) -> list[str]:
-    """Return pieces in as few lines as they fit in, none of them broken."""
-    lines = [start]
-    for piece in pieces:
-        room = page.width - width(start)
-        lead, name, kind = _parted(page.shown(piece))
-        text = f"{lead}{page.names.get(name, name)}{kind}"
-        text = shortened(text, room - _INDENT, page.glyphs.ellipsis)
-        used = width(lines[-1])
-        if used == width(start):
-            lines[-1] += text
-        elif used + 1 + width(text) <= page.width:
-            lines[-1] += f" {text}"
-        else:
-            lines.append(" " * (width(start) + 2) + text)
-    return lines
-
-
-def _source(source: str, indent: int, page: Page) -> list[str]:
-    if not source:
-        return []
-    start = " " * (indent + _INDENT)
-    shown = page.shown(source.strip())
-    return [start + clipped(shown, page.width - width(start), page.glyphs.ellipsis)]
+def _legend(legend: Legend, page: Page) -> list[str]:
+    shown = (
+        f"{page.glyphs.of(key.mark)} {page.shown(key.text)}" for key in legend.keys if key.mark
+    )
+    return page.wrapped("", "   ".join(shown))
 
 
 def _item(item: Item, page: Page) -> list[str]:
@@ -188,10 +161,10 @@ def _item(item: Item, page: Page) -> list[str]:
         if is_comment:
             lines += _comment(begin, text, page)
         else:
-            lines += page.wrapped(begin, page.shown(text), indent + _INDENT)
-    lines += _facts(item.facts, indent, page)
+            lines += page.wrapped(begin, page.shown(text), indent + INDENT)
+    lines += fact_lines(item.facts, indent, page)
     for note in item.notes:
-        lines += page.wrapped(" " * indent, page.shown(note), indent + _INDENT)
+        lines += page.wrapped(" " * indent, page.shown(note), indent + INDENT)
     return lines
 
 
@@ -201,23 +174,3 @@ def _comment(start: str, line: str, page: Page) -> list[str]:
     found = wrapped("", page.shown(line.removeprefix(_COMMENT)), room, 0)
     indent = " " * width(start)
     return [f"{indent if place else start}{_COMMENT}{each}" for place, each in enumerate(found)]
-
-
-def _table(block: Table, page: Page) -> list[str]:
-    cells = [[page.shown(cell) for cell in row] for row in block.rows]
-    for place, column in enumerate(block.columns):
-        if column.most is not None:
-            names = [row[place] for row in cells]
-            short = told_apart(names, [column.most] * len(names), page.glyphs.ellipsis)
-            for row, name in zip(cells, short, strict=True):
-                row[place] = name
-    ranks = {c.rank: place for place, c in enumerate(block.columns) if c.rank is not None}
-    titles = [page.shown(column.title) for column in block.columns]
-    right = [not column.is_text for column in block.columns]
-    spare = [ranks[rank] for rank in sorted(ranks)]
-    natural = aligned([titles, *cells], right, _INDENT)
-    if block.sentences and max(map(width, natural)) > page.width:
-        told = (page.wrapped(" " * _INDENT, page.shown(each)) for each in block.sentences)
-        return [line for each in told for line in each]
-    remark = page.wrapped(" " * _INDENT, page.shown(block.remark)) if block.remark else []
-    return table([titles, *cells], right, page, _INDENT, spare) + remark

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorlens.records.snapshots import View
+from tensorlens.render.blocks import Mark
 from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import leading, printable, width
 
@@ -31,6 +32,10 @@ class Glyphs:
     bar: str
     rule: str
     ellipsis: str
+
+    def of(self, mark: Mark) -> str:
+        """Return what stands for a mark."""
+        return {"": "", "peak": self.peak, "growth": self.growth, "raised": self.raised}[mark]
 
 
 UNICODE = Glyphs(peak="▲", growth="●", raised="✗", bar="│", rule="─", ellipsis="…")

@@ -1,0 +1,103 @@
+"""Tables as HTML: what the template writes of each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tensorlens.render.blocks import Cell, Column, Fold, Kind, Medium, Row, Table
+
+_CLASSES: Mapping[Kind, str] = {
+    "figure": "",
+    "text": "tl-text",
+    "name": "tl-text tl-tensor",
+    "line": "tl-text tl-long",
+    "prose": "tl-text tl-soft tl-remarks",
+    "source": "tl-text tl-source",
+}
+_TITLES: Mapping[Kind, str] = {"figure": "", "source": "tl-text tl-source"}
+_MARKS = {"": "", "peak": "▲", "growth": "●", "raised": "✗"}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCell:
+    """A cell as the template writes it."""
+
+    cell: Cell
+    classes: str
+    style: str
+    mark: str
+    is_source: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRow:
+    """A row as the template writes it."""
+
+    state: str
+    cells: tuple[ShownCell, ...]
+    details: tuple[str, ...] = ()
+    fold: Fold | None = None
+    """What stands in the last cell, if it is a fold."""
+
+    @property
+    def sources(self) -> list[str]:
+        """The last cells of the rows that are folded away."""
+        rows = self.fold.rows if self.fold else ()
+        return [_cell(row.cells[-1]).text for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """A table as the template writes it."""
+
+    table: Table
+    titles: tuple[tuple[Column, str], ...]
+    """Columns, each with its class."""
+    rows: tuple[ShownRow, ...]
+
+    @property
+    def has_details(self) -> bool:
+        """Whether anything is to be said of single rows."""
+        return any(row.details for row in self.rows)
+
+
+def shown_table(table: Table, medium: Medium) -> ShownTable:
+    """Return what a medium has of a table."""
+    places = [
+        place
+        for place, column in enumerate(table.columns)
+        if not column.only or medium in column.only
+    ]
+    columns = [table.columns[place] for place in places]
+    titles = tuple((column, _TITLES.get(column.kind, "tl-text")) for column in columns)
+    return ShownTable(table, titles, tuple(_rows(table, places)))
+
+
+def _rows(table: Table, places: list[int]) -> Iterator[ShownRow]:
+    for row in table.rows:
+        if isinstance(row, Fold):
+            yield ShownRow("idle", (), fold=row)
+            continue
+        row = row if isinstance(row, Row) else Row(row)
+        cells = (_shown(_cell(row.cells[place]), table.columns[place].kind) for place in places)
+        yield ShownRow(row.state, tuple(cells), row.details)
+
+
+def _cell(cell: str | Cell) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
+def _shown(cell: Cell, kind: Kind) -> ShownCell:
+    classes, style = [_CLASSES[kind]], []
+    if cell.bar is not None:
+        begin, end = cell.bar
+        classes.append(f"tl-bar tl-{cell.tone}")
+        style.append(f"--tl-from: {100 * begin:.1f}%; --tl-to: {100 * end:.1f}%")
+    if cell.mark:
+        classes.append("tl-top")
+    if cell.depth:
+        classes.append("tl-part")
+        style.append(f"--tl-depth: {cell.depth}")
+    found = " ".join(filter(None, classes))
+    return ShownCell(cell, found, "; ".join(style), _MARKS[cell.mark], kind == "source")

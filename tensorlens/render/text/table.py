@@ -1,0 +1,247 @@
+"""Tables as text: which columns there is room for, how wide each may be, and the lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+from tensorlens.render.blocks import Cell, Column, Fold, Kind, Row, Table
+from tensorlens.render.shortening import told_apart
+from tensorlens.render.source import clipped, width
+from tensorlens.render.text.page import GAP, Page, padded
+
+INDENT = 2
+_UNDER = 6
+"""What is said below a row stands so far to the right."""
+_STEP = 2
+"""A part of something stands so much further to the right than the whole."""
+_BLANK = "\ue000"
+"""A blank that tabulate does not strip; its switch for that is the user's program's."""
+_ENOUGH: Mapping[Kind, int] = {"name": 36, "line": 22, "source": 32, "prose": 30}
+"""What each kind keeps before other columns go."""
+_LEAST: Mapping[Kind, int] = {"name": 12, "line": 18, "source": 8, "prose": 20}
+"""What each kind keeps where no column can go."""
+_WANTED: Mapping[Kind, int] = {"name": 60, "line": 56, "source": 120, "prose": 120}
+"""What each kind gets before another gets all that it wants."""
+_ROOMY = "A wider terminal, .html and .csv show {}."
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of tables that look alike."""
+
+    places: tuple[int, ...]
+    """The numbers of the columns that are shown."""
+    rooms: Mapping[int, int]
+    """How wide those may be that can be made to fit."""
+    left_out: tuple[str, ...]
+    """The titles of the columns that there is no room for."""
+
+
+def layout(tables: Sequence[Table], page: Page) -> Layout:
+    """Return how tables with the same columns are laid out together."""
+    columns = tables[0].columns
+    shown = [place for place, column in enumerate(columns) if _is_of_text(column)]
+    texts = [each for table in tables for each in _texts(table, page)]
+    natural = {
+        place: max([width(page.shown(columns[place].title)), *(width(row[place]) for row in texts)])
+        for place in shown
+    }
+    # a column without anything in it says nothing
+    nothing = f" {page.glyphs.bar}"
+    has_text = {place: any(row[place].strip(nothing) for row in texts) for place in shown}
+    shown = [each for each in shown if has_text[each] or columns[each].rank is None]
+    free = page.width - INDENT
+    spare = sorted((columns[each].rank or 0, each) for each in shown if _can_go(columns[each]))
+    gone: list[int] = []
+    while spare and _taken(shown, columns, natural, _ENOUGH) > free:
+        gone.append(spare.pop(0)[1])
+        shown.remove(gone[-1])
+    left_out = tuple(page.shown(columns[each].title) for each in sorted(gone))
+    return Layout(tuple(shown), _rooms(shown, columns, natural, free), left_out)
+
+
+def _can_go(column: Column) -> bool:
+    return column.rank is not None
+
+
+def _is_of_text(column: Column) -> bool:
+    return not column.only or "text" in column.only
+
+
+def _taken(
+    shown: Sequence[int],
+    columns: Sequence[Column],
+    natural: Mapping[int, int],
+    least: Mapping[Kind, int],
+) -> int:
+    rooms = (min(natural[each], least.get(columns[each].kind, natural[each])) for each in shown)
+    return sum(rooms) + GAP * (len(shown) - 1)
+
+
+def _rooms(
+    shown: Sequence[int], columns: Sequence[Column], natural: Mapping[int, int], free: int
+) -> dict[int, int]:
+    """Return the room of each column that can be made to fit."""
+    elastic = [each for each in shown if columns[each].kind in _LEAST]
+    fits = _taken(shown, columns, natural, _ENOUGH) <= free
+    begin = _ENOUGH if fits else _LEAST
+    rooms = {each: min(natural[each], begin[columns[each].kind]) for each in elastic}
+    extra = free - _taken(shown, columns, natural, begin)
+    for wanted in (_WANTED, None):
+        for each in elastic:
+            most = natural[each] if wanted is None else wanted[columns[each].kind]
+            more = max(0, min(extra, min(natural[each], most) - rooms[each]))
+            rooms[each] += more
+            extra -= more
+    return rooms
+
+
+def lines(table: Table, found: Layout, page: Page) -> list[str]:
+    """Return a table with a rule below its titles, and what there is to say below it."""
+    columns = [table.columns[place] for place in found.places]
+    rows = [row if isinstance(row, Row | Fold) else Row(row) for row in table.rows]
+    texts = list(_texts(table, page))
+    cells = [
+        _fitted(column, [row[place] for row in texts], _counts(rows, place), found, place, page)
+        for place, column in zip(found.places, columns, strict=True)
+    ]
+    titles = [_title(column, page) for column in columns]
+    drawn, hanging = _aligned(titles, list(zip(*cells, strict=True)), columns, page)
+    longest = min(page.width, max(map(width, drawn)))
+    rule = " " * INDENT + page.glyphs.rule * (longest - INDENT)
+    result = [drawn[0], rule]
+    for row, line, more in zip(rows, drawn[1:], hanging, strict=True):
+        result += [rule] if isinstance(row, Row) and row.state == "sum" else []
+        result += [line, *more]
+        result += _details(row, page)
+    return result
+
+
+def below(table: Table, page: Page) -> list[str]:
+    """Return what is not shown of a table, and a remark."""
+    result = []
+    for text in table.rest:
+        result += page.wrapped(f"  {page.glyphs.ellipsis} ", page.shown(text))
+    return result + (page.wrapped(" " * INDENT, page.shown(table.remark)) if table.remark else [])
+
+
+def missing(found: Layout, page: Page) -> list[str]:
+    """Return which columns there was no room for."""
+    if not found.left_out:
+        return []
+    titles = ", ".join(found.left_out)
+    what = "it" if len(found.left_out) == 1 else "them"
+    text = f"Left out to fit {page.width} characters: {titles}. {_ROOMY.format(what)}"
+    return page.wrapped(" " * INDENT, text)
+
+
+def natural_width(table: Table, page: Page) -> int:
+    """Return how wide a table is where all of it has room."""
+    texts = [[page.shown(column.title) for column in table.columns], *_texts(table, page)]
+    widest = [max(map(width, column)) for column in zip(*texts, strict=True)]
+    return INDENT + sum(widest) + GAP * (len(widest) - 1)
+
+
+def _texts(table: Table, page: Page) -> Iterator[list[str]]:
+    for row in table.rows:
+        if isinstance(row, Fold):
+            text = f"{page.glyphs.ellipsis} {page.shown(row.text)}"
+            yield [*[""] * (len(table.columns) - 1), f"{_bar(table, page)}{text}"]
+            continue
+        cells = row.cells if isinstance(row, Row) else row
+        yield [
+            _text(cell, column.kind, page)
+            for cell, column in zip(cells, table.columns, strict=True)
+        ]
+
+
+def _bar(table: Table, page: Page) -> str:
+    return f"{page.glyphs.bar} " if table.columns[-1].kind == "source" else ""
+
+
+def _text(cell: str | Cell, kind: Kind, page: Page) -> str:
+    """Return the text of a cell as long as it is."""
+    if not isinstance(cell, Cell):
+        cell = Cell(cell)
+    text = page.shown(cell.text)
+    if kind == "source":
+        return f"{page.glyphs.bar} {text}".rstrip()
+    text = f"{page.glyphs.of(cell.mark)} {text}" if cell.mark else text
+    return f"{_BLANK * (_STEP * cell.depth)}{text}{_times(cell)}"
+
+
+def _times(cell: str | Cell) -> str:
+    return f" x {cell.count:,}" if isinstance(cell, Cell) and cell.count > 1 else ""
+
+
+def _counts(rows: Sequence[Row | Fold], place: int) -> list[str]:
+    return [_times(row.cells[place]) if isinstance(row, Row) else "" for row in rows]
+
+
+def _title(column: Column, page: Page) -> str:
+    title = page.shown(column.title)
+    return f"{page.glyphs.bar} {title}" if column.kind == "source" else title
+
+
+def _fitted(
+    column: Column,
+    texts: Sequence[str],
+    counts: Sequence[str],
+    found: Layout,
+    place: int,
+    page: Page,
+) -> list[str]:
+    """Return the cells of a column, made to fit; how many a name stands for is never cut."""
+    dots = page.glyphs.ellipsis
+    room = found.rooms.get(place)
+    if column.most is not None:
+        room = column.most if room is None else min(room, column.most)
+    if room is None or column.kind == "prose":
+        return list(texts)
+    if column.kind == "source":
+        return [clipped(each, room, dots) for each in texts]
+    names = [each.removesuffix(count) for each, count in zip(texts, counts, strict=True)]
+    begins = [each[: len(each) - len(each.lstrip(_BLANK))] for each in names]
+    rooms = [room - len(count) - len(begin) for count, begin in zip(counts, begins, strict=True)]
+    bare = told_apart([each.lstrip(_BLANK) for each in names], rooms, dots)
+    return ["".join(each) for each in zip(begins, bare, counts, strict=True)]
+
+
+def _aligned(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[Column],
+    page: Page,
+) -> tuple[list[str], list[list[str]]]:
+    """Return the lines of titles and rows, and for each row those in which its prose goes on."""
+    is_prose = columns[-1].kind == "prose"
+    upright = [[*row[:-1], ""] if is_prose else row for row in rows]
+    # titles are an ordinary row because tabulate pads headers by two more columns
+    drawn = tabulate(
+        [[each or _BLANK for each in row] for row in (titles, *upright)],
+        tablefmt="plain",
+        disable_numparse=True,
+        colalign=["right" if each.kind == "figure" else "left" for each in columns],
+    ).splitlines()
+    drawn = [" " * INDENT + each.replace(_BLANK, " ") for each in drawn]
+    hanging: list[list[str]] = [[] for _ in rows]
+    if is_prose:
+        cells = list(zip(titles, *upright, strict=True))[:-1]
+        begin = INDENT + sum(max(map(width, column)) + GAP for column in cells)
+        for place, row in enumerate(rows):
+            start = padded(drawn[place + 1].rstrip(), begin)
+            wrapped = page.wrapped(start, row[-1], begin) if row[-1] else [start]
+            drawn[place + 1], hanging[place] = wrapped[0], wrapped[1:]
+    return [each.rstrip() for each in drawn], hanging
+
+
+def _details(row: Row | Fold, page: Page) -> list[str]:
+    if isinstance(row, Fold):
+        return []
+    depth = max((cell.depth for cell in row.cells if isinstance(cell, Cell)), default=0)
+    indent = " " * (_UNDER + _STEP * depth)
+    told = (page.wrapped(indent, page.shown(each), len(indent) + _STEP) for each in row.details)
+    return [line for each in told for line in each]
