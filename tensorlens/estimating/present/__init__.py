@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.estimating.present import columns as table
-from tensorlens.estimating.present.explanation import explanation_parts
-from tensorlens.estimating.present.html import estimate_fragment, estimate_page
+from tensorlens.estimating.present import report
+from tensorlens.estimating.present.explanation import paragraphs
 from tensorlens.estimating.present.summary import estimate_summary
-from tensorlens.estimating.present.text import card_parts, estimate_parts
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.snapshots import View
-from tensorlens.render.blocks import Block, Custom, Rows
+from tensorlens.render.blocks import Block, Rows
 
 
 def title(estimate: Estimate) -> str:
@@ -22,13 +21,7 @@ def title(estimate: Estimate) -> str:
 
 def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     """Return whether it fits, its peak and what that consists of."""
-    return [
-        Custom(
-            lambda page: estimate_parts(estimate, page),
-            lambda: estimate_fragment(estimate, view),
-            lambda: estimate_page(estimate, view),
-        )
-    ]
+    return report.report(estimate, view)
 
 
 def rows(estimate: Estimate) -> Rows:
@@ -43,9 +36,9 @@ def summary(estimate: Estimate) -> dict[str, Any]:
 
 def explanation(estimate: Estimate) -> Sequence[Block]:
     """Return the answer in words and figures: what takes how much, and why."""
-    return [Custom(lambda page: explanation_parts(estimate, page))]
+    return list(paragraphs(estimate))
 
 
 def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
     """Return one table of the same program on several cards."""
-    return [Custom(lambda page: card_parts(estimates, page))]
+    return report.cards(estimates)

@@ -26,19 +26,18 @@ from tensorlens.estimating.present.peak_parts import (
 )
 from tensorlens.estimating.present.with_batch import FAR, growth
 from tensorlens.records.estimates import REMAINDER, Estimate, Term
+from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.source import place
-from tensorlens.render.text.page import Page, aligned
 
-_INDENT = 2
 _SLOTS = 6
 """So many slots of an optimizer are named."""
 _SHARE = 0.05
 """Where activations are less of the peak, sums of them are of no use."""
 
 
-def explanation_parts(estimate: Estimate, page: Page) -> list[str]:
-    """Return the paragraphs, and at the end the sum."""
+def paragraphs(estimate: Estimate) -> Iterator[Block]:
+    """Give the paragraphs, and at the end the sum."""
     parts = peak_parts(estimate)
     texts = [
         largest_batch(estimate.largest),
@@ -55,8 +54,8 @@ def explanation_parts(estimate: Estimate, page: Page) -> list[str]:
         _rules_of_thumb(estimate, parts),
         *_cautions(estimate),
     ]
-    paragraphs = ["\n".join(page.wrapped("", page.shown(text), 0)) for text in texts if text]
-    return [*paragraphs, "\n".join(_sum(estimate, parts, page))]
+    yield from (Paragraph(text) for text in texts if text)
+    yield _sum(estimate, parts)
 
 
 def _sentence(text: str) -> str:
@@ -291,17 +290,15 @@ def _cautions(estimate: Estimate) -> Iterator[str]:
         yield f"Warning: {caution.text}{where}"
 
 
-def _sum(estimate: Estimate, parts: Mapping[str, Part], page: Page) -> list[str]:
-    cells = [["", "Bytes", "", "The sum"]]
-    cells += [
-        [rung.sign, f"{rung.nbytes:,}", size(rung.nbytes), page.shown(rung.label)]
-        for rung in rungs(estimate, parts)
-    ]
-    lines = aligned(cells, (False, True, True, False), _INDENT)
-    longest = max(map(len, lines))
-    found = [lines[0]]
-    for (sign, *_), line in zip(cells[1:], lines[1:], strict=True):
-        if sign == "=":
-            found.append(" " * _INDENT + page.glyphs.rule * (min(longest, page.width) - _INDENT))
-        found.append(line)
-    return found
+def _sum(estimate: Estimate, parts: Mapping[str, Part]) -> Table:
+    columns = (Column("", "text"), Column("Bytes"), Column("Size"), Column("The sum", "text"))
+    return Table(
+        columns,
+        tuple(
+            Row(
+                (rung.sign, f"{rung.nbytes:,}", size(rung.nbytes), rung.label),
+                state="sum" if rung.sign == "=" else "",
+            )
+            for rung in rungs(estimate, parts)
+        ),
+    )

@@ -59,7 +59,9 @@ def layout(tables: Sequence[Table], page: Page) -> Layout:
     while spare and _taken(shown, columns, natural, _ENOUGH) > free:
         gone.append(spare.pop(0)[1])
         shown.remove(gone[-1])
-    left_out = tuple(page.shown(columns[each].title) for each in sorted(gone))
+    # what has no title was an aside
+    titles = (page.shown(columns[each].title) for each in sorted(gone))
+    left_out = tuple(title for title in titles if title)
     return Layout(tuple(shown), _rooms(shown, columns, natural, free), left_out)
 
 

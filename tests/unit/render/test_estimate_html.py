@@ -6,15 +6,15 @@ from rendered_estimates import GIB, MIB
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
-from tensorlens.estimating.present.html import bar
 from tensorlens.estimating.present.needs import judged
 from tensorlens.estimating.present.peak_parts import peak_parts
+from tensorlens.estimating.present.stack import card_bar
 from tensorlens.render.html import HtmlRenderer, fragment
 
 
 def bar_of(kind: str):
     made = estimates.ALL[kind]()
-    return bar(made, peak_parts(made), judged(made))
+    return card_bar(made, peak_parts(made), judged(made))
 
 
 @pytest.mark.parametrize("kind", estimates.ALL)
@@ -32,21 +32,21 @@ def test_a_fragment_is_whole_and_offline(kind: str) -> None:
 def test_a_page_has_the_estimate_and_its_recording(kind: str) -> None:
     page = HtmlRenderer().render(estimates.ALL[kind]())
     assert "<title>tensorlens: what it will need</title>" in page
-    assert page.index('class="tl-verdict') < page.index("Memory over time")
+    assert page.index("What it needs") < page.index("Memory over time")
     assert HOSTILE not in page
 
 
 def test_the_verdict_and_the_figures() -> None:
     text = fragment(estimates.too_large())
-    assert 'class="tl-verdict tl-does-not-fit"' in text
+    assert '<div class="tl-remark tl-error">does not fit into 400.00 MiB: needs 446.00 MiB' in text
     rows = [[cell.strip() for cell in row] for row in Reader(text).rows]
     assert [
         *("= card must have", "446.00 MiB", "334.00 MiB", "588.00 MiB", "467,664,896"),
         "decides whether it fits",
     ] in rows
     assert ["step 2", "33.50 MiB", "40.00 MiB", "25.00 MiB", "40.00 MiB"] in rows
-    assert ["cuBLAS workspace", "8.00 MiB", "23.9%"] in rows
-    assert ["cuBLAS workspace", "in torch's memory", "8.00 MiB", "one handle on this card"] in rows
+    assert ["cuBLAS workspace", "8.00 MiB", "23.9 %"] in rows
+    assert ["cuBLAS workspace", "8.00 MiB", "one handle on this card"] in rows
 
 
 def test_the_bar_is_the_card() -> None:

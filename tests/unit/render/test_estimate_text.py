@@ -17,8 +17,8 @@ TRAINING_80 = """\
 Estimate for cuda:0: train.py:make_step
   fits into 1.00 GiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB), 578.00 MiB to
     spare
-  card      NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
-  versions  torch 2.13.0
+  card       NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
+  versions   torch 2.13.0
 
                        Likeliest    At least     At most        Bytes
   ───────────────────────────────────────────────────────────────────
@@ -43,12 +43,12 @@ At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
   cuBLAS workspace            8.00 MiB  23.9 %
   remainders of blocks      512.00 KiB   1.5 %
 
-       Size   Share  Line             Source
-  ────────────────────────────────────────────────────
-  18.00 MiB  53.7 %  train.py:2       h = net(x)
-   8.00 MiB  23.9 %  train.py:5       optimizer.step()
-   5.50 MiB  16.4 %  (no line known)
-   2.00 MiB   6.0 %  train.py:3       loss = h.sum()
+       Size   Share  Line             │ Source
+  ──────────────────────────────────────────────────────
+  18.00 MiB  53.7 %  train.py:2       │ h = net(x)
+   8.00 MiB  23.9 %  train.py:5       │ optimizer.step()
+   5.50 MiB  16.4 %  (no line known)  │
+   2.00 MiB   6.0 %  train.py:3       │ loss = h.sum()
 
   Step         Peak  Peak reserved  At its end  Reserved then
   ───────────────────────────────────────────────────────────
@@ -57,13 +57,17 @@ At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
   step 2  33.50 MiB      40.00 MiB   25.00 MiB      40.00 MiB
 
 Besides the program's tensors, at the peak
-  cuBLAS workspace: 8.00 MiB
+  Term              Size
+  ──────────────────────────
+  cuBLAS workspace  8.00 MiB
       one handle on this card
 
 Outside of torch's memory
-  CUDA context: 400.00 MiB (300.00 MiB to 500.00 MiB)
+  Term            Size
+  ─────────────────────────────────────────────────────
+  CUDA context    400.00 MiB (300.00 MiB to 500.00 MiB)
       measured on cards like it
-  loaded kernels: 10.00 MiB (0 B to 50.00 MiB)
+  loaded kernels  10.00 MiB (0 B to 50.00 MiB)
       loaded when first used
 """
 MEANINGS = {
@@ -95,7 +99,8 @@ TRAINING_120 = (
 )
 
 SUM = """\
-           Bytes              The sum
+           Bytes        Size  The sum
+  ────────────────────────────────────────────────────────────────
        4,194,304    4.00 MiB  parameters
   +    4,194,304    4.00 MiB  gradients
   +    8,388,608    8.00 MiB  optimizer state

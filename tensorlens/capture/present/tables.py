@@ -1,0 +1,73 @@
+"""Tables of lines and modules, the same for a recording and for an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tensorlens.capture.present.instants import LineRow
+from tensorlens.capture.present.modules import ModuleRow
+from tensorlens.census.present.inventory import Hidden
+from tensorlens.render.blocks import Cell, Column, Row, Table
+from tensorlens.render.figures import counted, size
+
+_OF_THE_MODEL = "A line of the model that the line above calls"
+
+
+def share(part: int, whole: int) -> str:
+    """Return a part of a whole in percent; empty where there is nothing."""
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def sized(nbytes: int, whole: int) -> Cell:
+    """Return bytes with a bar that is as long as their part of ``whole``."""
+    return Cell(size(nbytes), bar=(0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0))
+
+
+def more_rows(hidden: Hidden | None, what: str) -> tuple[str, ...]:
+    """Return how many rows of a kind are not shown; nothing where all are."""
+    if hidden is None:
+        return ()
+    why = f" ({hidden.why})" if hidden.why else ""
+    return (f"{counted(hidden.count, f'more {what}')}, {size(hidden.nbytes)}{why}",)
+
+
+def line_cells(row: LineRow) -> tuple[Cell, str]:
+    """Return a line and its source; one of a model stands below the user's."""
+    tip = _OF_THE_MODEL if row.is_model else ""
+    return Cell(row.place.strip(), depth=int(row.is_model), tip=tip), row.source
+
+
+def line_columns(rows: Iterable[LineRow]) -> tuple[Column, ...]:
+    """Return the columns of lines, and of their source where it is known."""
+    source = (Column("Source", "source", rank=0),) if any(row.source for row in rows) else ()
+    return (Column("Line", "line"), *source)
+
+
+def line_table(rows: Sequence[LineRow], hidden: Hidden | None, whole: int, tip: str = "") -> Table:
+    """Return what each line has of ``whole`` bytes."""
+    columns = (Column("Size", tip=tip), Column("Share"), *line_columns(rows))
+    cells = (
+        (sized(row.nbytes, whole), share(row.nbytes, whole), *line_cells(row))[: len(columns)]
+        for row in rows
+    )
+    return Table(columns, tuple(map(Row, cells)), rest=more_rows(hidden, "line"))
+
+
+def module_table(
+    rows: Sequence[ModuleRow], hidden: Hidden | None, whole: int, tip: str = ""
+) -> Table:
+    """Return what each module has of ``whole`` bytes."""
+    return Table(
+        (Column("Size", tip=tip), Column("Share"), Column("Module", "name")),
+        tuple(
+            Row(
+                (
+                    sized(row.nbytes, whole),
+                    share(row.nbytes, whole),
+                    Cell(row.path, count=row.count),
+                )
+            )
+            for row in rows
+        ),
+        rest=more_rows(hidden, "module"),
+    )
