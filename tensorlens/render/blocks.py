@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from tensorlens.records.snapshots import View
 
+from tensorlens.render.pictures import Picture
+
 MEASURED = "measured"
 
 Mark: TypeAlias = Literal["", "peak", "growth", "raised"]
@@ -131,6 +133,8 @@ class Column:
     """How wide its names may be at most."""
     only: tuple[Medium, ...] = ()
     """Where it is shown; empty for everywhere."""
+    key: str = ""
+    """What a script calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,8 @@ class Cell:
     count: int = 1
     """How many things the text is the name of."""
     mark: Mark = ""
+    is_top: bool = False
+    """Whether it stands out without a mark."""
     bar: tuple[float, float] | None = None
     """Where its bar begins and ends, as parts of its width; pages draw it."""
     tone: Tone = "peak"
@@ -186,6 +192,10 @@ class Table:
     """What to show in its place on a page that is too narrow for it."""
     name: str = ""
     """Tables of one name have the same columns, however wide the page is."""
+    is_live: bool = False
+    """Whether a script sorts and fills it."""
+    has_whole_names: bool = False
+    """Whether text tells below a row the name that it had to cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +310,9 @@ class Section:
     """Text parts its blocks by empty lines."""
     can_fold: bool = False
     """A page can fold it away."""
+    is_folded: bool = False
+    script: str = ""
+    """What a script finds it by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +352,7 @@ Block: TypeAlias = (
     | Bars
     | Plane
     | Stack
+    | Picture
     | Item
     | Section
     | Only

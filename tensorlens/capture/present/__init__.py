@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.capture.present import columns as table
-from tensorlens.capture.present.html import recording_fragment, recording_page
+from tensorlens.capture.present.report import report
 from tensorlens.capture.present.summary import summary as summary_data
-from tensorlens.capture.present.text import recording_parts
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View
-from tensorlens.render.blocks import Block, Custom, Rows
+from tensorlens.render.blocks import Block, Rows
 
 
 def title(recording: Recording) -> str:
@@ -21,13 +20,7 @@ def title(recording: Recording) -> str:
 
 def blocks(recording: Recording, view: View) -> Sequence[Block]:
     """Return what was resident at the peak, and how it came to it; a page can show any instant."""
-    return [
-        Custom(
-            lambda page: recording_parts(recording, page),
-            lambda: recording_fragment(recording, view),
-            lambda: recording_page(recording, view),
-        )
-    ]
+    return report(recording, view)
 
 
 def rows(recording: Recording) -> Rows:

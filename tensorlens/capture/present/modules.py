@@ -31,7 +31,7 @@ ModuleTable = tuple[tuple[ModuleRow, ...], Hidden | None]
 """The rows that are shown, and the sum of the others."""
 
 
-def module_table(
+def module_rows(
     by_line: Mapping[SourceLine | None, int],
     by_module: Mapping[str | None, int],
     limit: int | None,

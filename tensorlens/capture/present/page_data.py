@@ -7,10 +7,10 @@ from typing import Any
 
 from tensorlens.capture.present.chosen import AT_THE_PEAK, chosen_blocks, counts
 from tensorlens.capture.present.instants import start_called
-from tensorlens.capture.present.timeline import WIDTH, Picture
 from tensorlens.records.moments import Moment, Resident, Timeline
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.pictures import WIDTH, Picture
 from tensorlens.render.source import clipped, place, printable
 
 _TEXTS: dict[str, Callable[[Resident], str]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tensorlens.capture.present.instants import LineRow
 from tensorlens.capture.present.modules import ModuleRow
@@ -37,15 +37,19 @@ def line_cells(row: LineRow) -> tuple[Cell, str]:
     return Cell(row.place.strip(), depth=int(row.is_model), tip=tip), row.source
 
 
-def line_columns(rows: Iterable[LineRow]) -> tuple[Column, ...]:
-    """Return the columns of lines, and of their source where it is known."""
-    source = (Column("Source", "source", rank=0),) if any(row.source for row in rows) else ()
+def line_columns(has_source: bool) -> tuple[Column, ...]:
+    """Return the columns of lines, and of their source where that is known."""
+    source = (Column("Source", "source", rank=0),) if has_source else ()
     return (Column("Line", "line"), *source)
 
 
 def line_table(rows: Sequence[LineRow], hidden: Hidden | None, whole: int, tip: str = "") -> Table:
     """Return what each line has of ``whole`` bytes."""
-    columns = (Column("Size", tip=tip), Column("Share"), *line_columns(rows))
+    columns = (
+        Column("Size", tip=tip),
+        Column("Share"),
+        *line_columns(any(row.source for row in rows)),
+    )
     cells = (
         (sized(row.nbytes, whole), share(row.nbytes, whole), *line_cells(row))[: len(columns)]
         for row in rows

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tensorlens.capture.present.instants import has_times
 from tensorlens.records.moments import Timeline
 from tensorlens.records.recordings import Recording
+from tensorlens.render.colours import PHASE_COLOURS, ROLE_COLOURS, STACKED
 from tensorlens.render.figures import counted, duration, size
-from tensorlens.render.html.colours import PHASE_COLOURS, ROLE_COLOURS, STACKED
+from tensorlens.render.pictures import HEIGHT, WIDTH, Area, Band, Label, Picture
 from tensorlens.render.source import printable
-
-WIDTH, HEIGHT = 4000, 1000
-"""Units of the picture, which is stretched to whatever room it has."""
 
 _GRID_LINES = 4
 _TICKS = 6
@@ -23,72 +20,16 @@ _MARKS = 60
 _MARK_LABELS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
-    """One role's bytes on top of those of the roles before it."""
-
-    role: str
-    colour: str
-    path: str
-    """From the picture's floor up to the sum: later areas are drawn over it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A text at a place of the picture, in percent of its width or height."""
-
-    text: str
-    at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """A phase, below the picture: where it begins and how wide it is, in the picture's units."""
-
-    phase: str
-    colour: str
-    x: int
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """Everything that a template needs to draw a timeline."""
-
-    areas: tuple[Area, ...]
-    reserved: str
-    """A line's path; empty where it is not known."""
-    grid: tuple[Label, ...]
-    ticks: tuple[Label, ...]
-    marks: tuple[int, ...]
-    """Where the marks are, in the picture's units; none where they are too many."""
-    mark_labels: tuple[Label, ...]
-    bands: tuple[Band, ...]
-    peak_x: str
-    peak_y: str
-    dropped: str
-    """What is to be said of what came before the picture; empty where nothing did."""
-    dropped_peak: Label | None
-    """How high it was there, where that is higher than anything in the picture."""
-    xs: tuple[int, ...]
-    """Where each point of the timeline is, in the picture's units."""
-    by_time: bool
-    """Whether the picture goes by time; else by event."""
-
-    @property
-    def phases(self) -> dict[str, str]:
-        """The phases that occur, and their colours."""
-        found = {band.phase for band in self.bands}
-        return {phase: colour for phase, colour in PHASE_COLOURS.items() if phase in found}
-
-
-def picture(recording: Recording, timeline: Timeline, made: Sequence[int]) -> Picture:
+def picture(
+    recording: Recording, timeline: Timeline, made: Sequence[int], label: str = ""
+) -> Picture:
     """Return the picture of a timeline that has one point or more.
 
     Args:
         recording: that the timeline is of.
         timeline: what is drawn.
         made: the rows of the device's allocations.
+        label: what it shows, in words.
     """
     by_time = has_times(recording.log) and timeline.times[-1] > timeline.times[0]
     values = timeline.times if by_time else timeline.rows
@@ -106,6 +47,7 @@ def picture(recording: Recording, timeline: Timeline, made: Sequence[int]) -> Pi
     ]
     marks = [(x, name) for x, name in marks if 0 <= x <= WIDTH]
     return Picture(
+        label=label,
         areas=_areas(timeline, xs, top),
         reserved=_line(timeline.reserved, xs, top) if timeline.reserved else "",
         grid=tuple(

@@ -11,8 +11,8 @@ from typing import Any
 
 from tensorlens.census.present.inventory import TensorRow, inventories
 from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.render.colours import ROLE_COLOURS
 from tensorlens.render.figures import counted, size
-from tensorlens.render.html.colours import ROLE_COLOURS
 from tensorlens.render.html.templates import environment
 from tensorlens.render.source import printable, shortened
 

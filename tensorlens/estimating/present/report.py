@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tensorlens.capture import present as recordings
-from tensorlens.capture.present import modules
 from tensorlens.capture.present.instants import line_rows
+from tensorlens.capture.present.modules import module_rows
 from tensorlens.capture.present.tables import line_table, module_table, share, sized
 from tensorlens.estimating.present.needs import (
     Figure,
@@ -149,7 +149,7 @@ def _lines_and_modules(estimate: Estimate, view: View) -> Iterator[Block]:
     if any(row.line is not None for row in rows):
         yield line_table(rows, hidden, whole)
     # without lines to weigh them against the modules are always told
-    found, hidden = modules.module_table({}, estimate.by_module, few)
+    found, hidden = module_rows({}, estimate.by_module, few)
     if found:
         yield module_table(found, hidden, whole)
 

@@ -9,8 +9,8 @@ from typing import Literal
 from tensorlens.estimating.present.peak_parts import ON_THE_WAY, UNTOLD, WORKSPACE, Part
 from tensorlens.records.estimates import REMAINDER, Estimate, Fit
 from tensorlens.render import blocks
+from tensorlens.render.colours import ROLE_COLOURS
 from tensorlens.render.figures import size
-from tensorlens.render.html.colours import ROLE_COLOURS
 
 _COLOURS = {
     **ROLE_COLOURS,

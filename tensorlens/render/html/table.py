@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorlens.render.blocks import Cell, Column, Fold, Kind, Medium, Row, Table
+from tensorlens.render.source import clipped, printable
 
 _CLASSES: Mapping[Kind, str] = {
     "figure": "",
@@ -16,6 +17,8 @@ _CLASSES: Mapping[Kind, str] = {
     "source": "tl-text tl-source",
 }
 _TITLES: Mapping[Kind, str] = {"figure": "", "source": "tl-text tl-source"}
+_LONGEST = 200
+"""So many columns of a name or a path are shown."""
 _MARKS = {"": "", "peak": "▲", "growth": "●", "raised": "✗"}
 
 
@@ -94,10 +97,12 @@ def _shown(cell: Cell, kind: Kind) -> ShownCell:
         begin, end = cell.bar
         classes.append(f"tl-bar tl-{cell.tone}")
         style.append(f"--tl-from: {100 * begin:.1f}%; --tl-to: {100 * end:.1f}%")
-    if cell.mark:
+    if cell.mark or cell.is_top:
         classes.append("tl-top")
     if cell.depth:
         classes.append("tl-part")
         style.append(f"--tl-depth: {cell.depth}")
+    if kind not in ("source", "prose"):
+        cell = replace(cell, text=clipped(printable(cell.text), _LONGEST, "…"))
     found = " ".join(filter(None, classes))
     return ShownCell(cell, found, "; ".join(style), _MARKS[cell.mark], kind == "source")

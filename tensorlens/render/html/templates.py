@@ -36,3 +36,8 @@ def environment() -> Environment:
         "default_zero": lambda count: max(count or 0, 0),
     }
     return found
+
+
+def markup(template: str, **values: object) -> str:
+    """Return what a template makes of values."""
+    return environment().get_template(template).render(**values)

@@ -145,7 +145,8 @@
       made.title = [type, text("phase", block), born && "born at " + born].filter(Boolean).join("\n");
       add(made, "td", text("name", block), "tl-text tl-tensor");
       add(made, "td", text("role", block), "tl-text");
-      const size = add(made, "td", bytes(blocks.size[block]), "tl-size");
+      const size = add(made, "td", bytes(blocks.size[block]), "tl-bar tl-peak");
+      size.style.setProperty("--tl-from", "0%");
       size.style.setProperty("--tl-to", 100 * blocks.size[block] / largest + "%");
       add(made, "td", blocks.time[block] === null ? "before" : duration(age(block)));
       add(made, "td", text("line", block) || "(no line known)", "tl-text tl-long");

@@ -19,9 +19,9 @@ _STEP = 2
 """A part of something stands so much further to the right than the whole."""
 _BLANK = "\ue000"
 """A blank that tabulate does not strip; its switch for that is the user's program's."""
-_ENOUGH: Mapping[Kind, int] = {"name": 36, "line": 22, "source": 32, "prose": 30}
+_ENOUGH: Mapping[Kind, int] = {"name": 36, "line": 52, "source": 32, "prose": 30}
 """What each kind keeps before other columns go."""
-_LEAST: Mapping[Kind, int] = {"name": 12, "line": 18, "source": 8, "prose": 20}
+_LEAST: Mapping[Kind, int] = {"name": 12, "line": 22, "source": 8, "prose": 20}
 """What each kind keeps where no column can go."""
 _WANTED: Mapping[Kind, int] = {"name": 60, "line": 56, "source": 120, "prose": 120}
 """What each kind gets before another gets all that it wants."""
@@ -115,10 +115,13 @@ def lines(table: Table, found: Layout, page: Page) -> list[str]:
     longest = min(page.width, max(map(width, drawn)))
     rule = " " * INDENT + page.glyphs.rule * (longest - INDENT)
     result = [drawn[0], rule]
-    for row, line, more in zip(rows, drawn[1:], hanging, strict=True):
+    for row, line, more, name, short in zip(
+        rows, drawn[1:], hanging, (each[0] for each in texts), cells[0], strict=True
+    ):
         result += [rule] if isinstance(row, Row) and row.state == "sum" else []
         result += [line, *more]
-        result += _details(row, page)
+        cut = (name,) if table.has_whole_names and name != short else ()
+        result += _details(row, cut, page)
     return result
 
 
@@ -240,10 +243,12 @@ def _aligned(
     return [each.rstrip() for each in drawn], hanging
 
 
-def _details(row: Row | Fold, page: Page) -> list[str]:
+def _details(row: Row | Fold, cut: tuple[str, ...], page: Page) -> list[str]:
     if isinstance(row, Fold):
         return []
     depth = max((cell.depth for cell in row.cells if isinstance(cell, Cell)), default=0)
     indent = " " * (_UNDER + _STEP * depth)
-    told = (page.wrapped(indent, page.shown(each), len(indent) + _STEP) for each in row.details)
+    told = (
+        page.wrapped(indent, page.shown(each), len(indent) + _STEP) for each in (*cut, *row.details)
+    )
     return [line for each in told for line in each]

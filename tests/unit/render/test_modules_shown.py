@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorlens.capture.present.modules import module_table
+from tensorlens.capture.present.modules import module_rows
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
@@ -14,7 +14,7 @@ ENGINE = Frame("/site-packages/torch/autograd/graph.py", 800, "_engine_run_backw
 
 
 def rows(by_module, limit=None):
-    found, _ = module_table(ONE_LINE, by_module, limit)
+    found, _ = module_rows(ONE_LINE, by_module, limit)
     return [(row.path, row.count, row.nbytes) for row in found]
 
 
@@ -52,7 +52,7 @@ def test_numbers_in_two_places():
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, None])
 def test_shown_and_hidden_add_up(limit):
     by_module = {"a": 5, "b.0.c": 3, "b.1.c": 3, None: 2}
-    shown, hidden = module_table(ONE_LINE, by_module, limit)
+    shown, hidden = module_rows(ONE_LINE, by_module, limit)
     rest = hidden.nbytes if hidden else 0
     assert sum(row.nbytes for row in shown) + rest == 13
     assert sum(row.count for row in shown) + (hidden.count if hidden else 0) == 4
@@ -61,11 +61,11 @@ def test_shown_and_hidden_add_up(limit):
 def test_lines_that_tell_enough_have_no_table_beside_them():
     modules = {"a": 60, "b": 40}
     lines = [SourceLine("train.py", number, "step") for number in range(4)]
-    assert module_table({lines[0]: 50, lines[1]: 30, lines[2]: 20}, modules, 10)[0]
-    assert not module_table({lines[0]: 49, lines[1]: 31, lines[2]: 20}, modules, 10)[0]
+    assert module_rows({lines[0]: 50, lines[1]: 30, lines[2]: 20}, modules, 10)[0]
+    assert not module_rows({lines[0]: 49, lines[1]: 31, lines[2]: 20}, modules, 10)[0]
     # what no line is known of does not count
-    assert module_table({lines[0]: 10, None: 90}, modules, 10)[0]
-    assert not module_table(ONE_LINE, {"a": 100, None: 7}, 10)[0]
+    assert module_rows({lines[0]: 10, None: 90}, modules, 10)[0]
+    assert not module_rows(ONE_LINE, {"a": 100, None: 7}, 10)[0]
 
 
 def test_it_is_shown_at_the_peak_and_in_backward():

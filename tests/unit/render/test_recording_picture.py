@@ -9,10 +9,11 @@ from rendered_recordings import MS
 
 from tensorlens.capture.present.chosen import allocations, chosen_blocks, counts
 from tensorlens.capture.present.heat import HeatRow, heat_files
-from tensorlens.capture.present.timeline import HEIGHT, WIDTH, Label, picture
+from tensorlens.capture.present.timeline import picture
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.pictures import HEIGHT, WIDTH, Label
 
 
 def random_recording(seed: int, events: int = 400) -> Recording:

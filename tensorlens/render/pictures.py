@@ -1,0 +1,73 @@
+"""A timeline as a picture: areas over time, in units that are stretched to whatever room it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorlens.render.colours import PHASE_COLOURS
+
+WIDTH, HEIGHT = 4000, 1000
+"""Units of the picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """One role's bytes on top of those of the roles before it."""
+
+    role: str
+    colour: str
+    path: str
+    """From the picture's floor up to the sum: later areas are drawn over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text at a place of the picture, in percent of its width or height."""
+
+    text: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A phase, below the picture: where it begins and how wide it is, in the picture's units."""
+
+    phase: str
+    colour: str
+    x: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Bytes over time, stacked by role; pages draw it, text leaves it out."""
+
+    label: str
+    """What it shows, in words."""
+    areas: tuple[Area, ...]
+    reserved: str
+    """A line's path; empty where it is not known."""
+    grid: tuple[Label, ...]
+    ticks: tuple[Label, ...]
+    marks: tuple[int, ...]
+    """Where the marks are, in the picture's units; none where they are too many."""
+    mark_labels: tuple[Label, ...]
+    bands: tuple[Band, ...]
+    peak_x: str
+    peak_y: str
+    dropped: str
+    """What is to be said of what came before the picture; empty where nothing did."""
+    dropped_peak: Label | None
+    """How high it was there, where that is higher than anything in the picture."""
+    xs: tuple[int, ...]
+    """Where each point of the timeline is, in the picture's units."""
+    by_time: bool
+    """Whether the picture goes by time; else by event."""
+    is_live: bool = False
+    """Whether a script lets one choose an instant."""
+
+    @property
+    def phases(self) -> dict[str, str]:
+        """The phases that occur, and their colours."""
+        found = {band.phase for band in self.bands}
+        return {phase: colour for phase, colour in PHASE_COLOURS.items() if phase in found}
