@@ -186,8 +186,8 @@ def host_growth(
 def steady_rate(points: Sequence[tuple[int, int]], floor: float) -> float | None:
     """Return by how much a level rises each step; None unless it does so all the time.
 
-    A level that rises at first and then stays, or in one jump, or that comes down again, is none
-    that grows.
+    A level that rises at first and then stays, or in a jump or two, or that comes down again, is
+    none that grows.
 
     Args:
         points: steps, in order, and the level after each.
@@ -202,7 +202,7 @@ def steady_rate(points: Sequence[tuple[int, int]], floor: float) -> float | None
     if min(_rate(points[0], middle), _rate(middle, points[-1])) < 0.6 * rate:
         return None
     rates = [_rate(before, after) for before, after in pairwise(points)]
-    rising = sum(each >= 0.25 * rate for each in rates)
+    rising = sum(each >= max(floor, 0.25 * rate) for each in rates)
     falls = min(0, *rates) < -rate
     return None if falls or rising < 0.5 * len(rates) else rate
 

@@ -519,6 +519,40 @@ def prefetching():
     return step
 
 
+def values(count):
+    return [torch.zeros(100) for _ in range(count)]
+
+
+@healthy
+def pipeline_of_each_epoch_drained_before_the_next_is_made():
+    pipeline, ahead = {}, collections.deque(maxlen=2)
+
+    def step(number):
+        place = number % 20
+        if place < 2:
+            pipeline[place] = values(8)
+        if place >= 18:
+            del pipeline[place - 18]
+        ahead.extend(values(1))
+        if number % 5 == 3:
+            ahead.pop()
+
+    return step
+
+
+@healthy
+def state_made_late_by_the_line_that_replaces_a_weight():
+    weight, state = {}, {}
+
+    def step(number):
+        if number == 20:
+            state["validation"] = values(10)
+        if number % 4 == 0:
+            weight["now"] = values(1)
+
+    return step
+
+
 @pytest.mark.parametrize("steps", [6, 12, 30])
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_loops_stay_healthy(name, steps):

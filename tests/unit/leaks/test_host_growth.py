@@ -49,6 +49,14 @@ def test_a_rise_below_the_floor_is_noise() -> None:
     assert steady_rate(points, 10.1) is None
 
 
+def test_jumps_above_what_is_noise_are_none() -> None:
+    # 100 KiB at the beginning of each of two epochs, and 3 KiB after each step
+    levels = [3072 * step + 102_400 * (step >= 4) + 102_400 * (step >= 20) for step in range(32)]
+    assert steady_rate([*enumerate(levels)], 4096.0) is None
+    # (31 * 3,072 + 2 * 102,400) / 31 steps
+    assert round(steady_rate([*enumerate(levels)], 2048.0)) == 9678
+
+
 def test_steps_that_were_not_sampled_count() -> None:
     assert steady_rate([(2, 0), (10, 800), (30, 2800), (32, 3000)], 1.0) == 100.0
 
