@@ -78,8 +78,8 @@ class LoopReport:
     growth: Mapping[str, tuple[Growth, ...]]
     """By device; nothing for one that does not grow."""
     devices: tuple[DeviceSource, ...]
-    largest: tuple[str, ...] = ()
-    """Lines on the largest tensors at the end."""
+    largest: tuple[tuple[str, str], ...] = ()
+    """Size and what it is, of the largest tensors at the end."""
     notes: tuple[str, ...] = ()
 
     def peak(self, device: str) -> tuple[int, Epoch] | None:

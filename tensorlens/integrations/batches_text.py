@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from tensorlens.integrations.batches import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
+from tensorlens.render import text_of_blocks
+from tensorlens.render.blocks import (
+    Block,
+    Column,
+    Fact,
+    Fold,
+    Heading,
+    KeyValues,
+    Note,
+    Row,
+    Section,
+    Table,
+)
 from tensorlens.render.figures import exact_size, size
-from tensorlens.render.text import TextRenderer
-from tensorlens.render.text.page import Page, aligned, ruled
 
 _MOST_ROWS = 24
 _LAST_ROWS = 8
@@ -20,51 +31,49 @@ _ADVICE = {
 
 def text(report: LoopReport) -> str:
     """Return the report as lines of the width of standard output."""
-    renderer = TextRenderer()
-    page = Page(renderer.width, renderer.encoding, renderer.view)
-    parts = ["\n".join(_header(report, page))]
-    parts += ["\n".join(_device(report, source.name, page)) for source in report.devices]
+    blocks: list[Block] = [Section(tuple(_head(report)))]
+    blocks += [_device(report, source.name) for source in report.devices]
     if report.largest:
-        parts.append("\n".join(["Largest tensors at the end", *report.largest]))
-    return "\n\n".join(parts)
+        table = Table((Column("Size"), Column("Tensor", "prose")), report.largest)
+        blocks.append(Section((table,), "Largest tensors at the end"))
+    return text_of_blocks(blocks).rstrip("\n")
 
 
-def _header(report: LoopReport, page: Page) -> list[str]:
+def _head(report: LoopReport) -> Iterator[Block]:
     batches = sum(epoch.batches for epoch in report.epochs)
     counts = [_counted(batches, "batch", "batches")]
     if report.kind == FIT:
         counts.insert(0, _counted(len(report.epochs), "epoch", "epochs"))
     if report.epochs and not report.epochs[-1].ended:
         counts.append("the last epoch not ended" if report.kind == FIT else "not ended")
-    lines = page.wrapped(f"Memory of {report.kind}: ", ", ".join(counts))
-    for device in report.devices:
-        source = ", ".join(filter(None, (device.source, device.precision)))
-        lines += page.wrapped(f"  {device.name}  ", page.shown(source))
+    yield Heading(f"Memory of {report.kind}: {', '.join(counts)}")
+    yield KeyValues(
+        tuple(
+            Fact(device.name, ", ".join(filter(None, (device.source, device.precision))))
+            for device in report.devices
+        )
+    )
     for note in report.notes:
-        lines += page.wrapped("  note: ", page.shown(note))
-    return lines
+        yield Note(note, label="note")
 
 
-def _device(report: LoopReport, device: str, page: Page) -> list[str]:
+def _device(report: LoopReport, device: str) -> Section:
     found = report.peak(device)
     if found is None:
         source = next(each for each in report.devices if each.name == device)
-        reason = source.missing.get("peak", "nothing ran")
-        lines = page.wrapped(f"{device}  ", f"peak n/a: {page.shown(reason)}")
+        title = f"peak n/a: {source.missing.get('peak', 'nothing ran')}"
     else:
         nbytes, epoch = found
-        lines = page.wrapped(
-            f"{device}  ", f"peak {exact_size(nbytes)} {_when(report, epoch, device, nbytes)}"
-        )
+        title = f"peak {exact_size(nbytes)} {_when(report, epoch, device, nbytes)}"
+    blocks: list[Block] = []
     if report.kind == FIT and any(device in epoch.devices for epoch in report.epochs):
-        lines += _table(report.epochs, device, page, has_peaks=found is not None)
+        blocks.append(_table(report, device, has_peaks=found is not None))
     for growth in report.growth.get(device, ()):
         rate = size(round(growth.nbytes))
         looked = _counted(growth.count, growth.per, _plural(growth.per))
-        lines += page.wrapped(
-            "  ", f"grows by {rate} per {growth.per}, seen over {looked}: {_ADVICE[report.kind]}", 2
-        )
-    return lines
+        grows = f"grows by {rate} per {growth.per}, seen over {looked}"
+        blocks.append(Note(f"{grows}: {_ADVICE[report.kind]}"))
+    return Section(tuple(blocks), title, device)
 
 
 def _when(report: LoopReport, epoch: Epoch, device: str, nbytes: int) -> str:
@@ -78,37 +87,33 @@ def _when(report: LoopReport, epoch: Epoch, device: str, nbytes: int) -> str:
     return f"{where}{of}"
 
 
-def _table(epochs: Sequence[Epoch], device: str, page: Page, *, has_peaks: bool) -> list[str]:
-    validated = has_peaks and any(device in epoch.validation for epoch in epochs)
-    titles = ["Epoch", "Batches", "Peak", "In batch", "At the end", "Change"]
-    if validated:
-        titles.insert(4, "Validation peak")
-    rows = [titles]
+def _table(report: LoopReport, device: str, *, has_peaks: bool) -> Table:
+    columns = [Column("Epoch"), Column("Batches")]
+    if has_peaks:
+        columns += [Column("Peak"), Column("In batch")]
+    is_validated = has_peaks and any(device in epoch.validation for epoch in report.epochs)
+    columns += [Column("Validation peak")] if is_validated else []
+    columns += [Column("At the end"), Column("Change")]
+    rows: list[Row | Fold] = []
     before: int | None = None
-    for epoch in epochs:
+    for epoch in report.epochs:
         level = epoch.devices.get(device)
         if level is None:
             continue
-        row = [
-            str(epoch.number + 1) + ("" if epoch.ended else "*"),
-            str(epoch.batches),
-            size(_known(level.peak)),
-            _numbers(level),
-            size(_known(level.allocated)),
-            "" if before is None else size(level.allocated - before, signed=True),
-        ]
-        if validated:
+        cells = [str(epoch.number + 1) + ("" if epoch.ended else "*"), str(epoch.batches)]
+        cells += [size(_known(level.peak)), _numbers(level)] if has_peaks else []
+        if is_validated:
             validation = epoch.validation.get(device)
-            row.insert(4, "" if validation is None else size(_known(validation.peak)))
-        rows.append(row)
+            cells.append("" if validation is None else size(_known(validation.peak)))
+        cells.append(size(_known(level.allocated)))
+        cells.append("" if before is None else size(level.allocated - before, signed=True))
+        rows.append(Row(tuple(cells)))
         before = level.allocated if level.allocated >= 0 else None
-    if not has_peaks:
-        rows = [[*row[:2], *row[4:]] for row in rows]
-    lines = aligned(rows, (True,) * len(rows[0]), 2)
-    hidden = len(lines) - 1 - _MOST_ROWS
+    hidden = len(rows) - _MOST_ROWS
     if hidden > 0:
-        lines[_MOST_ROWS - _LAST_ROWS + 1 : -_LAST_ROWS] = [f"    ({hidden} more epochs)"]
-    return ruled(lines, page, 2)
+        fold = Fold(f"{hidden} more epochs", ())
+        rows[_MOST_ROWS - _LAST_ROWS : -_LAST_ROWS] = [fold]
+    return Table(tuple(columns), tuple(rows))
 
 
 def _known(nbytes: int) -> int | None:

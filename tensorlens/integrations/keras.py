@@ -23,7 +23,6 @@ from tensorlens.guards import warn
 from tensorlens.integrations.batches import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
 from tensorlens.integrations.following import Follower
 from tensorlens.lines.accounting import WIDTH
-from tensorlens.render.source import printable
 from tensorlens.signals import is_from_a_handler
 from tensorlens.units import format_bytes
 
@@ -239,20 +238,20 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if level.peak >= 0:
             logs[f"{key}_peak"] = float(level.peak)
 
-    def _largest(self) -> tuple[str, ...]:
+    def _largest(self) -> tuple[tuple[str, str], ...]:
         if self.top <= 0:
             return ()
         roots = [self.model, getattr(self.model, "optimizer", None)]
         table = MemReporter([root for root in roots if root is not None]).snapshot().tensors
         rows = sorted(table.counted(), key=table.storage_nbytes.__getitem__, reverse=True)
-        lines = []
+        found = []
         for row in rows[: self.top]:
             tensor = table[row]
             kind = f"{tensor.role}, {tensor.dtype} {tensor.shape}"
-            size = format_bytes(tensor.storage_nbytes)
             note = f" ({tensor.note})" if tensor.note else ""
-            lines.append(printable(f"  {size:>12}  {tensor.name}: {kind}, {tensor.device}{note}"))
-        return tuple(lines)
+            size = format_bytes(tensor.storage_nbytes)
+            found.append((size, f"{tensor.name}: {kind}, {tensor.device}{note}"))
+        return tuple(found)
 
     def _watch(self, kind: str) -> None:
         """Stand around the function that runs a batch: no hook is told of an exception."""

@@ -119,6 +119,8 @@ def lines(table: Table, found: Layout, page: Page) -> list[str]:
         rows, drawn[1:], hanging, (each[0] for each in texts), cells[0], strict=True
     ):
         result += [rule] if isinstance(row, Row) and row.state == "sum" else []
+        if isinstance(row, Fold) and not _is_code(table):
+            line = " " * _UNDER + _folded(row, page)
         result += [line, *more]
         cut = (name,) if table.has_whole_names and name != short else ()
         result += _details(row, cut, page)
@@ -153,8 +155,8 @@ def natural_width(table: Table, page: Page) -> int:
 def _texts(table: Table, page: Page) -> Iterator[list[str]]:
     for row in table.rows:
         if isinstance(row, Fold):
-            text = f"{page.glyphs.ellipsis} {page.shown(row.text)}"
-            yield [*[""] * (len(table.columns) - 1), f"{_bar(table, page)}{text}"]
+            others = [""] * (len(table.columns) - 1)
+            yield [*others, f"{page.glyphs.bar} {_folded(row, page)}" if _is_code(table) else ""]
             continue
         cells = row.cells if isinstance(row, Row) else row
         yield [
@@ -163,8 +165,12 @@ def _texts(table: Table, page: Page) -> Iterator[list[str]]:
         ]
 
 
-def _bar(table: Table, page: Page) -> str:
-    return f"{page.glyphs.bar} " if table.columns[-1].kind == "source" else ""
+def _folded(fold: Fold, page: Page) -> str:
+    return f"{page.glyphs.ellipsis} {page.shown(fold.text)}"
+
+
+def _is_code(table: Table) -> bool:
+    return table.columns[-1].kind == "source"
 
 
 def _text(cell: str | Cell, kind: Kind, page: Page) -> str:
