@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorlens.recording.phases import landmark
-from tensorlens.records.events import Frame, Stacks
+from tensorlens.records.events import Context, Frame, Stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ _UNSHARDED = Purpose("unsharded parameters", "parameter")
 _GATHERED = Purpose("all-gather of parameters", "parameter")
 _SCATTERED = Purpose("reduce-scatter of gradients", "gradient")
 _BUCKETS = Purpose("gradient bucket", "gradient")
+_USED = Purpose("map of used parameters", "other")
 _WEIGHT = Purpose("initial value of a weight", "parameter", has_scratch=True)
 
 _OF_FUNCTIONS = {
@@ -56,6 +57,12 @@ def purposes(stacks: Stacks) -> Sequence[Purpose | None]:
     return [
         purpose or itself[frame] for purpose, frame in zip(inherited, stacks.frame, strict=True)
     ]
+
+
+def purpose_in(purpose: Purpose | None, context: Context) -> Purpose | None:
+    """Return the purpose of what is allocated on a stack of that purpose while an operator runs."""
+    # the reducer fills no bucket with zeros
+    return _USED if purpose is _BUCKETS and context.outer == "aten::zeros" else purpose
 
 
 def _of_function(frame: Frame) -> Purpose | None:

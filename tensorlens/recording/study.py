@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tensorlens.recording.lines import Lines
 from tensorlens.recording.phases import Phases
-from tensorlens.recording.purposes import Purpose, purposes
+from tensorlens.recording.purposes import Purpose, purpose_in, purposes
 from tensorlens.records.events import PHASES, Context, EventLog
 from tensorlens.records.tensors import SourceLine
 
@@ -55,7 +55,9 @@ class Study:
         self.custom: Table[SourceLine | None] = Table(lambda place: lines.custom(*place))
         of_wrappers = purposes(log.stacks)
         self.purpose: Table[Purpose | None] = Table(
-            lambda place: None if place[0] < 0 else of_wrappers[place[0]]
+            lambda place: (
+                None if place[0] < 0 else purpose_in(of_wrappers[place[0]], self.context(place))
+            )
         )
         self.model = Table(lambda place: lines.model(*place, phase[place]))
         self.module = Table(lambda place: lines.module(*place, phase[place]))

@@ -1,5 +1,8 @@
 """What data parallel wrappers hold, in one process with gloo."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -58,12 +61,18 @@ def test_buckets_are_gradients(process_group) -> None:
         for _ in range(2):
             net(x).sum().backward()
             net.zero_grad()
-    buckets = [each for each in blocks_made(recording) if each.name.endswith("gradient bucket")]
+    # those of the end by the reducer's own name; beside buckets it takes a few bytes for the order
+    # in which gradients came
+    made = [each for each in blocks_made(recording) if each.nbytes >= WEIGHT]
+    buckets = [each for each in made if each.name.startswith("reducer.buckets[")]
     assert {each.role for each in buckets} == {"gradient"}
-    # after the first backward they are made anew, in the order in which gradients came; beside
-    # them the reducer takes a few bytes for that order
-    large = [each.nbytes for each in buckets if each.nbytes >= WEIGHT]
-    assert sum(large) == LAYERS * WEIGHT
+    assert sum(each.nbytes for each in buckets) == LAYERS * WEIGHT
+
+
+def of_reducer(snapshot) -> list:
+    # of the wrapper that was given: there may be others
+    given = ("reducer.", "net.reducer.")
+    return [each for each in snapshot.tensors if each.name.startswith(given)]
 
 
 def test_snapshots_name_buckets(process_group) -> None:
@@ -75,9 +84,112 @@ def test_snapshots_name_buckets(process_group) -> None:
     for _ in range(2):
         net(x).sum().backward()
         net.zero_grad()
-        snapshot = reporter.snapshot()
-        own = [each for each in snapshot.tensors if each.born and each.born.filename == __file__]
-        buckets = [each for each in own if each.name.endswith("gradient bucket")]
-        assert {each.role for each in buckets} == {"gradient"}
+        buckets = of_reducer(reporter.snapshot())
+        assert {each.name for each in buckets} == {
+            f"net.reducer.buckets[{index}]" for index in range(len(buckets))
+        }
+        assert {(each.role, each.dtype) for each in buckets} == {("gradient", "float32")}
+        assert {each.born.filename for each in buckets} == {__file__}
         assert sum(each.storage_nbytes for each in buckets) == LAYERS * WEIGHT
-    assert not [each for each in own if each.model_line and each not in buckets]
+
+
+def test_maps_of_used_parameters_are_no_buckets(process_group) -> None:
+    reporter = tensorlens.MemReporter()
+    before = reporter.snapshot()
+    net = torch.nn.parallel.DistributedDataParallel(layers(), find_unused_parameters=True)
+    reporter.add(net=net)
+    snapshot = reporter.snapshot()
+    *buckets, used = of_reducer(snapshot)
+    assert sum(each.storage_nbytes for each in buckets) == LAYERS * WEIGHT
+    assert {each.role for each in buckets} == {"gradient"}
+    assert (used.name, used.role) == ("net.reducer.local_used_map", "other")
+    assert (used.dtype, used.shape, used.storage_nbytes) == ("int32", (LAYERS,), 4 * LAYERS)
+    # the other one, of the host, is no tensor that Python can ask for
+    told = [each for each in snapshot.ledger["cpu"].blocks if "reducer" in (each.what or "")]
+    assert [each.nbytes for each in told] == [4 * LAYERS]
+    # weights, buckets, two maps
+    grown = snapshot.ledger["cpu"].allocated - before.ledger["cpu"].allocated
+    assert grown == 2 * LAYERS * WEIGHT + 2 * 4 * LAYERS
+
+
+def test_gradients_that_are_views_of_buckets_count_once(process_group) -> None:
+    net = torch.nn.parallel.DistributedDataParallel(layers(), gradient_as_bucket_view=True)
+    net(torch.randn(8, SIZE)).sum().backward()
+    snapshot = tensorlens.MemReporter(net).snapshot()
+    storages = {each.storage for each in of_reducer(snapshot)}
+    sharing = [each for each in snapshot.tensors if each.storage in storages]
+    gradients = {each.name for each in sharing} - {each.name for each in of_reducer(snapshot)}
+    assert gradients == {f"module.{index}.weight.grad" for index in range(LAYERS)}
+    counted = [each for each in sharing if each.alias_of is None]
+    assert sum(each.storage_nbytes for each in counted) == LAYERS * WEIGHT
+
+
+def test_recordings_tell_maps_from_buckets(process_group) -> None:
+    x = torch.randn(8, SIZE)
+    with tensorlens.record() as recording:
+        net = torch.nn.parallel.DistributedDataParallel(layers(), find_unused_parameters=True)
+        net(x).sum().backward()
+    made = [each for each in blocks_made(recording) if each.phase == "other"]
+    maps = [each for each in made if "used" in each.name]
+    assert [(each.role, each.nbytes) for each in maps] == [("other", 4 * LAYERS)] * 2
+    buckets = [each for each in made if each.role == "gradient" and "bucket" in each.name]
+    assert sum(each.nbytes for each in buckets) == LAYERS * WEIGHT
+
+
+BEFORE_ANY_REPORT = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+net = torch.nn.Linear(64, 64, bias=False)
+net = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+x = torch.randn(8, 64)
+for _ in range(3):
+    net(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+import tensorlens
+snapshot = tensorlens.MemReporter(net, optimizer).snapshot()
+ledger = snapshot.ledger["cpu"]
+print(ledger.allocated, ledger.named)
+print(*(each.storage_nbytes for each in snapshot.tensors if "reducer." in each.name))
+dist.destroy_process_group()
+"""
+
+
+def test_buckets_made_before_the_first_report() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE_ANY_REPORT], capture_output=True, text=True, check=True
+    )
+    figures, buckets = done.stdout.splitlines()
+    # the weight, its momentum, its bucket; x
+    assert figures.split() == [str(3 * WEIGHT + 8 * SIZE * 4)] * 2
+    assert buckets == str(WEIGHT)
+
+
+def test_buckets_of_another_device(process_group) -> None:
+    with torch.device("meta"):
+        net = layers()
+    net = torch.nn.parallel.DistributedDataParallel(
+        net, init_sync=False, find_unused_parameters=True
+    )
+    *buckets, used = of_reducer(tensorlens.MemReporter(net).snapshot())
+    assert {each.device for each in (*buckets, used)} == {"meta"}
+    assert sum(each.nbytes for each in buckets) == LAYERS * WEIGHT
+    assert used.nbytes == 4 * LAYERS
+
+
+def test_snapshot_in_a_communication_hook(process_group) -> None:
+    net = torch.nn.parallel.DistributedDataParallel(layers(), bucket_cap_mb=100)
+    snapshots = []
+
+    def hook(state, bucket):
+        snapshots.append(tensorlens.MemReporter(net).snapshot())
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    net.register_comm_hook(None, hook)
+    net(torch.randn(8, SIZE)).sum().backward()
+    # the reducer is locked meanwhile: what its bucket is called, only the hook's variable says
+    assert {each.role for each in snapshots[0].tensors} >= {"parameter"}
+    assert of_reducer(tensorlens.MemReporter(net).snapshot())

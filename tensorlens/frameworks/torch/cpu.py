@@ -11,6 +11,7 @@ import torch
 
 from tensorlens.frameworks.heap.objects import without_tuples
 from tensorlens.frameworks.native.choice import HostCounterChoice, NativeCounter
+from tensorlens.frameworks.torch.ddp_reducer import reducer_tensors
 from tensorlens.frameworks.torch.native import TorchAllocator, install
 
 
@@ -40,27 +41,29 @@ notes = _choice.notes
 
 
 def adopt_living(allocator: TorchAllocator) -> int:
-    """Count in the CPU storages of every tensor alive in Python, and of gradients.
+    """Count in the CPU storages of every tensor alive in Python, of gradients and their buckets.
 
     Runs no code of the objects it meets. Returns how many storages were taken.
     """
     fake = _fake_tensor()
+    objects = without_tuples()
     # isinstance would ask the object itself, through __class__
-    return adopt_tensors(
-        allocator,
-        [
-            item
-            for item in without_tuples()
-            if issubclass(type(item), torch.Tensor) and not issubclass(type(item), fake)
-        ],
-    )
+    tensors = [
+        item
+        for item in objects
+        if issubclass(type(item), torch.Tensor) and not issubclass(type(item), fake)
+    ]
+    return adopt_tensors(allocator, tensors, objects)
 
 
-def adopt_tensors(allocator: TorchAllocator, tensors: Sequence[Any]) -> int:
-    """Count in the CPU storages of these tensors and of their gradients.
+def adopt_tensors(
+    allocator: TorchAllocator, tensors: Sequence[Any], modules: Sequence[Any] = ()
+) -> int:
+    """Count in the CPU storages of these tensors, of their gradients, and of modules' reducers.
 
-    Runs no code of the tensors, and makes no object. Returns how many were taken.
+    Runs no code of the tensors. Returns how many were taken.
     """
+    tensors = [*tensors, *(tensor for *_, tensor in reducer_tensors(modules))]
     with torch._C.DisableTorchFunction():
         return allocator.adopt(array("Q", map(_address, tensors)))
 

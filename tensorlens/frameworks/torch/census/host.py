@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census_table import Births
@@ -14,9 +13,9 @@ from tensorlens.frameworks.torch.census.kernel_caches import kernel_caches
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.records.events import WRAPPERS
 from tensorlens.records.ledger import Block, Ledger
-from tensorlens.records.tensors import ROLES, TensorTable
+from tensorlens.records.tensors import TensorTable
 
-_BUCKET = "what the wrapper takes to add up the gradients of all processes"
+_REDUCERS = "of DistributedDataParallel's reducer, such as its map of used parameters"
 _MINUS_ONE = array("q", [-1]).tobytes()
 
 
@@ -34,61 +33,35 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     if _MINUS_ONE in balance.sizes.tobytes():
         foreign = [row for row, size in zip(rows, balance.sizes, strict=True) if size < 0]
         note_foreign(table, foreign, "torch")
-    buckets = _add_buckets(table, balance.unmatched, births)
-    blocks = tuple(
-        Block(address, size, births.line(birth) if birth >= 0 else None)
-        for address, size, birth in balance.unmatched
-        if address not in buckets
-    )
+    blocks = _blocks(balance.unmatched, births)
     kernels, reason = kernel_caches()
     return host_ledger(
         Handed(
             source=counter.source,
             precision=counter.precision,
-            named=balance.named + sum(buckets.values()),
+            named=balance.named,
             allocated=balance.allocated,
             blocks=blocks,
-            block_count=balance.unmatched_count - len(buckets),
+            block_count=balance.unmatched_count,
             kernels=kernels,
             kernels_reason=reason,
         )
     )
 
 
-def _add_buckets(
-    table: TensorTable, blocks: Sequence[tuple[int, int, int]], births: Births
-) -> dict[int, int]:
-    """Add a row for each block that a data parallel wrapper took; return address to size."""
-    found: dict[int, int] = {}
+def _blocks(blocks: Sequence[tuple[int, int, int]], births: Births) -> tuple[Block, ...]:
+    """Return the blocks of no tensor with the line that made each, and what the reducer's are."""
     _, models = births.numbers(array("Q", [address for address, *_ in blocks]))
-    lines = {number: births.line(number) for number in set(models) - {-1}}
-    for (address, size, birth), model in zip(blocks, models, strict=True):
-        if model < 0 or lines[model].function not in WRAPPERS:
-            continue
-        found[address] = size
-        table.lines += [births.line(birth), lines[model]]
-        table.nbytes.append(size)
-        table.storage.append(address)
-        table.storage_nbytes.append(size)
-        table.role.append(ROLES.index("gradient"))
-        table.device.append(_number(table.devices, "cpu"))
-        table.dtype.append(_number(table.dtypes, "bytes"))
-        table.shape.append(_number(table.shapes, (size,)))
-        table.name.append(table.names.text("DistributedDataParallel: gradient bucket"))
-        table.note.append(_number(table.notes, _BUCKET))
-        table.born.append(len(table.lines) - 2)
-        table.model_line.append(len(table.lines) - 1)
-        table.offset.append(0)
-        for column in (table.stride, table.alias, table.held_by, table.module):
-            column.append(-1)
-    return found
-
-
-def _number(items: list[Any], item: Any) -> int:
-    # they are few
-    if item not in items:
-        items.append(item)
-    return items.index(item)
+    wrappers = {each for each in {*models} - {-1} if births.line(each).function in WRAPPERS}
+    return tuple(
+        Block(
+            address,
+            size,
+            births.line(birth) if birth >= 0 else None,
+            what=_REDUCERS if model in wrappers else None,
+        )
+        for (address, size, birth), model in zip(blocks, models, strict=True)
+    )
 
 
 def _cpu_rows(table: TensorTable) -> range | list[int]:

@@ -18,6 +18,7 @@ from tensorlens.frameworks.torch.census.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name, model_name
 from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
+from tensorlens.frameworks.torch.ddp_reducer import reducer_tensors
 from tensorlens.records.names import ATTRIBUTE, Names
 
 _OF_METHOD = re.compile(r"closure of .*: self")
@@ -94,10 +95,20 @@ class Owners:
         nodes = [names.open_text(model_name(module)) for module in roots]
         self.modules.add(roots, nodes, again=False)
         self.nameless.extend(zip(roots, nodes, strict=True))
+        self._add_reducers(modules)
         for root in self._optimizers:
             self.optimizers.add(root.item, root.name)
         for optimizer in first_seen.ordered(optimizers):
             self.optimizers.add(optimizer)
+
+    def _add_reducers(self, modules: Sequence[Any]) -> None:
+        names = self.naming.names
+        for module, attribute, index, tensor in reducer_tensors(modules):
+            node = names.attribute(self.modules.paths[id(module)], "reducer")
+            node = names.attribute(node, attribute)
+            if index >= 0:
+                node = names.index(node, index)
+            self.naming.give(tensor, node, "gradient" if index >= 0 else "other", again=False)
 
     def settle(self, node: int, found: int) -> None:
         """Give a module of :attr:`nameless` its name, and what optimizers say of it likewise.

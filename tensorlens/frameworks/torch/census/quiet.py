@@ -51,13 +51,22 @@ def undisturbed() -> Iterator[Quiet]:
         yield quiet
 
 
-def _runs_elsewhere() -> bool:
-    """Tell whether another thread is inside of the autograd engine."""
+def backward_runs() -> bool:
+    """Tell whether any thread is inside of the autograd engine, this one included."""
+    return torch._C._current_graph_task_id() != -1 or _others_run()
+
+
+def _others_run() -> bool:
     own = threading.get_ident()
     # not kept in a variable: its frame is among them
-    if not any(
+    return any(
         thread != own and frame.f_code is _ENGINE for thread, frame in sys._current_frames().items()
-    ):
+    )
+
+
+def _runs_elsewhere() -> bool:
+    """Tell whether another thread is inside of the autograd engine."""
+    if not _others_run():
         return False
     # one of the engine's own threads, in a hook: who waits for it is no danger
     return type(threading.current_thread()) is not threading._DummyThread

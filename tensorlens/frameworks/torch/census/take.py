@@ -56,10 +56,10 @@ def take(roots: Sequence[Root]) -> Findings:
 def adopt_all(allocator: TorchAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
     with undisturbed() as can_read:
-        tensors, functions, _, _, nodes = select(living(), _KINDS, node_types())
+        tensors, functions, modules, _, nodes = select(living(), _KINDS, node_types())
         nothing = Named(array("Q"), ())
         found = Found(tensors, nothing, (*functions, *nodes), can_read)
-        cpu.adopt_tensors(allocator, found.tensors)
+        cpu.adopt_tensors(allocator, found.tensors, modules)
 
 
 def _notes(found: Found) -> list[str]:
