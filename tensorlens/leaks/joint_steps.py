@@ -6,7 +6,7 @@ Each framework numbers its own lines and knows its own tensors.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -64,6 +64,8 @@ class JointSteps:
         self._names = tuple(name for name, _ in parts)
         self._parts = tuple(part for _, part in parts)
         self._extra = [*extra]
+        self._counted = [array("Q") for _ in parts]
+        """Addresses of the blocks that each framework counted when they were last asked for."""
 
     def begin(self) -> None:
         """Say that the next step begins."""
@@ -105,6 +107,7 @@ class JointSteps:
         found: Left | None = None
         for number, part in enumerate(self._parts):
             left = part.left(since)
+            self._counted[number] = array("Q") if left is None else left.address
             if left is None:
                 continue
             if found is None:
@@ -133,18 +136,21 @@ class JointSteps:
 
     def holdings(self, addresses: Sequence[int]) -> Holdings:
         """Look once in each framework for what keeps the blocks at these addresses alive."""
+        wanted = {*addresses}
         found: list[Holdings] = []
+        counted: list[Set[int]] = []
         failed: list[str] = []
-        for name, part in zip(self._names, self._parts, strict=True):
+        for name, part, own in zip(self._names, self._parts, self._counted, strict=True):
             try:
                 found.append(part.holdings(addresses))
+                counted.append(wanted.intersection(own))
             except Exception as error:
                 if is_from_a_handler(error) or (name == self._names[-1] and not found):
                     raise
                 text = f"{type(error).__name__}: {error}"
                 failed.append(f"{name}: who holds its tensors could not be found: {text}")
         self._extra += failed
-        return JointHoldings(found)
+        return JointHoldings(found, counted)
 
     def close(self) -> None:
         """Follow no longer."""
@@ -156,10 +162,15 @@ class JointHoldings:
     """What one look in each of several frameworks gave, for the same addresses.
 
     Of each block it is what the framework knows that has a tensor in it; the tensors with which
-    another one shows the same memory stand beside.
+    another one shows the same memory stand beside. Of a block without tensors it is what the
+    framework knows whose allocator handed it out: what else may hold it, and what to do about it.
+
+    Args:
+        parts: what each framework knows.
+        counted: the addresses that each of them counted; none where that is unknown.
     """
 
-    def __init__(self, parts: Sequence[Holdings]) -> None:
+    def __init__(self, parts: Sequence[Holdings], counted: Sequence[Set[int]] = ()) -> None:
         self._parts = tuple(parts)
         columns = [part.survivors for part in self._parts]
         self._part_of: dict[int, int] = {}
@@ -168,7 +179,7 @@ class JointHoldings:
             for each in column:
                 for item in (*each.tensors, *(holder.item for holder in each.holders)):
                     self._part_of.setdefault(id(item), number)
-        self.survivors = [_best(column) for column in zip(*columns, strict=True)]
+        self.survivors = [_best(column, counted) for column in zip(*columns, strict=True)]
         """One for each address, in order."""
 
     def root(self, item: Any) -> Hung:
@@ -233,9 +244,14 @@ def _summed(parts: Sequence[Mapping[str, int]], once: str = "") -> dict[str, int
     return found
 
 
-def _best(column: Sequence[Survivor]) -> Survivor:
+def _best(column: Sequence[Survivor], counted: Sequence[Set[int]]) -> Survivor:
     """Return what is known of a block, the framework's first that knows a tensor in it."""
-    place = min(range(len(column)), key=lambda number: _rank(column[number]))
+
+    def rank(number: int) -> tuple[int, bool]:
+        survivor = column[number]
+        return _rank(survivor), not (counted and survivor.address in counted[number])
+
+    place = min(range(len(column)), key=rank)
     best = column[place]
     for number, other in enumerate(column):
         if number != place:

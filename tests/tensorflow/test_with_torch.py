@@ -68,6 +68,26 @@ print(json.dumps(found))
 """
 
 
+OF_RUNTIME = """
+import torch, tensorflow as tf, tensorlens
+
+queue = tf.queue.FIFOQueue(1000, [tf.float32], shapes=[(256,)])
+(leak,) = tensorlens.find_leaks(lambda: queue.enqueue(tf.zeros(256)), steps=6).leaks
+print(leak.bytes_per_step, leak.reason)
+"""
+
+
+def test_leak_of_a_runtime_is_told_in_the_words_of_the_framework_that_counted_it():
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", OF_RUNTIME], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    nbytes, _, reason = done.stdout.splitlines()[-1].partition(" ")
+    assert nbytes == "1024.0" and "TensorFlow's runtime" in reason
+
+
 @pytest.mark.parametrize("first", ["torch", "tensorflow"])
 def test_all_figures_are_those_of_both_in_either_order(tmp_path, first):
     if importlib.util.find_spec("torch") is None:

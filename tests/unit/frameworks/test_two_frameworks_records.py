@@ -9,6 +9,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
 from tensorlens.frameworks.survivors import Holder, Survivor
+from tensorlens.frameworks.words import TENSORFLOW, TORCH
 from tensorlens.leaks.joint_steps import JointHoldings, follow
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Block, Ledger, Term
@@ -430,3 +431,12 @@ class TestSteps:
         nothing = FakeHoldings([Survivor(1, 0)], {})
         assert JointHoldings([nothing, circle]).survivors[0].cycle == cycle
         assert JointHoldings([circle, seen]).survivors[0].cycle == ()
+
+    def test_what_nothing_in_python_holds_is_told_by_the_framework_that_counted_it(self):
+        _, two, steps = self.both()
+        two.steps.known = {
+            address: Survivor(address, 0, words=TENSORFLOW) for address in (0x10, 0x30)
+        }
+        steps.left(0)
+        words = [each.words for each in steps.holdings([0x10, 0x30]).survivors]
+        assert words == [TORCH, TENSORFLOW]
