@@ -23,8 +23,11 @@ _KEPT = {
     "optimizer": "optimizer",
     "other": "other",
 }
-_OF_GRAPH = re.compile(r"\w+Backward\d*\.[^:]+")
-"""The name of what a node saved whose module is not known: ``MmBackward0.self``."""
+_OF_GRAPH = re.compile(r"(?:.*: )?(\w+Backward\d*\.(?:result|output)[^:]*)|(\w+Backward\d*\.[^:]+)")
+"""The name of what a node computed, and of what one saved whose module is not known.
+
+As ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
+"""
 _Likeness = tuple[int, int, int]
 
 
@@ -80,11 +83,10 @@ class Roles:
         """Return the name that a census gave the block, or others just like it; else None."""
         label = self.label(row)
         name = self._inherited(row) if label is None else label.name
-        if name is None or not _OF_GRAPH.fullmatch(name):
-            return name
-        # the graph knows no parameter around it, as of sharded ones and after the last
-        module = self.study.module[self.study.place(row)]
-        return f"{module}: {name}" if module else name
+        of_graph = None if name is None else _OF_GRAPH.fullmatch(name)
+        # the graph guesses by the parameters around it: none of sharded ones, none after the last
+        module = self.study.module[self.study.place(row)] if of_graph else None
+        return f"{module}: {of_graph[1] or of_graph[2]}" if of_graph and module else name
 
     def label(self, row: int) -> Label | None:
         """Return what a census said of the block itself."""

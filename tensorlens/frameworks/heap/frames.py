@@ -32,10 +32,11 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
 
     A module's globals come with the module's name, those of ``__main__`` with an empty text; a
     local comes as ``function(): local``. The frames of all threads count, user code before
-    libraries and inner before outer; a library's local of what is a global of ``__main__``, which
-    a function was given, is left out. So are frames and modules of tensorlens and those below
-    ``skip_modules``. A value on an evaluation stack is ``function(): (temporary)``; it may be long
-    gone, so its address is only to be compared.
+    libraries. What a function was given goes by the name that it has outside: the user's outer
+    functions come before inner ones, and a local of what is a global of ``__main__`` is left out.
+    So are frames and modules of tensorlens and those below ``skip_modules``. A value on an
+    evaluation stack is ``function(): (temporary)``; it may be long gone, so its address is only to
+    be compared.
     """
     skip = ("tensorlens", *skip_modules)
     found: dict[int, str] = {}
@@ -46,10 +47,8 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
         if name not in skip and not name.startswith(below):
             found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
     users, libraries = _frames(skip)
-    for frame in users:
-        _add_frame(frame, found, temporaries)
-    given = _globals_of_main() if libraries else frozenset()
-    for frame in libraries:
+    given = _globals_of_main()
+    for frame in (*users, *libraries):
         _add_frame(frame, found, temporaries, given)
     return temporaries | found
 
@@ -136,7 +135,7 @@ def _add_frame(
     frame: FrameType,
     found: dict[int, str],
     temporaries: dict[int, str],
-    without: frozenset[int] = frozenset(),
+    without: frozenset[int],
 ) -> None:
     code = frame.f_code
     # module-level code and class bodies keep their variables in a dict
@@ -189,7 +188,7 @@ def _reads_frames() -> bool:
 
 
 def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
-    """Return the frames that run of the user's code, and those of libraries, inner before outer.
+    """Return the frames that run: the user's, outer before inner; libraries', inner before outer.
 
     Those of the frameworks come last: what they call their variables says the least.
     """
@@ -200,12 +199,14 @@ def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
     try:
         for thread in sorted(frames, key=lambda ident: (ident != current, ident)):
             frame: FrameType | None = frames[thread]
+            first = len(users)
             while frame is not None:
                 file, name = frame.f_code.co_filename, dict.get(frame.f_globals, "__name__")
                 is_own = file.startswith(_OWN) or (type(name) is str and _is_below(name, skip))
                 if not is_own:
                     (libraries if is_foreign(file) else users).append(frame)
                 frame = frame.f_back
+            users[first:] = reversed(users[first:])
     finally:
         # this function's own frame is among them: a cycle
         frames.clear()

@@ -288,8 +288,9 @@ void record_failure(int64_t size) {
 // What torch says of operators and nodes, by way of the part that is linked against it.
 
 constexpr char kEngine[] = "autograd::engine::evaluate_function: ";
-// the gradient of the loss itself, which backward() makes before anything else
+// the gradient of the loss itself, which backward() makes before anything else, and where it does
 constexpr char kFirstGradient[] = "aten::ones_like";
+constexpr char32_t kMakesFirst[] = U"_make_grads";
 
 void op_begins(const char* name, int64_t next_node, uint64_t thread) {
   if (!g_recording.load(std::memory_order_relaxed)) {
@@ -308,7 +309,7 @@ void op_begins(const char* name, int64_t next_node, uint64_t thread) {
       : place > 0 ? now.op[place - 1].engine : -1;
   if (op.engine < 0) {
     now.last = kNoNode;
-    if (place == 0 && std::strcmp(name, kFirstGradient) == 0) {
+    if (place == 0 && std::strcmp(name, kFirstGradient) == 0 && is_in_function(kMakesFirst)) {
       backward_begins();
     }
   }

@@ -219,6 +219,21 @@ uintptr_t innermost_frame() {
   return Frames<Direct>(*g_layout, read, thread).address();
 }
 
+// Whether the innermost Python function of the calling thread is called so; true where nobody knows.
+bool is_in_function(const char32_t* qualname) {
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr || !g_watching.load(std::memory_order_relaxed)) {
+    return true;
+  }
+  Direct read;
+  Frames<Direct> frames(*g_layout, read, thread);
+  try {
+    return frames.at_end() || code_text(frames.code(), g_layout->qualname) == qualname;
+  } catch (...) {
+    return true;  // no memory for a text
+  }
+}
+
 Captured capture() {
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (thread == nullptr || !g_watching.load(std::memory_order_relaxed)) {

@@ -23,6 +23,8 @@ from tensorlens.records.names import ATTRIBUTE, Names
 
 _OF_METHOD = re.compile(r"closure of .*: self")
 """A function in a method, as a hook that a library registers."""
+_ITSELF = re.compile(r".*\(\): self")
+"""A module in a method of its own that runs."""
 _OF_FUNCTION = re.compile(r"closure of .*?: |.*?\(\): ")
 
 
@@ -115,8 +117,8 @@ class Owners:
 
         Of a variable's name they say what follows the function: ``SGD.net.weight`` of
         ``main(): net.weight``. Where only a library's variable leads to the module, the ``self`` of
-        a closure, or attributes that are private, the name of its class says more; it stays, unless
-        others are called so.
+        a closure or of its own method, or attributes that are private, the name of its class says
+        more; it stays, unless others are called so.
         """
         names = self.naming.names
         if self._says_little(found) and self._classes[names[node]] == 1:
@@ -131,7 +133,7 @@ class Owners:
         function = _OF_FUNCTION.match(begin)
         if function is not None and function.group() in self._library_functions:
             return True
-        if _OF_METHOD.fullmatch(begin):
+        if _OF_METHOD.fullmatch(begin) or _ITSELF.fullmatch(names[found]):
             return True
         steps = zip(*names.steps(found), strict=True)
         return sum(kind == ATTRIBUTE and text.startswith("._") for kind, text in steps) > 1
