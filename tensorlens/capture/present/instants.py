@@ -5,8 +5,8 @@ Rows are equal blocks together, largest first; what the view leaves out is summe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tensorlens.census.present.inventory import Hidden
@@ -32,7 +32,10 @@ _NONE: Mapping[tuple[SourceLine | None, SourceLine], int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class BlockRow:
-    """A block, or several that are alike in role, line, size and, but for numbers, in name."""
+    """A block, or several that are alike in role and line, and in name but for numbers.
+
+    Where the numbers of their names differ their sizes are equal.
+    """
 
     name: str
     """``layers[0-11].mlp: GeluBackward0.self`` where there are several layers."""
@@ -301,16 +304,7 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[Hidde
             continue
         key = (block.nbytes, blanked(block.name), block.role, block.charged, block.model_line)
         groups.setdefault(key, []).append(block)
-    rows = [
-        BlockRow(
-            merged([block.name for block in alike]),
-            alike[0],
-            len(alike),
-            sum(block.nbytes for block in alike),
-        )
-        for alike in groups.values()
-    ]
-    rows.sort(key=lambda row: -row.nbytes)
+    rows = sorted(_together(groups.values()), key=lambda row: -row.nbytes)
     shown = tuple(rows[: view.top])
     hidden = []
     if other_roles[0]:
@@ -322,3 +316,17 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[Hidde
         why = "top=None or --top all shows them" if full else "smaller than min_size"
         hidden.append(Hidden(count, nbytes, why))
     return shown, tuple(hidden)
+
+
+def _together(groups: Iterable[list[Resident]]) -> list[BlockRow]:
+    """Return groups of blocks of equal size as rows; those that would look alike are one."""
+    rows: dict[tuple[object, ...], BlockRow] = {}
+    for alike in groups:
+        first, name = alike[0], merged([block.name for block in alike])
+        # where no line is known the sizes say most
+        where = first.nbytes if first.charged is None else (first.charged, first.model_line)
+        key = (name, first.role, where)
+        row = rows.get(key, BlockRow(name, first, 0, 0))
+        nbytes = row.nbytes + sum(block.nbytes for block in alike)
+        rows[key] = replace(row, count=row.count + len(alike), nbytes=nbytes)
+    return [*rows.values()]
