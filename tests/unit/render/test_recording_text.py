@@ -4,8 +4,8 @@ from rendered_recordings import KIB
 
 from tensorlens.capture.present.instants import instants, row_of
 from tensorlens.errors import UsageError
-from tensorlens.records.events import ALLOC, FREE, START, EventLog, Label, Mark
-from tensorlens.records.recordings import Recording
+from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
+from tensorlens.records.recordings import Origin, Recording
 from tensorlens.records.snapshots import View
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
@@ -149,6 +149,17 @@ def test_equal_blocks_are_one_row_and_the_rest_is_summed() -> None:
     assert "more block" not in text
     # 1,000 + 1,001 + ... + 1,019
     assert "… 20 more blocks, 19.72 KiB" in text_of(recordings.no_stacks())
+
+
+def test_blocks_of_one_line_that_differ_in_size_alone_are_one_row() -> None:
+    log = EventLog()
+    stack = log.stacks.add([Frame("train.py", 28, "forward")])
+    for address, nbytes in enumerate((7 * KIB, KIB, 4 * KIB), 1):
+        log.append(ALLOC, "cpu", address, nbytes, address, stack, Context(op="aten::lstm"))
+    text = text_of(Recording(log, Origin()))
+    # 7 + 1 + 4 KiB
+    assert "  aten::lstm at train.py:28 x 3  other  12.00 KiB" in text
+    assert text.count("aten::lstm") == 1
 
 
 def test_rows_by_role_and_size() -> None:
