@@ -17,6 +17,8 @@ import tensorlens
 from tensorlens.frameworks.tensorflow.native import install
 
 FLOAT = 4
+HANDLE = 200
+"""Bytes of what operations know a variable by."""
 
 
 def line_of(text):
@@ -233,6 +235,34 @@ def test_eager_layers_are_modules():
     modules = {event.module for event in recording.events if event.action == "alloc"}
     assert {"sequential/wide", "sequential/narrow"} <= modules
     assert kept.shape == (64, 4)
+
+
+def test_lines_that_autograph_made_are_told_as_those_of_the_person():
+    layer = keras.layers.Dense(4)
+    layer.build((None, 8))
+    optimizer = keras.optimizers.SGD(momentum=0.9)
+
+    @tf.function
+    def train(value):
+        if tf.reduce_sum(value) > 0.0:
+            value = value + 1.0
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(value))
+        gradients = tape.gradient(loss, layer.trainable_variables)
+        optimizer.apply(gradients, layer.trainable_variables)  # makes a slot of each weight
+
+    with tensorlens.record() as recording:
+        train(tf.fill((2, 8), 1.0))
+    lines = [
+        next(frame for frame in event.stack if frame.user)
+        for event in recording.events
+        if event.action == "alloc" and event.nbytes == HANDLE and event.context.op == "VarHandleOp"
+    ]
+    assert {(line.filename, line.function) for line in lines} == {(__file__, "train")}
+    # the slots of the kernel and of the bias
+    assert [line.lineno for line in lines] == [line_of("# makes a slot " + "of each weight")] * 2
+    births = tensorlens.MemReporter(optimizer).snapshot().tensors
+    assert not [each.born for each in births if each.born and "autograph" in each.born.filename]
 
 
 BEFORE_KERAS = """

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
-from tensorflow.python.autograph.pyct import origin_info, transpiler
+from tensorflow.python.autograph.pyct import transpiler
 
 from tensorlens.frameworks.heap import living, select
-from tensorlens.records.tensors import SourceLine
 
-_GENERATED = "__autograph_generated_file"
+_Line = tuple[str, int, str]
+"""File name, number, qualified name of the function."""
+
+_maps: dict[str, Mapping[Any, Any]] = {}
+"""The map of each generated file that was met."""
 
 
-def written(line: SourceLine) -> SourceLine:
+def written(line: _Line) -> _Line:
     """Return the line that one of autograph's was made from; any other as it is.
 
     What makes converted functions has the map, and is kept for the next time
     (tensorflow/python/autograph/pyct/transpiler.py, 2.21).
     """
-    factory = getattr(transpiler, "_PythonFnFactory", None)
-    if _GENERATED not in line.filename or factory is None:
+    filename, lineno, _ = line
+    if filename not in _maps:
+        _maps[filename] = {}
+        _read_maps()
+    # what stands around a line of the person's has none of its own
+    origins = [(each.lineno, origin) for each, origin in _maps[filename].items()]
+    before = [each for each in origins if each[0] <= lineno]
+    if not before:
         return line
+    _, origin = max(before, key=itemgetter(0))
+    return origin.loc.filename, origin.loc.lineno, origin.function_name
+
+
+def _read_maps() -> None:
+    factory = getattr(transpiler, "_PythonFnFactory", None)
+    if factory is None:
+        return
     (factories, *_) = select(living(), (factory,))
-    found = (_origin(getattr(each, "source_map", None), line) for each in factories)
-    return next(filter(None, found), line)
-
-
-def _origin(source_map: Any, line: SourceLine) -> SourceLine | None:
-    try:
-        origin = source_map.get(origin_info.LineLocation(line.filename, line.lineno))
-        if origin is None:
-            return None
-        return SourceLine(origin.loc.filename, origin.loc.lineno, origin.function_name)
-    except AttributeError:
-        # another TensorFlow's map
-        return None
+    for each in factories:
+        source_map = getattr(each, "source_map", None) or {}
+        filename = getattr(next(iter(source_map), None), "filename", None)
+        if filename is not None:
+            _maps[filename] = source_map

@@ -8,11 +8,9 @@ from tensorlens.frameworks.base import StepFigures
 from tensorlens.frameworks.native.host_steps import HostSteps
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.autograph_lines import written
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
 from tensorlens.frameworks.tensorflow.leaks.tracing import Traces
 from tensorlens.frameworks.tensorflow.watching import watch
-from tensorlens.records.tensors import SourceLine
 
 
 class TensorflowSteps(HostSteps):
@@ -53,7 +51,3 @@ class TensorflowSteps(HostSteps):
     def close(self) -> None:
         """Follow no longer."""
         self._unwatch()
-
-    def _line(self, birth: int) -> SourceLine | None:
-        found = super()._line(birth)
-        return None if found is None else written(found)

@@ -18,6 +18,8 @@ __all__ = ["BUILDING", "NativeUnavailable", "TensorflowAllocator", "install"]
 
 BUILDING = "built: "
 """In front of the name of a graph that a block was allocated for, where no node did."""
+GENERATED = "__autograph_generated_file"
+"""What is in the names of files that autograph makes."""
 _LABEL = "the native CPU counter of TensorFlow"
 _REFUSALS = {
     1: "its functions are not where they are known to be",
@@ -87,6 +89,16 @@ class TensorflowAllocator(NativeAllocator):
     def end(self, begun: object) -> int:
         """Say that it has ended, on the thread where it began; the second time does nothing."""
         return int(self._end_begun(begun))
+
+    def birth_line(self, birth: int) -> tuple[str, int, str]:
+        """As of every allocator, with the line that autograph's was made from in its place."""
+        line = super().birth_line(birth)
+        if GENERATED not in line[0]:
+            return line
+        # imported here: it reads the heap
+        from tensorlens.frameworks.tensorflow.autograph_lines import written
+
+        return written(line)
 
     def _declare(self) -> None:
         super()._declare()
