@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 from tensorlens.render.pictures import Picture
 
 MEASURED = "measured"
+NO_BREAK = "\xa0"
+"""What holds two words of prose together."""
 
 Mark: TypeAlias = Literal["", "peak", "growth", "raised"]
 """What a row stands out by."""
@@ -130,7 +132,9 @@ class Column:
     tip: str = ""
     """What the title means, for a page that can show it."""
     most: int | None = None
-    """How wide its names may be at most."""
+    """How wide its cells may be at most."""
+    in_full: bool = False
+    """Whether what does not fit stands in full below its row."""
     only: tuple[Medium, ...] = ()
     """Where it is shown; empty for everywhere."""
     key: str = ""
@@ -194,8 +198,6 @@ class Table:
     """Tables of one name have the same columns, however wide the page is."""
     is_live: bool = False
     """Whether a script sorts and fills it."""
-    has_whole_names: bool = False
-    """Whether text tells below a row the name that it had to cut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,9 +168,9 @@ def test_memory_that_runs_out_is_explained(folder):
     lines = done.stderr.splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("tensorlens: out of"))
     assert lines[start + 1 : start + 4] == [
-        f"  by     {folder / 'train.py'}:11 in <module>",
-        "           big = torch.empty(1 << 45)",
-        "  in     aten::empty",
+        f"  by         {folder / 'train.py'}:11 in <module>",
+        "               big = torch.empty(1 << 45)",
+        "  in         aten::empty",
     ]
     assert lines[-1].startswith("tensorlens: wrote run.tlens (")
 

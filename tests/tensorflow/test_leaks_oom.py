@@ -72,7 +72,7 @@ def test_eager_operations_in_a_recording():
     error = caught(ask_in_a_recording)
     lines = note(error)
     assert lines[0] == ASKED
-    assert lines[1] == f"  by     {line_of(ask, 1)} in ask"
+    assert lines[1] == f"  by         {line_of(ask, 1)} in ask"
     assert lines[2].strip() == "return tf.fill((1 << 20, 1 << 20, HUGE >> 40), 2.5)  # asked here"
     request = failed_request(error)
     assert (request.nbytes, request.device) == (HUGE * 4, "cpu")

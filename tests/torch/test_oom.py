@@ -52,9 +52,9 @@ def test_in_a_recording():
 
     lines = note(caught(region))
     assert lines[0] == ASKED
-    assert lines[1] == f"  by     {line_of(ask, 1)}"
-    assert lines[2] == "           return torch.empty(HUGE)  # asked here"
-    assert lines[3] == "  in     aten::empty"
+    assert lines[1] == f"  by         {line_of(ask, 1)}"
+    assert lines[2] == "               return torch.empty(HUGE)  # asked here"
+    assert lines[3] == "  in         aten::empty"
 
 
 class Narrow(nn.Module):
@@ -71,9 +71,9 @@ def test_in_backward_a_recording_names_the_forward_line_the_module_and_the_opera
     net = nn.Sequential(Narrow())
     lines = note(caught(region))
     assert lines[0] == ASKED
-    assert lines[1] == f"  by     {line_of(Narrow.forward, 2)}"
-    assert lines[2] == "           return x.expand(HUGE)[:1]"
-    assert lines[3].startswith("  in     backward, module ")
+    assert lines[1] == f"  by         {line_of(Narrow.forward, 2)}"
+    assert lines[2] == "               return x.expand(HUGE)[:1]"
+    assert lines[3].startswith("  in         backward, module ")
     assert ".0, aten::" in lines[3]
 
 
@@ -102,7 +102,7 @@ def test_in_a_profiled_region(way, capsys):
             ask()
 
     lines = note(caught({"decorator": decorated, "block": block, "profiler": profiler}[way]))
-    assert lines[:2] == [ASKED, f"  by     {line_of(ask, 1)}"]
+    assert lines[:2] == [ASKED, f"  by         {line_of(ask, 1)}"]
     tensorlens.profile.clear()
 
 

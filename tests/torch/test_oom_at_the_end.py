@@ -90,7 +90,7 @@ def test_under_a_limit_the_program_ends_as_it_would_with_an_explanation(tmp_path
     assert found, done.stderr[-2000:]
     if act == "one huge request":
         assert explanation.startswith("4.00 GiB (4,294,967,296 B) were asked for on cpu\n")
-        assert "  by     " + str(tmp_path / "program.py") + ":" in explanation
+        assert "  by         " + str(tmp_path / "program.py") + ":" in explanation
     if act == "a hundred at once":
         kept = re.search(r"^ +[\d.]+ MiB  fill\(\): kept holds (\d+) tensors", explanation, re.M)
         assert kept is not None and 150 < int(kept[1]) < 320
@@ -162,7 +162,7 @@ def test_torch_imported_later_than_the_call(tmp_path, function, code, explained)
         # a group indents what it shows
         assert done.stderr.count(BEGINNING) == explained, done.stderr
         if explained:
-            assert re.search(r"by     \S*program\.py:7 in step\n", done.stderr)
+            assert re.search(r"by         \S*program\.py:7 in step\n", done.stderr)
 
 
 def test_a_ctrl_c_ends_the_program_as_ever(tmp_path):

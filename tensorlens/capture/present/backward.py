@@ -18,9 +18,9 @@ from tensorlens.capture.present.tables import (
     line_columns,
     module_table,
     more_rows,
-    sized,
 )
 from tensorlens.census.present.inventory import Hidden
+from tensorlens.census.present.tables import sized
 from tensorlens.records.moments import BackwardCost
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensorlens.capture.present.failure_text import failure_parts
-from tensorlens.records.failures import OutOfMemory
+from tensorlens.census.present import device_section
+from tensorlens.census.present.headlines import headline
+from tensorlens.census.present.inventory import DeviceInventory, inventories
+from tensorlens.records.failures import OutOfMemory, Remedy, Request
 from tensorlens.records.snapshots import View
-from tensorlens.render.blocks import Block, Custom
+from tensorlens.render.blocks import (
+    Block,
+    Column,
+    Fact,
+    Heading,
+    KeyValues,
+    Note,
+    Section,
+    Table,
+    labelled,
+)
+from tensorlens.render.figures import exact_size, size
 
 _FEW = 10
 """The largest so many tensors are shown."""
@@ -20,4 +33,51 @@ def blocks(failure: OutOfMemory, view: View) -> Sequence[Block]:
         device = failure.request.device
         devices = tuple(each for each in failure.snapshot.ledger if each == device)
         view = replace(view, devices=devices, top=_FEW)
-    return [Custom(lambda page: failure_parts(failure, replace(page, view=view)))]
+    heading = Heading(f"tensorlens: out of memory: {_asked(failure.request)}")
+    facts = (*_facts(failure.request), *labelled("note", failure.remarks))
+    shown: list[Block] = [Section((heading, KeyValues(facts)))]
+    if failure.remedies:
+        shown.append(Section((_remedies(failure.remedies),), "What could be freed"))
+    shown += [
+        _device(device, failure.handled, view)
+        for device in inventories(failure.snapshot, view)
+        if device.is_memory
+    ]
+    notes = tuple(Note(note, label="note") for note in failure.snapshot.notes)
+    return [*shown, Section(notes)]
+
+
+def _facts(request: Request) -> Iterator[Fact]:
+    who = str(request.line) if request.line else "a line that is not known"
+    yield Fact("by", who, request.source or "")
+    phase = request.phase if request.phase != "other" else None
+    module = f"module {request.module}" if request.module else None
+    where = ", ".join(filter(None, (phase, module, request.op)))
+    if where:
+        yield Fact("in", where)
+    if request.nbytes is None:
+        # else it says no more
+        yield Fact("error", request.text)
+
+
+def _asked(request: Request) -> str:
+    where = f" on {request.device}" if request.device else ""
+    if request.nbytes is None:
+        return f"a request{where} was refused; its size is not known"
+    if not request.exact:
+        return f"about {size(request.nbytes)} were asked for{where}"
+    return f"{exact_size(request.nbytes)} were asked for{where}"
+
+
+def _remedies(remedies: Sequence[Remedy]) -> Table:
+    rows = (("?" if each.nbytes is None else size(each.nbytes), each.text) for each in remedies)
+    return Table((Column("Size"), Column("What it is, and what to do", "prose")), tuple(rows))
+
+
+def _device(device: DeviceInventory, handled: bool, view: View) -> Section:
+    hidden = tuple(
+        replace(each, why="MemReporter().report(top=None) lists all") for each in device.hidden
+    )
+    when = " now, after the error was handled" if handled else ""
+    title = f"Resident on {device.device}{when}: {headline(device)}"
+    return replace(device_section(replace(device, hidden=hidden), title, view), name="")

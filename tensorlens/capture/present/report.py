@@ -20,7 +20,8 @@ from tensorlens.capture.present.modules import module_rows
 from tensorlens.capture.present.page import PageDevice, page_device, treemap_leaves
 from tensorlens.capture.present.remarks import device_remarks, device_sources, extent
 from tensorlens.capture.present.resident import resident_table
-from tensorlens.capture.present.tables import line_table, module_table, share, sized
+from tensorlens.capture.present.tables import line_table, module_table
+from tensorlens.census.present.tables import share, sized
 from tensorlens.census.present.treemap import drawn
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import View

@@ -25,7 +25,7 @@ def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
     has_lines = any(row.first.charged for row in rows)
     where_lines_are = () if has_lines else _ON_PAGES
     columns = (
-        Column("Name", "name", key="name"),
+        Column("Name", "name", key="name", in_full=is_verbose),
         Column("Role", "text", key="role"),
         Column("Size", key="size", tip="Bytes"),
         Column("Age", rank=0, key="age", tip="How long it had been there"),
@@ -41,7 +41,6 @@ def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
         rest=hidden,
         name="blocks",
         is_live=is_live,
-        has_whole_names=is_verbose,
     )
     if function is None:
         return table

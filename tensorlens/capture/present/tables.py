@@ -7,20 +7,11 @@ from collections.abc import Sequence
 from tensorlens.capture.present.instants import LineRow
 from tensorlens.capture.present.modules import ModuleRow
 from tensorlens.census.present.inventory import Hidden
+from tensorlens.census.present.tables import share, sized
 from tensorlens.render.blocks import Cell, Column, Row, Table
 from tensorlens.render.figures import counted, size
 
 _OF_THE_MODEL = "A line of the model that the line above calls"
-
-
-def share(part: int, whole: int) -> str:
-    """Return a part of a whole in percent; empty where there is nothing."""
-    return f"{100 * part / whole:.1f} %" if whole else ""
-
-
-def sized(nbytes: int, whole: int) -> Cell:
-    """Return bytes with a bar that is as long as their part of ``whole``."""
-    return Cell(size(nbytes), bar=(0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0))
 
 
 def more_rows(hidden: Hidden | None, what: str) -> tuple[str, ...]:

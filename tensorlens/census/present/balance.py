@@ -150,7 +150,7 @@ def unnamed_blocks(ledger: Ledger, *, all_: bool) -> tuple[tuple[str, ...], str]
         return tuple(texts), ""
     told = sum(block.nbytes for group in shown for block in group)
     rest = "" if ledger.unnamed is None else f", {size(ledger.unnamed - told)}"
-    return tuple(texts), f"{count:,} more{rest}"
+    return tuple(texts), f"and {count:,} more{rest}"
 
 
 def _free(ledger: Ledger) -> int | None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from tensorlens.capture import present as recordings
 from tensorlens.capture.present.instants import line_rows
 from tensorlens.capture.present.modules import module_rows
-from tensorlens.capture.present.tables import line_table, module_table, share, sized
+from tensorlens.capture.present.tables import line_table, module_table
+from tensorlens.census.present.tables import share, sized
 from tensorlens.estimating.present.needs import (
     Figure,
     conditions,

@@ -30,7 +30,7 @@ class ShownCell:
     classes: str
     style: str
     mark: str
-    is_source: bool
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,10 @@ class ShownTable:
     rows: tuple[ShownRow, ...]
 
     @property
-    def has_details(self) -> bool:
-        """Whether anything is to be said of single rows."""
-        return any(row.details for row in self.rows)
+    def has_remarks(self) -> bool:
+        """Whether single rows have details, and no prose that these stand below."""
+        has_prose = any(column.kind == "prose" for column, _ in self.titles)
+        return not has_prose and any(row.details for row in self.rows)
 
 
 def shown_table(table: Table, medium: Medium) -> ShownTable:
@@ -70,7 +71,8 @@ def shown_table(table: Table, medium: Medium) -> ShownTable:
     places = [
         place
         for place, column in enumerate(table.columns)
-        if not column.only or medium in column.only
+        if (not column.only or medium in column.only)
+        and (column.rank is None or any(_text(row, place) for row in table.rows))
     ]
     columns = [table.columns[place] for place in places]
     titles = tuple((column, _TITLES.get(column.kind, "tl-text")) for column in columns)
@@ -85,6 +87,12 @@ def _rows(table: Table, places: list[int]) -> Iterator[ShownRow]:
         row = row if isinstance(row, Row) else Row(row)
         cells = (_shown(_cell(row.cells[place]), table.columns[place].kind) for place in places)
         yield ShownRow(row.state, tuple(cells), row.details)
+
+
+def _text(row: tuple[str, ...] | Row | Fold, place: int) -> str:
+    if isinstance(row, Fold):
+        return ""
+    return _cell((row.cells if isinstance(row, Row) else row)[place]).text
 
 
 def _cell(cell: str | Cell) -> Cell:
@@ -105,4 +113,4 @@ def _shown(cell: Cell, kind: Kind) -> ShownCell:
     if kind not in ("source", "prose"):
         cell = replace(cell, text=clipped(printable(cell.text), _LONGEST, "…"))
     found = " ".join(filter(None, classes))
-    return ShownCell(cell, found, "; ".join(style), _MARKS[cell.mark], kind == "source")
+    return ShownCell(cell, found, "; ".join(style), _MARKS[cell.mark], kind)

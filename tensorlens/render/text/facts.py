@@ -39,7 +39,8 @@ def fact_lines(facts: Sequence[Fact], indent: int, page: Page) -> list[str]:
     named = [fact.value.name for fact in facts if isinstance(fact.value, Levels | Named)]
     room = max((width(page.shown(name)) for name in named), default=0)
     labels = [page.shown(fact.label) for fact in facts]
-    column = max(_LABEL, *(width(label) + GAP for label in labels), 0)
+    # what has names alone needs no room for labels
+    column = max(_LABEL, *(width(label) + GAP for label in labels)) if any(labels) else 0
     lines: list[str] = []
     for fact, label in zip(facts, labels, strict=True):
         start = " " * indent + padded(label, column)

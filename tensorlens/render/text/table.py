@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tabulate import tabulate
 
-from tensorlens.render.blocks import Cell, Column, Fold, Kind, Row, Table
+from tensorlens.render.blocks import NO_BREAK, Cell, Column, Fold, Kind, Row, Table
 from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import clipped, width
 from tensorlens.render.text.page import GAP, Page, padded
@@ -45,10 +45,7 @@ def layout(tables: Sequence[Table], page: Page) -> Layout:
     columns = tables[0].columns
     shown = [place for place, column in enumerate(columns) if _is_of_text(column)]
     texts = [each for table in tables for each in _texts(table, page)]
-    natural = {
-        place: max([width(page.shown(columns[place].title)), *(width(row[place]) for row in texts)])
-        for place in shown
-    }
+    natural = {place: _natural(columns[place], [row[place] for row in texts]) for place in shown}
     # a column without anything in it says nothing
     nothing = f" {page.glyphs.bar}"
     has_text = {place: any(row[place].strip(nothing) for row in texts) for place in shown}
@@ -59,10 +56,20 @@ def layout(tables: Sequence[Table], page: Page) -> Layout:
     while spare and _taken(shown, columns, natural, _ENOUGH) > free:
         gone.append(spare.pop(0)[1])
         shown.remove(gone[-1])
+    # after a wide column went, another may fit again
+    for place in reversed(gone.copy()):
+        if _taken([*shown, place], columns, natural, _ENOUGH) <= free:
+            gone.remove(place)
+            shown = sorted([*shown, place])
     # what has no title was an aside
     titles = (page.shown(columns[each].title) for each in sorted(gone))
     left_out = tuple(title for title in titles if title)
     return Layout(tuple(shown), _rooms(shown, columns, natural, free), left_out)
+
+
+def _natural(column: Column, texts: Sequence[str]) -> int:
+    widest = max(map(width, texts))
+    return max(width(column.title), widest if column.most is None else min(widest, column.most))
 
 
 def _can_go(column: Column) -> bool:
@@ -111,19 +118,22 @@ def lines(table: Table, found: Layout, page: Page) -> list[str]:
         for place, column in zip(found.places, columns, strict=True)
     ]
     titles = [_title(column, page) for column in columns]
-    drawn, hanging = _aligned(titles, list(zip(*cells, strict=True)), columns, page)
+    fitted = list(zip(*cells, strict=True))
+    drawn, hanging = _aligned(titles, fitted, columns, page)
     longest = min(page.width, max(map(width, drawn)))
     rule = " " * INDENT + page.glyphs.rule * (longest - INDENT)
     result = [drawn[0], rule]
-    for row, line, more, name, short in zip(
-        rows, drawn[1:], hanging, (each[0] for each in texts), cells[0], strict=True
-    ):
+    for number, (row, line, more) in enumerate(zip(rows, drawn[1:], hanging, strict=True)):
         result += [rule] if isinstance(row, Row) and row.state == "sum" else []
         if isinstance(row, Fold) and not _is_code(table):
             line = " " * _UNDER + _folded(row, page)
         result += [line, *more]
-        cut = (name,) if table.has_whole_names and name != short else ()
-        result += _details(row, cut, page)
+        cut = (
+            texts[number][place]
+            for place, column, shown in zip(found.places, columns, fitted[number], strict=True)
+            if column.in_full and shown != texts[number][place]
+        )
+        result += _details(row, page, cut)
     return result
 
 
@@ -177,6 +187,8 @@ def _text(cell: str | Cell, kind: Kind, page: Page) -> str:
     """Return the text of a cell as long as it is."""
     if not isinstance(cell, Cell):
         cell = Cell(cell)
+    if kind == "prose":
+        return NO_BREAK.join(map(page.shown, cell.text.split(NO_BREAK)))
     text = page.shown(cell.text)
     if kind == "source":
         return f"{page.glyphs.bar} {text}".rstrip()
@@ -245,16 +257,17 @@ def _aligned(
         for place, row in enumerate(rows):
             start = padded(drawn[place + 1].rstrip(), begin)
             wrapped = page.wrapped(start, row[-1], begin) if row[-1] else [start]
+            wrapped = [each.replace(NO_BREAK, " ") for each in wrapped]
             drawn[place + 1], hanging[place] = wrapped[0], wrapped[1:]
     return [each.rstrip() for each in drawn], hanging
 
 
-def _details(row: Row | Fold, cut: tuple[str, ...], page: Page) -> list[str]:
+def _details(row: Row | Fold, page: Page, cut: Iterable[str]) -> list[str]:
+    """Return what is to be said below a row, first what had to be cut."""
     if isinstance(row, Fold):
         return []
     depth = max((cell.depth for cell in row.cells if isinstance(cell, Cell)), default=0)
     indent = " " * (_UNDER + _STEP * depth)
-    told = (
-        page.wrapped(indent, page.shown(each), len(indent) + _STEP) for each in (*cut, *row.details)
-    )
+    texts = (*cut, *map(page.shown, row.details))
+    told = (page.wrapped(indent, each, len(indent) + _STEP) for each in texts)
     return [line for each in told for line in each]

@@ -54,7 +54,7 @@ def test_a_failed_allocation_gets_one_note(reporter):
     assert lines[:3] == [
         "",
         "tensorlens: out of memory: 4.00 KiB (4,096 B) were asked for on cpu",
-        "  by     a line that is not known",
+        "  by         a line that is not known",
     ]
     assert "Resident on cpu: 4.00 KiB in 1 tensor, all of 4.00 KiB allocated" in lines
     # the error is on its way: it goes without saying
@@ -118,7 +118,7 @@ def test_what_was_handled_before_is_not_shown_as_resident_at_the_failure(reporte
     # what is resident now is told once
     assert of_first.splitlines()[1:] == [
         "tensorlens: out of memory: 4.00 KiB (4,096 B) were asked for on cpu",
-        "  by     a line that is not known",
+        "  by         a line that is not known",
     ]
     assert reporter.asked == 1
 

@@ -73,6 +73,8 @@ def test_one_tensor() -> None:
         "  " + "─" * 43 + "\n"
         "  x     other  float32  (256, 1024)  1.00 MiB\n"
         "\n"
+        "  Ledger                  Size\n"
+        "  " + "─" * 28 + "\n"
         "  driver total        1.00 GiB\n"
         "    free           1023.00 MiB\n"
         "    in use            1.00 MiB\n"
@@ -112,15 +114,15 @@ def test_a_ledger_adds_up() -> None:
         "  driver total       1.00 GiB\n"
         "    free           924.00 MiB\n"
         "    in use         100.00 MiB\n"
-        "      other         80.00 MiB   context 50.00 MiB, other processes 30.00 MiB\n"
+        "      other         80.00 MiB  context 50.00 MiB, other processes 30.00 MiB\n"
         "      reserved      20.00 MiB\n"
-        "        cached       9.00 MiB   largest free block 6.00 MiB\n"
+        "        cached       9.00 MiB  largest free block 6.00 MiB\n"
         "        allocated   11.00 MiB\n"
         "          named      2.00 MiB\n"
-        "          unnamed    9.00 MiB   3 blocks, largest 8.00 MiB born at train.py:12\n"
-        "            8.00 MiB  aten::mm  born at train.py:12 in step\n"
-        "            512.00 KiB  nothing is known of it\n"
-        "            … 1 more, 512.00 KiB"
+        "          unnamed    9.00 MiB  3 blocks, largest 8.00 MiB born at train.py:12\n"
+        "              8.00 MiB  aten::mm  born at train.py:12 in step\n"
+        "              512.00 KiB  nothing is known of it\n"
+        "              and 1 more, 512.00 KiB"
     )
 
 
@@ -142,8 +144,8 @@ def test_devices_without_memory_stand_last_in_one_line() -> None:
 def test_explain_tells_what_each_figure_is() -> None:
     assert "Reserved, but not handed out." not in text_of(snapshots.two_devices())
     text = text_of(snapshots.two_devices(), explain=True)
-    assert "\n          Reserved, but not handed out.\n" in text
-    assert "\n          largest free block: The largest to be had.\n" in text
+    assert "\n            Reserved, but not handed out.\n" in text
+    assert "\n            largest free block: The largest to be had.\n" in text
 
 
 def test_unknown_is_not_zero_and_has_its_reason() -> None:
@@ -371,8 +373,8 @@ def test_blocks_of_which_as_little_is_known_are_one_row() -> None:
     )
     text = text_of(snapshot_of(named, {"cpu": ledger}), 100)
     # 99 times 20 B and one of 68 B
-    assert "            2.00 KiB in 100 blocks  nothing is known of them\n" in text
-    assert "            8.00 KiB in 2 blocks  made by Fill\n" in text
+    assert "              2.00 KiB in 100 blocks  nothing is known of them\n" in text
+    assert "              8.00 KiB in 2 blocks  made by Fill\n" in text
     assert text.count("nothing is known") == 1
     verbose = TextRenderer(view=View(verbose=True)).render(snapshot_of(named, {"cpu": ledger}))
     assert verbose.count("nothing is known") + verbose.count(" B  at 0x") >= 100
