@@ -72,6 +72,11 @@ class Found:
     """Whether each of it is freed some steps later, while more of it are made."""
 
     @property
+    def is_held(self) -> bool:
+        """Whether a way from a root of Python's holds it, known from its beginning on."""
+        return any(not way.is_cut for way in self.paths)
+
+    @property
     def is_explained(self) -> bool:
         """Whether it is known that all of its blocks stay."""
         return not self.is_renewed and self.judgement.certainty != UNCLEAR

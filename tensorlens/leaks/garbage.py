@@ -1,8 +1,23 @@
-"""Whether Python's collector works while a loop runs."""
+"""Garbage: whether Python's collector works while a loop runs, and what it frees at the end."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tensorlens.leaks.found import Found
+from tensorlens.leaks.groups import left_by_step
+from tensorlens.leaks.look import Look
+from tensorlens.leaks.steady import NONE, judge
+from tensorlens.leaks.watched import Watched
+from tensorlens.records.leaks import Growth, GrowthKind
+from tensorlens.units import format_bytes
+
+_COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
+_FREEZE = "call gc.freeze() once, before the loop: what is frozen is never collected"
+_MOST_GARBAGE = 3
+"""Groups of garbage on a device that are told one by one."""
 
 
 class Collections:
@@ -42,6 +57,88 @@ class Collections:
     def resume(self) -> None:
         """Say that collections up to now were not the program's."""
         self._runs = _runs()
+
+
+def collect(watched: Watched, seen: Look) -> frozenset[int]:
+    """Run the collector where it matters, and return the addresses that it has freed.
+
+    Not where the program collects nothing: there a cycle tells by itself.
+    """
+    is_known = all(each.is_held for each in seen.found) and not seen.grew_otherwise
+    if seen.left is None or is_known or watched.uncollected:
+        return frozenset()
+    gc.collect()
+    now = watched.steps.left(0)
+    return frozenset(seen.left.address).difference(() if now is None else now.address)
+
+
+def other_garbage(
+    watched: Watched, seen: Look, dead: frozenset[int], found: Sequence[Found]
+) -> Iterator[Growth]:
+    """Return by device what the collector has freed beside groups that steps left behind."""
+    if seen.left is None or not dead:
+        return
+    told = {
+        address
+        for each in found
+        if each.is_garbage
+        for address in (*(block.address for block in each.blocks), *each.below_blocks)
+    }
+    sums: dict[str, int] = {}
+    for address, birth, step, taken in zip(
+        seen.left.address, seen.left.birth, seen.left.step, seen.left.taken, strict=True
+    ):
+        is_other = address in dead and address not in told
+        if is_other and step in watched.judged and birth not in seen.explained.births:
+            device = watched.steps.device(birth)
+            sums[device] = sums.get(device, 0) + taken
+    for device, nbytes in sums.items():
+        rate = nbytes / watched.span.steps
+        text = f"{format_bytes(round(rate))} a step on {device} waited for the collector"
+        yield Growth(GrowthKind.GARBAGE, text, rate, "", device)
+
+
+def without_garbage(found: Found, dead: frozenset[int], watched: Watched) -> Found:
+    """Judge what nobody holds again, by what of it the collector has left."""
+    if found.is_held:
+        return found
+    if watched.uncollected:
+        is_garbage = found.cycle is not None and not found.is_graphs_cycle
+        return replace(found, is_garbage=is_garbage or watched.is_frozen)
+    left = [block for block in found.blocks if block.address not in dead]
+    judgement = judge(left_by_step(left), watched.span)
+    is_one = found.is_replaced or found.is_population
+    if len(left) == len(found.blocks) and not found.is_graphs_cycle:
+        # no cycle holds it: the collector has been there
+        return replace(found, cycle=None)
+    if len(left) == len(found.blocks) or (left and is_one):
+        return found
+    if judgement.certainty == NONE:
+        return replace(found, is_garbage=True)
+    below = found.bytes_per_step - found.judgement.bytes_per_step
+    nbytes = judgement.bytes_per_step + below
+    # what hangs below is not told apart
+    return replace(found, judgement=judgement, bytes_per_step=nbytes)
+
+
+def folded(others: Sequence[Growth]) -> list[Growth]:
+    """Return others with much garbage of one device told as one: an object with many tensors."""
+    found = [each for each in others if each.kind != GrowthKind.GARBAGE]
+    devices = dict.fromkeys(each.device for each in others if each.kind == GrowthKind.GARBAGE)
+    for device in devices:
+        mine = [e for e in others if e.kind == GrowthKind.GARBAGE and e.device == device]
+        mine.sort(key=lambda each: -each.bytes_per_step)
+        if len(mine) > _MOST_GARBAGE:
+            nbytes = sum(each.bytes_per_step for each in mine)
+            text = f"{format_bytes(round(nbytes))} a step in {len(mine)} groups; of the largest: "
+            mine = [replace(mine[0], text=text + mine[0].text, bytes_per_step=nbytes)]
+        found += mine
+    return found
+
+
+def garbage_advice(watched: Watched) -> str:
+    """Return what to do about cycles that are never collected."""
+    return _FREEZE if watched.is_frozen else _COLLECT
 
 
 def _runs() -> int:

@@ -12,7 +12,7 @@ from tensorlens.leaks.found import Found, described
 from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, sampled
 from tensorlens.leaks.populations import populations
 from tensorlens.leaks.renewal import grown_lines
-from tensorlens.leaks.residue import Explained, residue
+from tensorlens.leaks.residue import Explained, Levels, residue
 from tensorlens.leaks.steady import UNCLEAR, climbs, may_climb
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import Growth
@@ -32,21 +32,23 @@ class Look:
     """All that lives of the steps; None if nobody counts."""
     explained: Explained
     """What the groups explain."""
+    rest: dict[int, Levels]
+    """What of the figures they do not explain, by the number of the line."""
     unseen: int = 0
     """How many groups grew besides, the smallest, which nobody has looked at."""
     unseen_bytes_per_step: float = 0.0
 
-    def grew_otherwise(self, watched: Watched) -> bool:
-        """Tell whether more of a line lives than the groups explain."""
-        rest = residue(watched, self.left, self.explained)
-        return any(levels.growth > 0 for levels in rest.values())
+    @property
+    def grew_otherwise(self) -> bool:
+        """Whether more of a line lives than the groups explain."""
+        return any(levels.growth > 0 for levels in self.rest.values())
 
 
 def look(watched: Watched) -> Look:
     """Return what is left of each of the steps."""
     left = watched.steps.left(0)
     if left is None:
-        return Look([], None, Explained())
+        return Look([], None, Explained(), {})
     blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
     holdings = watched.steps.holdings([block.address for block in chosen])
     survivors = [holdings.survivors[place] for place in places]
@@ -59,13 +61,14 @@ def look(watched: Watched) -> Look:
     found = described(groups[:_MOST_GROUPS], holdings, left, watched)
     del holdings, groups
     found += _replaced(watched, left, known)
-    found = _without_consumed(watched, left, found)
+    found, rest = _without_consumed(watched, left, found)
     explained = _explained(found)
     explained.births.update(unseen_births)
     if len(chosen) < len(blocks):
         # of what hangs below the others nothing is known
         explained.births.update(block.birth for block in blocks)
-    return Look(found, left, explained, len(unseen), sum(unseen))
+    rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
+    return Look(found, left, explained, rest, len(unseen), sum(unseen))
 
 
 def second_look(
@@ -81,7 +84,7 @@ def second_look(
     if seen.left is None:
         return seen.found, []
     explained = Explained(seen.explained.addresses | dead, set(seen.explained.births))
-    rest = residue(watched, seen.left, explained)
+    rest = residue(watched, seen.left, explained) if dead else seen.rest
     growing, births = populations(watched, seen.left, explained, rest)
     found = [each for each in seen.found if each.is_explained or each.birth not in births]
     told = births.union(each.birth for each in found if not each.is_explained)
@@ -102,13 +105,16 @@ def _may_grow(group: Group, watched: Watched) -> bool:
     return 2 * (levels[-1] - levels[0]) >= left and may_climb(levels)
 
 
-def _without_consumed(watched: Watched, left: Left, found: list[Found]) -> list[Found]:
+def _without_consumed(
+    watched: Watched, left: Left, found: list[Found]
+) -> tuple[list[Found], dict[int, Levels]]:
     """Drop groups of which much has been taken away: they are judged as populations.
 
-    Something of each step is left, but the less the earlier it was.
+    Something of each step is left, but the less the earlier it was. Returns the others, and what
+    they do not explain.
     """
     lines = residue(watched, left, _explained(found))
-    whole = residue(watched, left, Explained())
+    whole = residue(watched, None, Explained())
 
     def is_consumed(each: Found) -> bool:
         if each.is_replaced or each.below or not each.is_explained or each.birth not in lines:
@@ -118,7 +124,9 @@ def _without_consumed(watched: Watched, left: Left, found: list[Found]) -> list[
         is_freed = lines[each.birth].blocks_growth < 0
         return is_freed and not is_even and climbs(whole[each.birth].blocks)
 
-    return [each for each in found if not is_consumed(each)]
+    others = [each for each in found if not is_consumed(each)]
+    is_same = len(others) == len(found)
+    return others, lines if is_same else residue(watched, left, _explained(others))
 
 
 def _explained(found: Sequence[Found]) -> Explained:

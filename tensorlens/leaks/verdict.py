@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorlens import collector
@@ -12,18 +12,22 @@ from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.balance import balance
 from tensorlens.leaks.bounds import end_of
 from tensorlens.leaks.found import Found
-from tensorlens.leaks.groups import left_by_step
+from tensorlens.leaks.garbage import (
+    collect,
+    folded,
+    garbage_advice,
+    other_garbage,
+    without_garbage,
+)
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
 from tensorlens.leaks.look import Look, look, second_look
 from tensorlens.leaks.steady import (
     CERTAIN,
     LIKELY,
-    NONE,
     UNCLEAR,
     Judgement,
     growing,
-    judge,
 )
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import (
@@ -44,10 +48,6 @@ _MANY = 24
 """Steps after which a container that none of them emptied is taken to be never emptied."""
 _TIMES_MORE = 3
 """How many times as many steps would tell what is not clear."""
-_COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"
-_FREEZE = "call gc.freeze() once, before the loop: what is frozen is never collected"
-_MOST_GARBAGE = 3
-"""Groups of garbage on a device that are told one by one."""
 _OF_A_MODEL = ("parameter", "optimizer")
 _RUNTIME = "TensorFlow's runtime (no reference in Python)"
 _HARMLESS = {
@@ -72,10 +72,10 @@ def verdict(watched: Watched) -> LeakReport:
     # or it might free what is about to be looked at
     with collector.paused():
         seen = look(watched)
-    dead = _collected(watched, seen)
+    dead = collect(watched, seen)
     with collector.paused():
         found, unclear = second_look(watched, seen, dead)
-    found = [_as_collected(each, dead, watched) for each in found]
+    found = [without_garbage(each, dead, watched) for each in found]
     leaks: list[tuple[Found, Leak]] = []
     others: list[tuple[float, Growth]] = []
     for each in found:
@@ -86,11 +86,11 @@ def verdict(watched: Watched) -> LeakReport:
             others.append((each.taken, _unclear(each, watched)))
         else:
             leaks.append((each, _leak(each, watched)))
-    others += [(1.0, each) for each in _other_garbage(watched, seen, dead, found)]
+    others += [(1.0, each) for each in other_garbage(watched, seen, dead, found)]
     leaks = _of_models(leaks)
     leaks.sort(key=lambda pair: -pair[1].bytes_per_step)
     listed = [leak for _, leak in leaks]
-    grown = _folded([other for _, other in others])
+    grown = folded([other for _, other in others])
     grown += unclear
     grown += _reserved(watched)
     grown += _host(watched, listed)
@@ -99,24 +99,9 @@ def verdict(watched: Watched) -> LeakReport:
     return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
 
 
-def _folded(others: Sequence[Growth]) -> list[Growth]:
-    """Return others with much garbage of one device told as one: an object with many tensors."""
-    found = [each for each in others if each.kind != GrowthKind.GARBAGE]
-    devices = dict.fromkeys(each.device for each in others if each.kind == GrowthKind.GARBAGE)
-    for device in devices:
-        mine = [e for e in others if e.kind == GrowthKind.GARBAGE and e.device == device]
-        mine.sort(key=lambda each: -each.bytes_per_step)
-        if len(mine) > _MOST_GARBAGE:
-            nbytes = sum(each.bytes_per_step for each in mine)
-            text = f"{format_bytes(round(nbytes))} a step in {len(mine)} groups; of the largest: "
-            mine = [replace(mine[0], text=text + mine[0].text, bytes_per_step=nbytes)]
-        found += mine
-    return found
-
-
 def _is_of_runtime(found: Found, leak: Leak) -> bool:
     """Tell whether a framework's runtime holds something, which Python sees nothing of."""
-    return found.words.unseen is not None and not _is_held(found) and found.cycle is None
+    return found.words.unseen is not None and not found.is_held and found.cycle is None
 
 
 def _of_models(leaks: Sequence[tuple[Found, Leak]]) -> list[tuple[Found, Leak]]:
@@ -178,73 +163,6 @@ def _left_out(seen: Look) -> tuple[str, ...]:
     groups = "1 smaller group" if seen.unseen == 1 else f"{seen.unseen} smaller groups"
     nbytes = format_bytes(round(seen.unseen_bytes_per_step))
     return (f"{groups} left something behind too, {nbytes} a step: not looked at",)
-
-
-def _collected(watched: Watched, seen: Look) -> frozenset[int]:
-    """Run the collector where it matters, and return the addresses that it has freed.
-
-    Not where the program collects nothing: there a cycle tells by itself.
-    """
-    is_known = all(map(_is_held, seen.found)) and not seen.grew_otherwise(watched)
-    if seen.left is None or is_known or watched.uncollected:
-        return frozenset()
-    gc.collect()
-    now = watched.steps.left(0)
-    return frozenset(seen.left.address).difference(() if now is None else now.address)
-
-
-def _other_garbage(
-    watched: Watched, seen: Look, dead: frozenset[int], found: Sequence[Found]
-) -> Iterator[Growth]:
-    """Return by device what the collector has freed beside groups that steps left behind."""
-    if seen.left is None or not dead:
-        return
-    told = {
-        address
-        for each in found
-        if each.is_garbage
-        for address in (*(block.address for block in each.blocks), *each.below_blocks)
-    }
-    sums: dict[str, int] = {}
-    for address, birth, step, taken in zip(
-        seen.left.address, seen.left.birth, seen.left.step, seen.left.taken, strict=True
-    ):
-        is_other = address in dead and address not in told
-        if is_other and step in watched.judged and birth not in seen.explained.births:
-            device = watched.steps.device(birth)
-            sums[device] = sums.get(device, 0) + taken
-    for device, nbytes in sums.items():
-        rate = nbytes / watched.span.steps
-        text = f"{format_bytes(round(rate))} a step on {device} waited for the collector"
-        yield Growth(GrowthKind.GARBAGE, text, rate, "", device)
-
-
-def _is_held(found: Found) -> bool:
-    """Tell whether a way from a root of Python's holds it, known from its beginning on."""
-    return any(not way.is_cut for way in found.paths)
-
-
-def _as_collected(found: Found, dead: frozenset[int], watched: Watched) -> Found:
-    """Judge what nobody holds again, by what of it the collector has left."""
-    if _is_held(found):
-        return found
-    if watched.uncollected:
-        is_garbage = found.cycle is not None and not found.is_graphs_cycle
-        return replace(found, is_garbage=is_garbage or watched.is_frozen)
-    left = [block for block in found.blocks if block.address not in dead]
-    judgement = judge(left_by_step(left), watched.span)
-    is_one = found.is_replaced or found.is_population
-    if len(left) == len(found.blocks) and not found.is_graphs_cycle:
-        # no cycle holds it: the collector has been there
-        return replace(found, cycle=None)
-    if len(left) == len(found.blocks) or (left and is_one):
-        return found
-    if judgement.certainty == NONE:
-        return replace(found, is_garbage=True)
-    below = found.bytes_per_step - found.judgement.bytes_per_step
-    nbytes = judgement.bytes_per_step + below
-    # what hangs below is not told apart
-    return replace(found, judgement=judgement, bytes_per_step=nbytes)
 
 
 def _no_leak(found: Found, watched: Watched) -> Growth | None:
@@ -318,15 +236,11 @@ def _leak(found: Found, watched: Watched) -> Leak:
         example=found.example,
         certainty=certainty,
         reason=reason,
-        advice=_todo_of_garbage(watched) if found.is_garbage else todo,
+        advice=garbage_advice(watched) if found.is_garbage else todo,
         source=_source(watched.steps.line(found.birth)),
         kind=_kind(found),
         below=_below(found, watched),
     )
-
-
-def _todo_of_garbage(watched: Watched) -> str:
-    return _FREEZE if watched.is_frozen else _COLLECT
 
 
 def _kind(found: Found) -> LeakKind:
