@@ -112,6 +112,9 @@ def _balance(balance: Balance) -> str:
         "freed": -balance.freed,
     }
     steps = max(1, balance.steps)
+    if not any((balance.leaks, balance.garbage, balance.filling)):
+        # a rate would read as a leak: a state made once, or what is in use at the end
+        return f"{_signed(balance.growth)} over {counted(steps, 'step')}, at no steady rate"
     known = [f"{name} {_signed(value / steps)}" for name, value in parts.items() if value]
     growth = f"{_signed(balance.growth / steps)} a step"
     return f"{growth}: {', '.join(known)}" if known else growth

@@ -74,7 +74,7 @@ class Residents(Sequence[Resident]):
             nbytes=log.size[row],
             born=of.born[place],
             charged=of.charged[place],
-            module=of.module[place],
+            module=roles.module(row),
             op=of.context(place).op,
             phase=of.phase[place],
             age_ns=None if log.was_before(row) else self._until(row) - log.time[row],
@@ -150,10 +150,13 @@ def _moment(
     ordered = sorted(rows, key=sizes.__getitem__, reverse=True)
     places: dict[Place, int] = {}
     by_role: dict[str, int] = {}
+    by_module: dict[str | None, int] = {}
     for each in rows:
         place, role, size = of.place(each), roles.role(each), sizes[each]
+        module = roles.module(each)
         places[place] = places.get(place, 0) + size
         by_role[role] = by_role.get(role, 0) + size
+        by_module[module] = by_module.get(module, 0) + size
     dropped = log is not recording.log
     return Moment(
         device=device,
@@ -163,7 +166,7 @@ def _moment(
         tensors=Residents(roles, ordered, now),
         by_line=_sums(places, of.charged.__getitem__),
         by_role=_sorted(by_role),
-        by_module=_sums(places, of.module.__getitem__),
+        by_module=_sorted(by_module),
         by_stack=_sums(places, lambda place: place[0]),
         by_phase=_sums(places, of.phase.__getitem__),
         held=held_at(log, device, rows),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from tensorlens.recording.study import Place, Study, Table
 from tensorlens.records.events import FREE, START, Context, Label
@@ -28,6 +28,9 @@ _OF_GRAPH = re.compile(r"(?:.*: )?(\w+Backward\d*\.(?:result|output)[^:]*)|(\w+B
 
 As ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
 """
+_SEPARATOR = re.compile(r"[./]")
+_OF_MODULES = ("parameter", "buffer", "gradient", "optimizer")
+"""Roles whose names tell the module: ``fc1.weight.grad``, ``Adam.fc1.weight.exp_avg``."""
 _Likeness = tuple[int, int, int]
 
 
@@ -58,6 +61,7 @@ class Roles:
         self.study = study
         self._kept = Table(self._kept_as)
         self._made = Table(self._made_by)
+        self._owner = cache(self._owned_by)
 
     def role(self, row: int) -> str:
         """Return one of :data:`~tensorlens.records.tensors.BLOCK_ROLES`."""
@@ -87,6 +91,16 @@ class Roles:
         # the graph guesses by the parameters around it: none of sharded ones, none after the last
         module = self.study.module[self.study.place(row)] if of_graph else None
         return f"{module}: {of_graph[1] or of_graph[2]}" if of_graph and module else name
+
+    def module(self, row: int) -> str | None:
+        """Return the path of the module that made the block, or that has the parameter it is for.
+
+        None outside of modules.
+        """
+        module, label = self.study.module[self.study.place(row)], self.label(row)
+        if module is not None or label is None or label.role not in _OF_MODULES:
+            return module
+        return self._owner(label.name)
 
     def label(self, row: int) -> Label | None:
         """Return what a census said of the block itself."""
@@ -136,6 +150,19 @@ class Roles:
         if line is None:
             return module or "no stack recorded"
         return f"{module}: {_short(line)}" if module else f"{line.function}(){_at(line)}"
+
+    def _owned_by(self, name: str) -> str | None:
+        """Return the innermost module, of those that ran, whose path leads to a name."""
+        path = name.rpartition(": ")[2]
+        ends = [match.start() for match in _SEPARATOR.finditer(path)]
+        # an optimizer's names begin with its own
+        parts = (path[start:end] for start in (0, path.find(".") + 1) for end in reversed(ends))
+        return next((part for part in parts if part in self._modules), None)
+
+    @cached_property
+    def _modules(self) -> frozenset[str | None]:
+        log = self.study.log
+        return frozenset((*log.stacks.modules, *(context.module for context in log.contexts)))
 
     @cached_property
     def _alike(self) -> dict[_Likeness, tuple[str, str | None]]:

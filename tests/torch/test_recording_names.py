@@ -87,3 +87,21 @@ def test_a_module_that_runs_is_called_by_its_class_where_only_its_method_knows_i
     Probe()(torch.randn(ROWS, SIZE))
     assert seen["Probe.fc.weight"] == 4 * SIZE * SIZE
     assert seen["Probe.fc.bias"] == 4 * SIZE
+
+
+def test_what_belongs_to_a_parameter_belongs_to_the_module_that_has_it():
+    network = Network()
+    optimizer = torch.optim.Adam(network.parameters())
+    data = torch.randn(ROWS, SIZE)
+    with tensorlens.record() as recording:
+        for _ in range(2):
+            step(network, optimizer, data)
+        recording.mark("end")
+    # a weight, its gradient, two averages; each state counts its steps, in 4 B
+    own = 4 * (4 * SIZE * SIZE) + 4
+    moment = recording.at("end")
+    by_module = moment.by_module
+    assert by_module["network.first"] == by_module["network.second"] == own
+    others = {block.name for block in moment.tensors if block.module is None}
+    assert not [name for name in others if "network" in name]
+    assert sum(by_module.values()) == moment.bytes

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import rendered_leaks as leaks
 
+from tensorlens.records.leaks import Balance
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 
@@ -149,3 +150,10 @@ def test_names_that_do_not_fit_keep_what_tells_them_apart(columns: int) -> None:
     assert len({*shown}) == 3
     for layer, line in enumerate(shown):
         assert line.startswith("-> ") and f"{layer}" in line and "probabilities (attribute)" in line
+
+
+def test_what_comes_once_is_told_in_all_and_never_by_the_step() -> None:
+    once = Balance(11, 196 * leaks.KIB, 0, unknown=196 * leaks.KIB)
+    text = TextRenderer(width=80).render(leaks.report(balance={"cpu": once}))
+    assert "  growth     cpu  +196.00 KiB over 11 steps, at no steady rate\n" in text
+    assert "a step" not in text.partition("growth")[2].partition("\n")[0]
