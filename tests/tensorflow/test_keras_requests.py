@@ -6,8 +6,19 @@ from keras import layers
 
 import tensorlens
 from tensorlens.cli import main
+from tensorlens.comparing import launching
 from tensorlens.errors import UsageError
+from tensorlens.estimating import worker
+from tests import warm
 from tests.card_checks import check_largest_batch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frameworks_already_imported():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "interpreter", lambda: warm.python(device=True, keras=True))
+        patch.setattr(launching, "interpreter", lambda: warm.python(tensorflow=True))
+        yield
 
 
 @pytest.fixture(scope="module")
