@@ -22,7 +22,8 @@ def test_models_made_in_each_step_are_one_leak():
         assert leak.advice.startswith("make the model once, before the loop")
     # the kernel and the bias, their two slots each
     assert leak.bytes_per_step >= 3 * (5 * 3 + 3) * 4
-    assert sum(each.bytes_per_step for each in leak.below) < leak.bytes_per_step
+    # a group may be what hangs below some variables, and nothing else
+    assert sum(each.bytes_per_step for each in leak.below) <= leak.bytes_per_step
     assert len([each for each in report.others if each.kind == "garbage"]) <= 3
     balance = report.balance["cpu"]
     assert balance.leaks == round(balance.steps * leak.bytes_per_step)
