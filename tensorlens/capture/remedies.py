@@ -11,7 +11,7 @@ from tensorlens.records.failures import KeptGraph, Remedy, Request
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.names import INDEX, KEY
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.records.tensors import ROLES
+from tensorlens.roles import ROLES
 from tensorlens.units import format_bytes
 
 _WORTH = 0.02

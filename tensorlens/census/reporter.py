@@ -18,8 +18,10 @@ from tensorlens.frameworks.base import Adapter, Root
 from tensorlens.frameworks.queued_input import with_queued_input
 from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
 from tensorlens.records.differences import Difference
-from tensorlens.records.snapshots import Snapshot, View
-from tensorlens.records.tensors import ROLES, TensorTable
+from tensorlens.records.snapshots import Snapshot
+from tensorlens.records.tensors import TensorTable
+from tensorlens.render.view import View
+from tensorlens.roles import ROLES
 from tensorlens.units import parse_bytes
 
 _PLAIN = (

@@ -14,8 +14,8 @@ from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.ranks import Rank, current_rank
 from tensorlens.records.loading import Record
-from tensorlens.records.snapshots import View
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either, ending_of, renderer_for, save
+from tensorlens.render.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.records.comparisons import CANNOT, Comparison, LossCheck, Outcome
-from tensorlens.records.snapshots import View
 from tensorlens.records.spread import Ratio, spread
 from tensorlens.render.blocks import (
     Bar,
@@ -21,6 +20,7 @@ from tensorlens.render.blocks import (
     Table,
 )
 from tensorlens.render.figures import UNKNOWN, size
+from tensorlens.render.view import View
 
 _TITLES = (
     *("option", "peak", "against", "reserved", "least capacity", "largest batch"),

@@ -17,7 +17,8 @@ from tensorlens.frameworks.census_table import (
     name_the_rest,
 )
 from tensorlens.records.names import Names
-from tensorlens.records.tensors import ROLES, TensorTable
+from tensorlens.records.tensors import TensorTable
+from tensorlens.roles import ROLES
 
 _ROLES = {role: number for number, role in enumerate(ROLES)}
 

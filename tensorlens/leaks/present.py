@@ -14,7 +14,6 @@ from tensorlens.records.leaks import (
     LeakReport,
     ReferencePath,
 )
-from tensorlens.records.snapshots import View
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
     Block,
@@ -32,6 +31,7 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import UNKNOWN, counted, size
 from tensorlens.render.source import place, printable
+from tensorlens.render.view import View
 
 _ARROW = "-> "
 _NOT_SEEN = "nothing that can be seen from Python"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.records.queues import Queue, QueuePart
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import (
     Block,
     Column,
@@ -18,6 +17,7 @@ from tensorlens.render.blocks import (
     Table,
 )
 from tensorlens.render.figures import UNKNOWN, exact_size, size
+from tensorlens.render.view import View
 
 _PARTS = ("Part", "Where", "Now", "Bytes", "At most", "Bytes")
 _WORKERS = ("Worker", "State", "Resident", "Own", "Shared", "PSS")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.records.plans import Plan
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Block, Column, Fact, Heading, KeyValues, Rows, Section, Table
 from tensorlens.render.figures import exact_size, size
+from tensorlens.render.view import View
 
 _COLUMNS = ("batch", "shape", "dtype", "nbytes", "factor", "held")
 """``nbytes`` is one batch, ``held`` the full queue and the batch in use."""

@@ -15,7 +15,7 @@ class Purpose:
 
     what: str
     role: str
-    """One of :data:`tensorlens.records.tensors.ROLES`."""
+    """One of :data:`tensorlens.roles.ROLES`."""
     has_scratch: bool = False
     """Whether it needs scratch besides, which it gives back at once."""
 

@@ -9,7 +9,8 @@ from functools import cache, cached_property
 
 from tensorlens.recording.study import Place, Study, Table
 from tensorlens.records.events import FREE, START, Context, Label
-from tensorlens.records.tensors import BLOCK_ROLES, SourceLine
+from tensorlens.records.tensors import SourceLine
+from tensorlens.roles import BLOCK_ROLES
 
 TEMPORARY = BLOCK_ROLES[-1]
 """Handed out and given back while one operator, node or optimizer step ran."""
@@ -64,7 +65,7 @@ class Roles:
         self._owner = cache(self._owned_by)
 
     def role(self, row: int) -> str:
-        """Return one of :data:`~tensorlens.records.tensors.BLOCK_ROLES`."""
+        """Return one of :data:`~tensorlens.roles.BLOCK_ROLES`."""
         label = self.label(row)
         if label is not None:
             made_inside = label.role == _INPUT and self.study.module[self.study.place(row)]

@@ -14,7 +14,8 @@ from tensorlens.records.joining import picked
 from tensorlens.records.ledger import FIGURES, Ledger
 from tensorlens.records.matching import matches
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.records.tensors import ROLES, TensorRecord, TensorTable
+from tensorlens.records.tensors import TensorRecord, TensorTable
+from tensorlens.roles import ROLES
 
 SCHEMA = "tensorlens.difference"
 VERSION = 1

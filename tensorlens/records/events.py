@@ -95,7 +95,7 @@ class Label:
 
     name: str
     role: str
-    """One of :data:`tensorlens.records.tensors.ROLES`."""
+    """One of :data:`tensorlens.roles.ROLES`."""
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
 

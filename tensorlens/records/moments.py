@@ -20,7 +20,7 @@ class Resident:
     name: str
     """The census's name where one saw it, else where it was made: ``fc1: aten::linear``."""
     role: str
-    """One of :data:`tensorlens.records.tensors.BLOCK_ROLES`."""
+    """One of :data:`tensorlens.roles.BLOCK_ROLES`."""
     known: bool
     """Whether a census named it; else name and role follow from what ran when it was made."""
     device: str

@@ -12,12 +12,7 @@ from typing import Any, overload
 
 from tensorlens.records.checking import items, text, whole
 from tensorlens.records.names import INDEX, Names
-
-ROLES = ("parameter", "buffer", "gradient", "optimizer", "activation", "input", "other")
-"""What a tensor is for, in the order in which one storage with several is counted."""
-
-BLOCK_ROLES = (*ROLES, "temporary")
-"""The roles of a recording's blocks: what an operator took for itself is temporary."""
+from tensorlens.roles import ROLES
 
 OTHER = ROLES.index("other")
 

@@ -17,22 +17,13 @@ from tensorlens.errors import TensorlensError, UsageError
 if TYPE_CHECKING:
     import pandas
 
-    from tensorlens.records.documents import Shown
-    from tensorlens.records.loading import Record
-    from tensorlens.records.snapshots import View
-    from tensorlens.render.blocks import Block
+    from tensorlens.render.blocks import Block, Presentable
+    from tensorlens.render.view import View
 
 _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "csv": ("tensorlens.render.table", "CsvRenderer", {}),
-    "folded": ("tensorlens.render.flame", "FoldedRenderer", {}),
     "html": ("tensorlens.render.html", "HtmlRenderer", {}),
     "json": ("tensorlens.render.json", "JsonRenderer", {}),
-    "perfetto.json": ("tensorlens.render.perfetto", "PerfettoRenderer", {}),
-    "pickle": ("tensorlens.render.memory_viz", "MemoryVizRenderer", {}),
-    "speedscope.json": ("tensorlens.render.flame", "SpeedscopeRenderer", {}),
-    "tlens": ("tensorlens.render.tlens", "TlensRenderer", {}),
-    "tlens.gz": ("tensorlens.render.tlens", "TlensRenderer", {"compressed": True}),
-    "trace.json": ("tensorlens.render.perfetto", "PerfettoRenderer", {"extension": "trace.json"}),
     # a file is not the terminal this happens to run in
     "txt": ("tensorlens.render.text", "TextRenderer", {"width": 120, "encoding": "utf-8"}),
 }
@@ -40,8 +31,12 @@ _FOR_PEOPLE = ("html", "txt")
 
 OF_ALL = ("json", "html", "csv", "txt")
 """The endings that every kind of record can be written with."""
-OF_RECORDINGS = tuple(ending for ending in _RENDERERS if ending not in OF_ALL)
+OF_RECORDINGS = (
+    *("folded", "perfetto.json", "pickle", "speedscope.json"),
+    *("tlens", "tlens.gz", "trace.json"),
+)
 """Those for recordings alone; of an estimate they keep its recording."""
+_KNOWN = (*OF_ALL, *OF_RECORDINGS)
 
 
 class Renderer(Protocol):
@@ -51,8 +46,27 @@ class Renderer(Protocol):
     def extension(self) -> str:
         """The ending of the files it writes, without the dot."""
 
-    def render(self, record: Record) -> str | bytes:
+    def render(self, record: Any) -> str | bytes:
         """Return the content of the file; text is to be written as UTF-8, newlines as they are."""
+
+
+class ExportRenderer:
+    """Writes what keeps recordings alone, as the presenter of the record does it."""
+
+    def __init__(self, extension: str) -> None:
+        self.extension = extension
+
+    def render(self, record: Presentable) -> str | bytes:
+        """Return the content of the file.
+
+        Raises:
+            UsageError: the record has no recording.
+        """
+        exported = getattr(record.presenter(), "exported", None)
+        if exported is None:
+            raise UsageError(f".{self.extension} is for recordings: save this one as .json")
+        content: str | bytes = exported(record, self.extension)
+        return content
 
 
 def either(endings: Sequence[str]) -> str:
@@ -72,8 +86,10 @@ def renderer_for(path_or_extension: str | os.PathLike[str], view: View | None = 
     name = Path(path_or_extension).name
     extension = ending_of(name)
     if extension is None:
-        known = ", ".join(f".{each}" for each in sorted(_RENDERERS))
+        known = ", ".join(f".{each}" for each in sorted(_KNOWN))
         raise UsageError(f"cannot tell the format of {name!r}: the endings known are {known}")
+    if extension in OF_RECORDINGS:
+        return ExportRenderer(extension)
     module, renderer, options = _RENDERERS[extension]
     if view is not None and extension in _FOR_PEOPLE:
         options = {**options, "view": view}
@@ -88,11 +104,11 @@ def ending_of(name: str) -> str | None:
     """
     parts = name.lower().split(".")
     endings = (".".join(parts[first:]) for first in range(len(parts)))
-    return next((ending for ending in endings if ending in _RENDERERS), None)
+    return next((ending for ending in endings if ending in _KNOWN), None)
 
 
 def save(
-    record: Record,
+    record: Presentable,
     path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
@@ -117,7 +133,7 @@ def save(
     target = Path(path)
     if not overwrite and os.path.lexists(target):
         raise UsageError(f"{target} exists: choose another name, or overwrite it with -f")
-    content = renderer.render(_kept(record, renderer.extension))
+    content = renderer.render(record)
     if isinstance(content, str):
         # a file name that is no valid text reaches the report as lone surrogates
         content = content.encode("utf-8", "backslashreplace")
@@ -128,7 +144,7 @@ def save(
     return target
 
 
-def text_of(record: Shown) -> str:
+def text_of(record: Presentable) -> str:
     """Return a record as text, as wide as the terminal."""
     from tensorlens.render.text import TextRenderer
 
@@ -142,28 +158,28 @@ def text_of_blocks(blocks: Sequence[Block]) -> str:
     return TextRenderer().render_blocks(blocks)
 
 
-def fragment_of(record: Record) -> str:
+def fragment_of(record: Presentable) -> str:
     """Return a record as one ``<div>`` for a notebook's cell."""
     from tensorlens.render import html
 
     return html.fragment(record)
 
 
-def page_of(record: Record) -> str:
+def page_of(record: Presentable) -> str:
     """Return a record as a page of HTML."""
     from tensorlens.render import html
 
     return html.HtmlRenderer().render(record)
 
 
-def csv_of(record: Record) -> str:
+def csv_of(record: Presentable) -> str:
     """Return a record as CSV."""
     from tensorlens.render import table
 
     return table.CsvRenderer().render(record)
 
 
-def frame_of(record: Record) -> pandas.DataFrame:
+def frame_of(record: Presentable) -> pandas.DataFrame:
     """Return a record as a DataFrame.
 
     Raises:
@@ -172,15 +188,6 @@ def frame_of(record: Record) -> pandas.DataFrame:
     from tensorlens.render import table
 
     return table.to_pandas(record)
-
-
-def _kept(record: Record, ending: str) -> Record:
-    """Return what files with an ending keep of a record: of an estimate it may be its recording."""
-    from tensorlens.records.estimates import Estimate
-
-    if isinstance(record, Estimate) and ending in OF_RECORDINGS:
-        return record.recording
-    return record
 
 
 def _replace(target: Path, content: bytes) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from tensorlens.records.snapshots import View
+    from tensorlens.render.view import View
 
 from tensorlens.render.pictures import Picture
 
@@ -388,3 +388,10 @@ class Presenter(Protocol):
 
     def rows(self, record: Any, /) -> Rows:
         """Return the record as a flat table."""
+
+
+class Presentable(Protocol):
+    """A record that has a presenter."""
+
+    def presenter(self) -> Any:
+        """Return its :class:`Presenter`."""

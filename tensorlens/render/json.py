@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tensorlens.records.loading import Record
+from typing import Any
 
 
 class JsonRenderer:
@@ -17,6 +14,6 @@ class JsonRenderer:
 
     extension = "json"
 
-    def render(self, record: Record) -> str:
+    def render(self, record: Any) -> str:
         """Return the record as JSON text with a newline at the end."""
-        return record.to_json() + "\n"
+        return f"{record.to_json()}\n"

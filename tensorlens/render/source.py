@@ -6,8 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-
-from tensorlens.records.tensors import SourceLine
+from typing import Protocol
 
 _TAB = 4
 _FORMULA = ("=", "+", "-", "@")
@@ -19,6 +18,22 @@ _ESCAPE = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
     r"|\x1b[@-Z\\-_]"
 )
+
+
+class Place(Protocol):
+    """A line of a program, such as :class:`tensorlens.records.tensors.SourceLine`."""
+
+    @property
+    def filename(self) -> str:
+        """The file."""
+
+    @property
+    def lineno(self) -> int:
+        """The line's number in it."""
+
+    @property
+    def function(self) -> str:
+        """The function that it is in."""
 
 
 def printable(text: str) -> str:
@@ -96,13 +111,13 @@ def short_path(filename: str) -> str:
         return filename
 
 
-def place(line: SourceLine, *, function: bool = False) -> str:
+def place(line: Place, *, function: bool = False) -> str:
     """Return ``train.py:12``, with the function where wanted."""
     text = f"{short_path(line.filename)}:{line.lineno}"
     return printable(f"{text} in {line.function}" if function and line.function else text)
 
 
-def model_place(line: SourceLine) -> str:
+def model_place(line: Place) -> str:
     """Return ``modeling_bert.py:245``: where a library lies matters less than what of it ran."""
     return printable(f"{re.split(_SEPARATOR, line.filename)[-1]}:{line.lineno}")
 

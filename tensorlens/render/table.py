@@ -6,13 +6,12 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from tensorlens.render.presenters import presenter
 from tensorlens.render.source import spreadsheet_text
 
 if TYPE_CHECKING:
     import pandas
 
-    from tensorlens.records.loading import Record
+    from tensorlens.render.blocks import Presentable
 
 
 class CsvRenderer:
@@ -28,9 +27,9 @@ class CsvRenderer:
 
     extension = "csv"
 
-    def render(self, record: Record) -> str:
+    def render(self, record: Presentable) -> str:
         """Return the table with its header row; rows end in CR LF."""
-        table = presenter(record).rows(record)
+        table = record.presenter().rows(record)
         text = io.StringIO()
         # with a bare \n the csv module of Python 3.11 leaves a \r inside a field unquoted
         writer = csv.writer(text, lineterminator="\r\n")
@@ -50,7 +49,7 @@ def _cell(value: Any, cells: dict[str, str]) -> Any:
     return found
 
 
-def to_pandas(record: Record) -> pandas.DataFrame:
+def to_pandas(record: Presentable) -> pandas.DataFrame:
     """Return the same rows as a DataFrame: whole numbers and strings, ``<NA>`` for blanks.
 
     Raises:
@@ -60,7 +59,7 @@ def to_pandas(record: Record) -> pandas.DataFrame:
         import pandas
     except ImportError:
         raise ImportError("to_pandas() needs pandas: pip install 'tensorlens[pandas]'") from None
-    table = presenter(record).rows(record)
+    table = record.presenter().rows(record)
     values = dict(zip(table.columns, zip(*table.rows, strict=True), strict=False))
     kinds = {
         **dict.fromkeys(table.unsigned, "UInt64"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.records.snapshots import View
 from tensorlens.records.suggestions import COUNTED, REPLAYED, SIMULATED, Suggestion, Suggestions
 from tensorlens.render.blocks import (
     Bar,
@@ -19,6 +18,7 @@ from tensorlens.render.blocks import (
     Table,
 )
 from tensorlens.render.figures import UNKNOWN, size
+from tensorlens.render.view import View
 
 _PREDICTED = ("change", "saves", "of", "then", "predicted")
 _VERIFIED = ("change", "predicted", "measured", "off", "of", "then", "time")

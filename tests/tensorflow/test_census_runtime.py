@@ -23,8 +23,8 @@ from tensorlens.frameworks.tensorflow.census.reading import (
     PythonReader,
 )
 from tensorlens.frameworks.tensorflow.native import BUILDING, install
-from tensorlens.records.snapshots import View
 from tensorlens.render.text import TextRenderer
+from tensorlens.render.view import View
 from tests.warm import python
 
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tf_census_checks import Since
 
 import tensorlens
-from tensorlens.records.snapshots import View
 from tensorlens.render.text import TextRenderer
+from tensorlens.render.view import View
 
 INTERNAL = re.compile(
     r"__inference|_on_iterator|_on_data\b|__cf__|_input_dataset|_distributed_dataset|EpochIterator"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tensorlens.capture import export
 from tensorlens.capture.present import columns as table
 from tensorlens.capture.present.report import report
 from tensorlens.capture.present.summary import summary as summary_data
 from tensorlens.records.recordings import Recording
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Block, Rows
+from tensorlens.render.view import View
 
 
 def title(recording: Recording) -> str:
@@ -26,6 +27,11 @@ def blocks(recording: Recording, view: View) -> Sequence[Block]:
 def rows(recording: Recording) -> Rows:
     """Return one row per event."""
     return Rows(table.COLUMNS, table.rows(recording), table.TEXT, (), ("address",))
+
+
+def exported(recording: Recording, ending: str) -> str | bytes:
+    """Return the content of a file that keeps recordings alone."""
+    return export.exported(recording, ending)
 
 
 def summary(recording: Recording) -> dict[str, Any]:

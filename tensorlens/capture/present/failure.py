@@ -9,7 +9,6 @@ from tensorlens.census.present import device_section
 from tensorlens.census.present.headlines import headline
 from tensorlens.census.present.inventory import DeviceInventory, inventories
 from tensorlens.records.failures import OutOfMemory, Remedy, Request
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import (
     Block,
     Column,
@@ -22,6 +21,7 @@ from tensorlens.render.blocks import (
     labelled,
 )
 from tensorlens.render.figures import exact_size, size
+from tensorlens.render.view import View
 
 _FEW = 10
 """The largest so many tensors are shown."""

@@ -15,10 +15,11 @@ from tensorlens.records.events import ALLOC, START, EventLog, Mark
 from tensorlens.records.moments import BackwardCost, Moment, Resident
 from tensorlens.records.numbered import blanked, merged
 from tensorlens.records.recordings import Recording
-from tensorlens.records.snapshots import View
-from tensorlens.records.tensors import BLOCK_ROLES, SourceLine
+from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import counted, duration, exact_size
 from tensorlens.render.source import model_place, place, printable
+from tensorlens.render.view import View
+from tensorlens.roles import BLOCK_ROLES
 
 _LOOKED_AT = 20_000
 """So many blocks are put together into rows, unless all are to be shown."""

@@ -24,7 +24,6 @@ from tensorlens.capture.present.tables import line_table, module_table
 from tensorlens.census.present.tables import share, sized
 from tensorlens.census.present.treemap import drawn
 from tensorlens.records.recordings import Recording
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import (
     Block,
     Cell,
@@ -43,6 +42,7 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import markup
+from tensorlens.render.view import View
 
 _ROWS_OF_A_CELL = 10
 _ROWS_WITHOUT_SCRIPT = 40

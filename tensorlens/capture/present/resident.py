@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from tensorlens.capture.present.instants import BlockRow, Instant
 from tensorlens.capture.present.tables import more_rows
 from tensorlens.records.moments import Resident
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Block, Cell, Column, Medium, Note, Row, Section, Table
 from tensorlens.render.figures import duration, size
 from tensorlens.render.source import place
+from tensorlens.render.view import View
 
 _ON_PAGES: tuple[Medium, ...] = ("cell", "page")
 

@@ -14,7 +14,7 @@ from tensorlens.census.present.inventory import (
 )
 from tensorlens.census.present.tables import header, ledger_table, role_table, tensor_table
 from tensorlens.census.present.treemap import treemap
-from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.snapshots import Snapshot
 from tensorlens.render.blocks import (
     Block,
     Heading,
@@ -26,6 +26,7 @@ from tensorlens.render.blocks import (
     Section,
 )
 from tensorlens.render.figures import counted, size
+from tensorlens.render.view import View
 
 
 def title(snapshot: Snapshot) -> str:

@@ -9,9 +9,9 @@ from tensorlens.census.present.headlines import change_headline
 from tensorlens.census.present.inventory import ChangeSection, devices_changed, is_memory, sections
 from tensorlens.census.present.tables import ledger_changes, role_changes, tensor_table
 from tensorlens.records.differences import Difference
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Block, Heading, Note, Paragraph, Rows, Section
 from tensorlens.render.figures import counted, size
+from tensorlens.render.view import View
 
 
 def title(difference: Difference) -> str:

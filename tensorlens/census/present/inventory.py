@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from tensorlens.records.differences import Changes, Difference
 from tensorlens.records.families import Family, families, holder, module
 from tensorlens.records.ledger import Ledger
-from tensorlens.records.snapshots import Snapshot, View
-from tensorlens.records.tensors import ROLES, TensorRecord, TensorTable
+from tensorlens.records.snapshots import Snapshot
+from tensorlens.records.tensors import TensorRecord, TensorTable
 from tensorlens.render.figures import device_names
 from tensorlens.render.source import printable
+from tensorlens.render.view import View
+from tensorlens.roles import ROLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from tensorlens.census.present.balance import (
 from tensorlens.census.present.inventory import DeviceInventory, Hidden, TensorRow
 from tensorlens.records.differences import LedgerChange, RoleChange
 from tensorlens.records.ledger import Ledger
-from tensorlens.records.snapshots import View
 from tensorlens.records.tensors import SourceLine, TensorRecord
 from tensorlens.render.blocks import (
     NO_BREAK,
@@ -35,6 +34,7 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import counted, size
 from tensorlens.render.source import model_place, place, printable
+from tensorlens.render.view import View
 
 _NAMELESS = "(no name)"
 _SHAPE_ROOM = 28

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.census.present.inventory import TensorRow, inventories
-from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.snapshots import Snapshot
 from tensorlens.render.colours import ROLE_COLOURS
 from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import environment
 from tensorlens.render.source import printable, shortened
+from tensorlens.render.view import View
 
 _LEAVES = 500
 _LABEL = 60

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tensorlens.capture import export
 from tensorlens.estimating.present import columns as table
 from tensorlens.estimating.present import report
 from tensorlens.estimating.present.explanation import paragraphs
 from tensorlens.estimating.present.summary import estimate_summary
 from tensorlens.records.estimates import Estimate
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Block, Rows
+from tensorlens.render.view import View
 
 
 def title(estimate: Estimate) -> str:
@@ -27,6 +28,11 @@ def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
 def rows(estimate: Estimate) -> Rows:
     """Return one row per figure."""
     return Rows(table.COLUMNS, table.rows(estimate), table.TEXT)
+
+
+def exported(estimate: Estimate, ending: str) -> str | bytes:
+    """Return the content of a file that keeps recordings alone: its own."""
+    return export.exported(estimate.recording, ending)
 
 
 def summary(estimate: Estimate) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tensorlens.records.estimates import REMAINDER, Estimate
 from tensorlens.records.events import FREE
 from tensorlens.records.moments import Resident
-from tensorlens.records.tensors import BLOCK_ROLES
+from tensorlens.roles import BLOCK_ROLES
 
 ON_THE_WAY = "gradient of activations"
 """The part of what backward makes that is the gradient of no parameter."""

@@ -24,7 +24,6 @@ from tensorlens.estimating.present.needs import (
 from tensorlens.estimating.present.peak_parts import peak_parts
 from tensorlens.estimating.present.stack import card_bar, colour, stacks
 from tensorlens.records.estimates import FITS, TIGHT, TOO_LARGE, Estimate, Term
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import (
     Block,
     Cell,
@@ -41,6 +40,7 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.source import place
+from tensorlens.render.view import View
 
 _MAKER = "NVIDIA "
 _FEW = 5

@@ -8,7 +8,8 @@ from dataclasses import replace
 from tensorlens.frameworks.heap.frames import TEMPORARY
 from tensorlens.records.events import ALLOC, EventLog, Label
 from tensorlens.records.families import TOGETHER
-from tensorlens.records.tensors import ROLES, TensorTable
+from tensorlens.records.tensors import TensorTable
+from tensorlens.roles import ROLES
 
 _OTHER = ROLES.index("other")
 _NOBODYS = ("made at ", "<cell>")

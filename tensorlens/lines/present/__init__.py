@@ -8,8 +8,8 @@ from tensorlens.lines.present import columns as table
 from tensorlens.lines.present.html import line_fragment
 from tensorlens.lines.present.text import line_parts
 from tensorlens.records.lines import LineReport
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Block, Custom, Rows
+from tensorlens.render.view import View
 
 
 def title(report: LineReport) -> str:

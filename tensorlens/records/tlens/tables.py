@@ -21,8 +21,8 @@ from tensorlens.records.events import (
     SegmentBlock,
     Stacks,
 )
-from tensorlens.records.tensors import BLOCK_ROLES
 from tensorlens.records.tlens.columns import check_range
+from tensorlens.roles import BLOCK_ROLES
 
 _DEFAULTS = {
     kind: {each.name: each.default for each in fields(kind) if each.default is not MISSING}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorlens.records.snapshots import View
 from tensorlens.render.html.blocks import fragment as shown
 from tensorlens.render.html.blocks import page
 from tensorlens.render.html.templates import environment
-from tensorlens.render.presenters import presenter
+from tensorlens.render.view import View
 
 if TYPE_CHECKING:
-    from tensorlens.records.loading import Record
+    from tensorlens.render.blocks import Presentable
 
 _ROWS_OF_A_PAGE = 1000
 
@@ -34,17 +33,17 @@ class HtmlRenderer:
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View(top=_ROWS_OF_A_PAGE)
 
-    def render(self, record: Record) -> str:
+    def render(self, record: Presentable) -> str:
         """Return the page as text, to be written as UTF-8."""
-        own = presenter(record)
+        own = record.presenter()
         body = page(own.blocks(record, self.view))
         template = environment().get_template("page.html")
         return template.render(title=own.title(record), body=body)
 
 
-def fragment(record: Record, view: View | None = None) -> str:
+def fragment(record: Presentable, view: View | None = None) -> str:
     """Return the record as one ``<div>`` for a notebook cell, without any script.
 
     Every style is scoped to its class, and it stays readable where styles are taken away.
     """
-    return shown(presenter(record).blocks(record, view or View()))
+    return shown(record.presenter().blocks(record, view or View()))

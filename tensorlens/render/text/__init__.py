@@ -6,14 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tensorlens.records.snapshots import View
-from tensorlens.render.presenters import presenter
 from tensorlens.render.text.blocks import parts
 from tensorlens.render.text.page import Page, output_width
+from tensorlens.render.view import View
 
 if TYPE_CHECKING:
-    from tensorlens.records.documents import Shown
-    from tensorlens.render.blocks import Block
+    from tensorlens.render.blocks import Block, Presentable
 
 _NARROWEST = 40
 
@@ -40,9 +38,9 @@ class TextRenderer:
         self.encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
         self.view = view or View()
 
-    def render(self, record: Shown) -> str:
+    def render(self, record: Presentable) -> str:
         """Return the record as text that ends in a newline."""
-        return self.render_blocks(presenter(record).blocks(record, self.view))
+        return self.render_blocks(record.presenter().blocks(record, self.view))
 
     def render_blocks(self, blocks: Sequence[Block]) -> str:
         """Return blocks as text that ends in a newline."""

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorlens.records.snapshots import View
 from tensorlens.render.blocks import Mark
 from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import leading, printable, width
+from tensorlens.render.view import View
 
 GAP = 2
 _HANGING = 4

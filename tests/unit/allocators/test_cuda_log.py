@@ -9,8 +9,8 @@ from tensorlens.allocators import CachingAllocator, OutOfMemory, Settings
 from tensorlens.records.events import Context, EventLog, Frame, Segment, SegmentBlock
 from tensorlens.records.foreign import read
 from tensorlens.records.recordings import Recording
+from tensorlens.render import renderer_for
 from tensorlens.render.html import HtmlRenderer
-from tensorlens.render.memory_viz import MemoryVizRenderer
 from tensorlens.render.text import TextRenderer
 
 MIB = 1 << 20
@@ -105,7 +105,7 @@ def test_views_agree_with_the_allocator(expandable):
 @pytest.mark.parametrize("expandable", [False, True])
 def test_the_viewers_format_keeps_blocks_and_segments(expandable):
     _, log = made(Settings(expandable_segments=expandable))
-    back = read(MemoryVizRenderer().render(Recording(log)))
+    back = read(renderer_for("pickle").render(Recording(log)))
     assert told(back.log) == told(log)
     # stacks are numbered anew
     assert [without_stacks(each) for each in back.log.segments] == [

@@ -11,7 +11,8 @@ from tensorlens.frameworks.base import Adapter, Findings, Left, StepFigures
 from tensorlens.frameworks.survivors import Below, Hung, Survivor
 from tensorlens.records.events import EventLog
 from tensorlens.records.recordings import Origin
-from tensorlens.records.tensors import ROLES, SourceLine, TensorTable
+from tensorlens.records.tensors import SourceLine, TensorTable
+from tensorlens.roles import ROLES
 
 
 class FakeCounter:

@@ -385,7 +385,7 @@ def ask_everything(recording: Recording) -> None:
 
 
 def test_only_recordings_are_kept_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="keeps recordings"):
+    with pytest.raises(UsageError, match="is for recordings"):
         save(LineReport((), ()), tmp_path / "lines.tlens")
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.records.tensors import ROLES, SourceLine, TensorTable
+from tensorlens.records.tensors import SourceLine, TensorTable
+from tensorlens.roles import ROLES
 
 ITEM = {"float32": 4, "float16": 2, "int64": 8, "uint8": 1}
 

@@ -11,8 +11,9 @@ from tensorlens.records.joining import picked
 from tensorlens.records.ledger import Block, Term
 from tensorlens.records.lines import LineReport
 from tensorlens.records.loading import load, parse
-from tensorlens.records.snapshots import Snapshot, View
+from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.view import View
 
 LEDGER = ledger_of(
     "cpu",

@@ -9,7 +9,8 @@ from pathlib import Path
 from tensorlens.records.differences import Difference
 from tensorlens.records.ledger import Block, Term
 from tensorlens.records.snapshots import Snapshot
-from tensorlens.records.tensors import ROLES, SourceLine
+from tensorlens.records.tensors import SourceLine
+from tensorlens.roles import ROLES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "records"))
 

@@ -8,9 +8,9 @@ from tensorlens.estimating import present
 from tensorlens.records.estimates import Range
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.recordings import Recording
-from tensorlens.records.snapshots import View
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
+from tensorlens.render.view import View
 
 # every figure follows from the table at the head of rendered_estimates
 TRAINING_80 = """\

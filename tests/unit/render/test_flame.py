@@ -7,7 +7,7 @@ import rendered_recordings
 
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
 from tensorlens.records.recordings import Recording
-from tensorlens.render.flame import FoldedRenderer, SpeedscopeRenderer
+from tensorlens.render import renderer_for
 
 
 def recording():
@@ -25,7 +25,7 @@ def recording():
 
 
 def test_folded_stacks_go_from_the_outermost_frame_inwards():
-    lines = FoldedRenderer().render(recording()).splitlines()
+    lines = renderer_for("folded").render(recording()).splitlines()
     assert sorted(lines) == [
         "<module> (run.py:9);forward (net.py:3) 100",
         "<module> (run.py:9);odd name of it (a b c.py:4) 500",
@@ -36,13 +36,13 @@ def test_folded_stacks_go_from_the_outermost_frame_inwards():
 def test_folded_stacks_of_several_devices_begin_with_them():
     log = recording().log
     log.append(ALLOC, "cuda:0", 5, 512, 6)
-    lines = FoldedRenderer().render(Recording(log)).splitlines()
+    lines = renderer_for("folded").render(Recording(log)).splitlines()
     assert "cuda:0;no stack known 512" in lines
     assert "cpu;no stack known 1000" in lines
 
 
 def test_speedscope_has_a_profile_in_bytes():
-    data = json.loads(SpeedscopeRenderer().render(recording()))
+    data = json.loads(renderer_for("speedscope.json").render(recording()))
     assert data["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     frames = data["shared"]["frames"]
     assert {"name": "forward (net.py:3)", "file": "C:\\me\\net.py", "line": 3} in frames
@@ -61,7 +61,7 @@ def test_speedscope_has_a_profile_in_bytes():
 def test_every_kind_adds_up_to_its_peak(kind):
     made = rendered_recordings.KINDS[kind]()
     peaks = [made.peak(device).bytes for device in made.devices]
-    data = json.loads(SpeedscopeRenderer().render(made))
+    data = json.loads(renderer_for("speedscope.json").render(made))
     assert [sum(profile["weights"]) for profile in data["profiles"]] == peaks
     assert [profile["endValue"] for profile in data["profiles"]] == peaks
     for profile in data["profiles"]:
@@ -79,5 +79,5 @@ def test_every_kind_adds_up_to_its_peak(kind):
             for sample in profile["samples"]
             for number in sample
         )
-    lines = FoldedRenderer().render(made).splitlines()
+    lines = renderer_for("folded").render(made).splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(peaks)

@@ -8,6 +8,7 @@ import rendered_recordings
 import rendered_reports
 
 from tensorlens import render
+from tensorlens.capture.export.segments import made_up_segments
 from tensorlens.errors import UsageError
 from tensorlens.records.events import (
     ALLOC,
@@ -24,8 +25,7 @@ from tensorlens.records.events import (
 )
 from tensorlens.records.foreign import read
 from tensorlens.records.recordings import Origin, Recording
-from tensorlens.render.areas import made_up_segments
-from tensorlens.render.memory_viz import MemoryVizRenderer
+from tensorlens.render import renderer_for
 
 MIB = 1 << 20
 # those that MemoryViz.js obeys; any other makes it throw
@@ -37,7 +37,7 @@ VIEWER = (
 
 
 def written(recording):
-    return pickle.loads(MemoryVizRenderer().render(recording))
+    return pickle.loads(renderer_for("pickle").render(recording))
 
 
 def columns(log):
@@ -71,7 +71,7 @@ def viewer_peak(data, device):
 @pytest.mark.parametrize("kind", rendered_recordings.KINDS)
 def test_the_viewer_can_open_every_kind(kind):
     recording = rendered_recordings.KINDS[kind]()
-    content = MemoryVizRenderer().render(recording)
+    content = renderer_for("pickle").render(recording)
     assert content[:2] == b"\x80\x04"
     assert {op.name for op, _, _ in pickletools.genops(content)} <= set(VIEWER)
     data = pickle.loads(content)
@@ -112,7 +112,7 @@ def happened(log, device):
 @pytest.mark.parametrize("kind", rendered_recordings.KINDS)
 def test_every_kind_reads_back_equal(kind):
     recording = rendered_recordings.KINDS[kind]()
-    again = read(MemoryVizRenderer().render(recording))
+    again = read(renderer_for("pickle").render(recording))
     assert again.log.segments == recording.log.segments
     for device in recording.devices:
         if device in again.devices:
@@ -139,7 +139,7 @@ def test_what_ran_reads_back():
     for number, context in enumerate(contexts):
         log.append(ALLOC, "cpu", 64 * number, 10 + number, 1000 * number, stack, context)
     log.marks.append(Mark("half", 2, 1500))
-    again = read(MemoryVizRenderer().render(Recording(log, Origin(started=1e9)))).log
+    again = read(renderer_for("pickle").render(Recording(log, Origin(started=1e9)))).log
     for row, event in enumerate(again):
         before = log[row]
         assert (event.stack, event.module) == (before.stack, before.module)
@@ -217,7 +217,7 @@ def test_the_schema():
         "frames": frames,
     }
     assert len(data["segments"]) == 2
-    again = read(MemoryVizRenderer().render(recording))
+    again = read(renderer_for("pickle").render(recording))
     # 600 B asked for are a block of 1024 B
     assert columns(again.log) == columns(log)
     assert (again.log.held, again.log.segments) == (log.held, log.segments)
@@ -228,7 +228,7 @@ def test_frames_are_written_once():
     stack = log.stacks.add([Frame(f"/me/{'x' * 1000}.py", number, "f") for number in range(50)])
     for number in range(1000):
         log.append(ALLOC, "cpu", 64 * number, 64, number, stack)
-    assert len(MemoryVizRenderer().render(Recording(log))) < 150_000
+    assert len(renderer_for("pickle").render(Recording(log))) < 150_000
 
 
 def test_devices_keep_their_numbers_and_others_get_free_ones():
@@ -238,7 +238,7 @@ def test_devices_keep_their_numbers_and_others_get_free_ones():
     recording = Recording(log)
     data = written(recording)
     assert data["tensorlens"]["devices"] == ["cuda:0", "cpu", "cuda:2", "mps"]
-    again = read(MemoryVizRenderer().render(recording)).log
+    again = read(renderer_for("pickle").render(recording)).log
     assert {again.devices[number] for number in again.device} == {"cpu", "cuda:2", "cuda:0", "mps"}
     assert list(again.size) == [100] * 4
 
@@ -257,7 +257,7 @@ def test_made_up_segments_lie_around_blocks_that_are_near():
         (1024, 1024, "inactive"),
         (2048, 100, "active_allocated"),
     ]
-    again = read(MemoryVizRenderer().render(Recording(log)))
+    again = read(renderer_for("pickle").render(Recording(log)))
     assert (again.log.segments, again.peak().reserved) == ([], None)
 
 
@@ -265,7 +265,7 @@ def test_two_blocks_at_one_place_are_both_kept():
     log = EventLog()
     log.append(START, "cpu", 0, 100, 0)
     log.append(ALLOC, "cpu", 50, 100, 0)
-    assert read(MemoryVizRenderer().render(Recording(log))).peak().bytes == 200
+    assert read(renderer_for("pickle").render(Recording(log))).peak().bytes == 200
 
 
 def test_only_recordings_have_events():

@@ -3,10 +3,10 @@ import itertools
 import pytest
 from rendered_snapshots import T, snapshot_of
 
-from tensorlens.records.snapshots import View
 from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
+from tensorlens.render.view import View
 
 _PATH = "m.base_model.model.model.layers.{}.self_attn.{}_proj.lora_{}.default.weight"
 LORA = [_PATH.format(*each) for each in itertools.product(range(4), "qv", "AB")]

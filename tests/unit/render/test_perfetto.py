@@ -7,12 +7,12 @@ import rendered_recordings
 
 from tensorlens.records.events import ALLOC, FREE, EventLog, Mark
 from tensorlens.records.recordings import Recording
-from tensorlens.render.perfetto import PerfettoRenderer
+from tensorlens.render import renderer_for
 from tensorlens.render.source import printable
 
 
 def events(recording, kind=None):
-    data = json.loads(PerfettoRenderer().render(recording))
+    data = json.loads(renderer_for("perfetto.json").render(recording))
     return [event for event in data["traceEvents"] if kind in (None, event["ph"])]
 
 
@@ -62,7 +62,7 @@ def test_many_events_are_thinned_out():
     log = EventLog()
     for number in range(100_000):
         log.append(ALLOC if number % 2 == 0 else FREE, "cpu", 0, 64 + number // 2, number)
-    content = PerfettoRenderer().render(Recording(log))
+    content = renderer_for("perfetto.json").render(Recording(log))
     assert len(content) < 5_000_000
     totals = [
         sum(event["args"].values())

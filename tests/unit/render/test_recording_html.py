@@ -8,9 +8,9 @@ from test_html_renderer import Reader
 
 from tensorlens.records.events import ALLOC, Context, EventLog, Label
 from tensorlens.records.recordings import Recording
-from tensorlens.records.snapshots import View
 from tensorlens.render.html import HtmlRenderer, fragment
 from tensorlens.render.source import printable
+from tensorlens.render.view import View
 
 SCRIPT = re.compile(r"<script type=\"application/json\" class=\"tl-data\">(.*?)</script>", re.S)
 

@@ -6,9 +6,9 @@ from tensorlens.capture.present.instants import instants, row_of
 from tensorlens.errors import UsageError
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.recordings import Origin, Recording
-from tensorlens.records.snapshots import View
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
+from tensorlens.render.view import View
 
 # every figure follows from the table at the head of rendered_recordings
 TRAINING_80 = """\

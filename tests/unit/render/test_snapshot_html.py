@@ -9,8 +9,8 @@ import rendered_snapshots as snapshots
 from test_html_renderer import Reader
 
 from tensorlens.census.present.treemap import treemap
-from tensorlens.records.snapshots import View
 from tensorlens.render.html import HtmlRenderer, fragment
+from tensorlens.render.view import View
 
 RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}
 

@@ -7,9 +7,9 @@ from rendered_snapshots import MIB
 from snapshot_builder import T, ledger_of, snapshot_of
 
 from tensorlens.records.ledger import Block, Term
-from tensorlens.records.snapshots import View
 from tensorlens.render.source import shortened, width
 from tensorlens.render.text import TextRenderer
+from tensorlens.render.view import View
 
 
 def text_of(record, limit: int = 80, **view) -> str:

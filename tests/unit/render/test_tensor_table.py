@@ -7,10 +7,10 @@ import rendered_snapshots as snapshots
 
 from tensorlens import render
 from tensorlens.records.loading import load
-from tensorlens.records.snapshots import View
 from tensorlens.records.tensors import FIELDS
 from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.table import CsvRenderer, to_pandas
+from tensorlens.render.view import View
 
 RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}
 

@@ -14,7 +14,8 @@ from tensorlens.frameworks.tensorflow.graphs import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title, title_of_built
 from tensorlens.frameworks.tensorflow.native import BUILDING
 from tensorlens.records.ledger import Block
-from tensorlens.records.tensors import ROLES, TensorTable
+from tensorlens.records.tensors import TensorTable
+from tensorlens.roles import ROLES
 
 _UNTYPED = "bytes"
 """Stands for the type of an element where only the size of the memory is known."""

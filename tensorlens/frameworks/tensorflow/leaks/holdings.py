@@ -19,7 +19,7 @@ from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.words import TENSORFLOW
 from tensorlens.records.leaks import Reference
-from tensorlens.records.tensors import ROLES
+from tensorlens.roles import ROLES
 
 _UNKNOWN = "unknown"
 

@@ -19,7 +19,7 @@ from tensorlens.frameworks.torch.census.graph import Saved
 from tensorlens.frameworks.torch.census.labels import Labels, ModulesOfNodes, common_path
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.records.names import Names
-from tensorlens.records.tensors import ROLES
+from tensorlens.roles import ROLES
 
 _GRADIENT, _OPTIMIZER = ROLES.index("gradient"), ROLES.index("optimizer")
 _ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")

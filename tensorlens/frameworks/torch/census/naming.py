@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorlens.frameworks.heap.walk import Given, Walk
 from tensorlens.records.names import Names
-from tensorlens.records.tensors import ROLES
+from tensorlens.roles import ROLES
 
 _NUMBERS = {role: number for number, role in enumerate(ROLES)}
 

@@ -14,7 +14,8 @@ from tensorlens.frameworks.census_table import (
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.records.events import LAYERS
-from tensorlens.records.tensors import ROLES, TensorTable
+from tensorlens.records.tensors import TensorTable
+from tensorlens.roles import ROLES
 
 _ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")
 _PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "device", "dtype", "shape", "stride")

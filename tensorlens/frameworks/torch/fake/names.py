@@ -14,7 +14,7 @@ from tensorlens.frameworks.heap.objects import without_tuples
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.fake.tracker import Tracker
 from tensorlens.records.events import Label
-from tensorlens.records.tensors import ROLES
+from tensorlens.roles import ROLES
 
 
 class BlockNames:

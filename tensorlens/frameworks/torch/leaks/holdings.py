@@ -22,7 +22,7 @@ from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.frameworks.torch.leaks.storages import storages_in
 from tensorlens.records.leaks import Reference
-from tensorlens.records.tensors import ROLES
+from tensorlens.roles import ROLES
 
 MOST_ROOTS = 5
 """Of the roots that a block hangs below the nearest are given."""

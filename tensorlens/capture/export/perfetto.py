@@ -4,45 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tensorlens.errors import UsageError
 from tensorlens.records.recordings import Recording
 from tensorlens.render.source import printable
 from tensorlens.units import format_bytes
-
-if TYPE_CHECKING:
-    from tensorlens.records.loading import Record
 
 POINTS = 20_000
 """About how many points each device's counter has at most; the peak is among them."""
 _NS = 1000
 
 
-class PerfettoRenderer:
-    """Bytes by role as one counter a device, and beside it what the allocator reserved.
+def trace_events(recording: Recording) -> str:
+    """Return bytes by role as one counter a device, and beside it what the allocator reserved.
 
     Marks and the peaks are instant events. Times are microseconds since the recording began.
-    ``extension`` is ``perfetto.json`` or ``trace.json``, which are the same.
     """
-
-    def __init__(self, extension: str = "perfetto.json") -> None:
-        self.extension = extension
-
-    def render(self, record: Record) -> str:
-        """Return the JSON text.
-
-        Raises:
-            UsageError: the record is no recording.
-        """
-        if not isinstance(record, Recording):
-            raise UsageError(f".{self.extension} is for recordings: save this one as .json")
-        content = {
-            "displayTimeUnit": "ms",
-            "otherData": {"tensorlens": record.origin.provenance},
-            "traceEvents": list(_events(record)),
-        }
-        return json.dumps(content, separators=(",", ":")) + "\n"
+    content = {
+        "displayTimeUnit": "ms",
+        "otherData": {"tensorlens": recording.origin.provenance},
+        "traceEvents": list(_events(recording)),
+    }
+    return json.dumps(content, separators=(",", ":")) + "\n"
 
 
 def _events(recording: Recording) -> Iterator[dict[str, Any]]:

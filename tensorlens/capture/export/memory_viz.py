@@ -7,18 +7,14 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tensorlens.errors import UsageError
+from tensorlens.capture.export.segments import made_up_segments
 from tensorlens.recording.instants import roles_of
 from tensorlens.records.events import ALLOC, FREE, OOM, SEGMENT_ALLOC, START, EventLog, Segment
 from tensorlens.records.foreign.metadata import metadata_of
 from tensorlens.records.foreign.steps import MADE_UP
 from tensorlens.records.recordings import Recording
-from tensorlens.render.areas import made_up_segments
-
-if TYPE_CHECKING:
-    from tensorlens.records.loading import Record
 
 PROTOCOL = 4
 """The viewer knows no higher one."""
@@ -26,25 +22,14 @@ _NUMBERED = re.compile(r"(?:.*/)?(?:cuda|xpu):(\d{1,2})")
 _US = 1_000_000
 
 
-class MemoryVizRenderer:
-    """Writes what https://pytorch.org/memory_viz and ``tensorlens.load`` read.
+def memory_viz(recording: Recording) -> bytes:
+    """Return what https://pytorch.org/memory_viz and ``tensorlens.load`` read.
 
     Every allocation and free has its stack, and its role as the viewer's category. A device
     without known segments, such as the CPU, gets made-up ones around the addresses of its blocks.
     Names of tensors and the source are left out: a ``.tlens`` file keeps them.
     """
-
-    extension = "pickle"
-
-    def render(self, record: Record) -> bytes:
-        """Return the pickle.
-
-        Raises:
-            UsageError: the record is no recording.
-        """
-        if not isinstance(record, Recording):
-            raise UsageError(".pickle is for recordings: save this one as .json")
-        return pickle.dumps(_Snapshot(record).data(), protocol=PROTOCOL)
+    return pickle.dumps(_Snapshot(recording).data(), protocol=PROTOCOL)
 
 
 class _Snapshot:

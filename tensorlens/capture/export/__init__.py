@@ -1,0 +1,25 @@
+"""Recordings in the formats of other viewers, and in the one that reads back equal."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tensorlens.records import tlens
+from tensorlens.records.recordings import Recording
+
+_WRITERS = {
+    "folded": "tensorlens.capture.export.flame:folded",
+    "perfetto.json": "tensorlens.capture.export.perfetto:trace_events",
+    "pickle": "tensorlens.capture.export.memory_viz:memory_viz",
+    "speedscope.json": "tensorlens.capture.export.flame:speedscope",
+    "trace.json": "tensorlens.capture.export.perfetto:trace_events",
+}
+
+
+def exported(recording: Recording, ending: str) -> str | bytes:
+    """Return the content of a file with an ending of :data:`tensorlens.render.OF_RECORDINGS`."""
+    if ending in ("tlens", "tlens.gz"):
+        return tlens.write(recording, compressed=ending == "tlens.gz")
+    module, _, name = _WRITERS[ending].partition(":")
+    content: str | bytes = getattr(import_module(module), name)(recording)
+    return content

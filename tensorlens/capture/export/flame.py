@@ -1,0 +1,91 @@
+"""What was resident at the peak by stack, as flame graphs read it: speedscope, folded stacks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tensorlens.records.events import Frame
+from tensorlens.records.moments import Moment
+from tensorlens.records.recordings import Recording
+from tensorlens.render.source import printable
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_NO_STACK = Frame("", 0, "no stack known")
+
+
+def speedscope(recording: Recording) -> str:
+    """Return what https://www.speedscope.app opens: one profile a device, in bytes."""
+    frames: dict[Frame, int] = {}
+    profiles = [
+        _profile(device, recording.peak(device), recording, frames) for device in recording.devices
+    ]
+    content = {
+        "$schema": _SCHEMA,
+        "exporter": "tensorlens",
+        "name": "bytes resident at the peak",
+        "activeProfileIndex": 0,
+        "shared": {"frames": [_written(frame) for frame in frames]},
+        "profiles": profiles,
+    }
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+def folded(recording: Recording) -> str:
+    """Return a line a stack, ``outer;inner bytes``, which flamegraph.pl and its kin read.
+
+    Where there are several devices, each is the outermost frame of its stacks.
+    """
+    several = len(recording.devices) > 1
+    sums: dict[str, int] = {}
+    for device in recording.devices:
+        for stack, nbytes in _stacks(recording, recording.peak(device)):
+            names = [device] if several else []
+            names += [_called(frame) for frame in stack]
+            line = ";".join(re.sub(r"[;\s]+", " ", printable(name)) for name in names)
+            sums[line] = sums.get(line, 0) + nbytes
+    return "".join(f"{line} {nbytes}\n" for line, nbytes in sums.items())
+
+
+def _profile(
+    device: str, peak: Moment, recording: Recording, frames: dict[Frame, int]
+) -> Mapping[str, Any]:
+    samples: list[list[int]] = []
+    weights: list[int] = []
+    for stack, nbytes in _stacks(recording, peak):
+        samples.append([frames.setdefault(frame, len(frames)) for frame in stack])
+        weights.append(nbytes)
+    return {
+        "type": "sampled",
+        "name": printable(f"{device} at its peak"),
+        "unit": "bytes",
+        "startValue": 0,
+        "endValue": peak.bytes,
+        "samples": samples,
+        "weights": weights,
+    }
+
+
+def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[list[Frame], int]]:
+    """Give the stacks of what was resident, outermost frame first, with their bytes."""
+    stacks = recording.log.stacks
+    for stack, nbytes in peak.by_stack.items():
+        if nbytes:
+            yield list(reversed(stacks.of(stack))) or [_NO_STACK], nbytes
+
+
+def _called(frame: Frame) -> str:
+    if frame == _NO_STACK:
+        return frame.function
+    name = re.split(r"[/\\]", frame.filename)[-1]
+    return printable(f"{frame.function} ({name}:{frame.lineno})")
+
+
+def _written(frame: Frame) -> Mapping[str, Any]:
+    if frame == _NO_STACK:
+        return {"name": frame.function}
+    written: dict[str, Any] = {"name": _called(frame), "file": printable(frame.filename)}
+    # the format counts lines from 1
+    return {**written, "line": frame.lineno} if frame.lineno > 0 else written
