@@ -267,7 +267,11 @@ class Session:
             return f"{start}the loop made too few steps: {self._judge.made}{end}"
         if self._target is None:
             again = self._again("--step", "FUNCTION")
-            return f"{start}no optimizer stepped{end}; name what makes one step: {again}"
+            return (
+                f"{start}no optimizer stepped, as where a loop updates parameters by hand{end}; "
+                f"name the function that makes one step: {again}, or call step() of a "
+                "tensorlens.LeakWatch where a step of the loop ends, then print its result()"
+            )
         what = "was never called" if self._seen else "was never defined"
         return f"{start}{self._target.qualname} {what}{end}"
 

@@ -190,14 +190,50 @@ def test_a_signal_ends_the_program_and_what_is_known_is_told(
     assert "tensorlens/" not in made.stderr
 
 
+BY_HAND = (
+    "as where a loop updates parameters by hand; name the function that makes one step: "
+    "tensorlens leaks --step FUNCTION {}, or call step() of a tensorlens.LeakWatch where a step of "
+    "the loop ends, then print its result()"
+)
+MANUAL = """
+import torch
+
+w, kept = torch.zeros(64, requires_grad=True), []
+for _ in range(8):
+    loss = (w * w).sum()
+    loss.backward()
+    with torch.no_grad():
+        w -= 0.1 * w.grad
+        w.grad = None
+    kept.append(loss)
+"""
+
+
+@pytest.mark.usefixtures("torch")
+def test_loop_that_updates_by_hand_is_judged_as_the_message_says(folder: Path) -> None:
+    (folder / "manual.py").write_text(
+        "import torch, tensorlens\nwatch = tensorlens.LeakWatch().start()\n"
+        f"{MANUAL}    watch.step()\n"
+        "print(watch.result().leaks[0].bytes_per_step)\n"
+    )
+    made = subprocess.run(
+        [*warm.python(), "manual.py"], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    # the loss of each step, a number
+    assert made.stdout.splitlines()[-1] == "4.0", made.stderr
+
+
 @pytest.mark.usefixtures("torch")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (
             ["loop.py", "0"],
-            "nothing was judged: no optimizer stepped; name what makes one step:"
-            " tensorlens leaks --step FUNCTION loop.py 0",
+            f"nothing was judged: no optimizer stepped, {BY_HAND.format('loop.py 0')}",
+        ),
+        (
+            ["manual.py"],
+            f"nothing was judged: no optimizer stepped, {BY_HAND.format('manual.py')}",
         ),
         (["--step", "apart", "loop.py", "3"], "nothing was judged: apart was never called"),
         (
@@ -207,6 +243,7 @@ def test_a_signal_ends_the_program_and_what_is_known_is_told(
     ],
 )
 def test_why_nothing_was_judged_is_one_line(folder: Path, arguments: list[str], text: str) -> None:
+    (folder / "manual.py").write_text(MANUAL)
     (folder / "loop.py").write_text(LOOP.replace("return step", "return 0"))
     made = tensorlens(folder, "leaks", *arguments)
     assert own_lines(made.stderr) == [f"tensorlens: {text}"]
