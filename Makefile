@@ -22,7 +22,9 @@ NEWER := $(foreach version,3.12 3.13,$(if $(call python,$(version)),$(version)))
 # what only counts and renders is the same code on each of them: the newest does
 NEWEST := $(lastword $(NEWER))
 
-.PHONY: demo test lint pytest bench clean test-torch $(NEWER:%=test-%)
+PURE := allocators comparing estimating integrations leaks lines queues recording records render suggesting test_units.py
+
+.PHONY: demo test quick lint pytest bench clean test-torch $(NEWER:%=test-%)
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
@@ -39,11 +41,16 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# what needs no framework: for every save
+quick: $(VENV)/.ready
+	$(BIN)/python $(PYTEST) $(PURE:%=tests/unit/%)
+
 # each room by itself: every look at the heap is as long as what its process has imported
 pytest: $(VENV)/.tensorflow
 	$(BIN)/python $(PYTEST) tests/unit/frameworks
 	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks
 	$(BIN)/python $(PYTEST) tests/smoke
+	$(foreach file,$(wildcard tests/alone/test_*.py),$(BIN)/python -m pytest --tb=short $(file) &&) true
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
 	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from wcwidth import wcswidth, wcwidth
+
 _TAB = 4
 _FORMULA = ("=", "+", "-", "@")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -78,16 +80,12 @@ def dedented(sources: Sequence[str]) -> list[str]:
 
 
 def width(text: str) -> int:
-    """Return how many columns a terminal needs for ``text``; East Asian wide characters take 2."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_columns, text))
+    """Return how many columns a terminal needs for a printable text."""
+    return len(text) if text.isascii() else max(wcswidth(text), 0)
 
 
 def _columns(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return max(wcwidth(char), 0)
 
 
 def clipped(text: str, room: int, ellipsis: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from tensorlens.capture.record import running
 from tests.aside import set_all_aside_but, set_libraries_aside, take_libraries_back
 
-WITH_LIBRARIES = ("test_estimate", "test_fake", "test_frozen", "test_z")
+WITH_LIBRARIES = ("test_estimate", "test_fake", "test_frozen")
 """The modules of tests that are to see them, with what imports most in the end."""
 
 # before any module of tests is there: its globals are to be seen

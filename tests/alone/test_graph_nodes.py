@@ -1,8 +1,9 @@
 """What a node of a graph is by the name it has where it runs.
 
 The names are TensorFlow's own account of what its executors ran: the partitioned graphs of the
-run metadata. The lines are found in this file by the marks at their ends. It comes last: once run
-metadata was asked for, TensorFlow keeps five times as much of each function that it makes.
+run metadata. The lines are found in this file by the marks at their ends. It has a
+process of its own: once run metadata was asked for, TensorFlow keeps five times as much of each
+function that it makes.
 """
 
 import gc
@@ -10,10 +11,12 @@ import threading
 import traceback
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+
+tf = pytest.importorskip("tensorflow")
+
+import keras
 from keras import layers
 from tensorflow.python.eager import context
 

@@ -1,6 +1,6 @@
 """A recording in programs that fork, are interrupted, end early, nest, or hold very much.
 
-It comes last of these: it fills what a process has for stacks, and no later test would see one.
+It has a process of its own: it fills what one has for stacks, and no later test would see any.
 """
 
 import gc
