@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.protobuf import rewriter_config_pb2
-from tensorflow.python.grappler import tf_optimizer
 
+from tensorlens.frameworks.tensorflow.estimate import grappler
 from tensorlens.frameworks.tensorflow.estimate.graph_defs import set_nodes
 
 TRAIN = "train_op"
@@ -40,7 +40,7 @@ def lowered(given: Any, settings: Any) -> Any:
     options.optimizers.append("function")
     options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
     options.disable_model_pruning = True
-    graph = tf_optimizer.OptimizeGraph(settings, found, verbose=False)
+    graph = grappler.optimize(settings, found)
     free = {loop.name for loop in loops if not any(text[0] == "^" for text in loop.input)}
     _let_begin(graph, free)
     found.graph_def.CopyFrom(graph)

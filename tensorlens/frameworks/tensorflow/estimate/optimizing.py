@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
-from tensorflow.python.grappler import tf_optimizer
 
+from tensorlens.frameworks.tensorflow.estimate import grappler
 from tensorlens.frameworks.tensorflow.estimate.graph_defs import (
     set_arguments,
     set_nodes,
@@ -20,7 +20,6 @@ from tensorlens.frameworks.tensorflow.estimate.lowering import LOOPS, TRAIN, low
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, Shape, connect
 from tensorlens.frameworks.tensorflow.estimate.tracing import Traced
 
-_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLAIN = ("s", "i", "f", "b")
 _FUSING = ("remapping",)
 _FEW = 16
@@ -37,7 +36,7 @@ def optimized(traced: Traced) -> list[Node]:
     definition = graph.as_graph_def()
     set_arguments(definition, traced)
     for node in definition.node:
-        node.device = _HOST
+        node.device = grappler.HOST
     kept = [each.op.name for each in graph.outputs] + [op.name for op in graph.control_outputs]
     given = meta_graph.create_meta_graph_def(graph_def=definition, graph=None)
     given.collection_def[TRAIN].node_list.value.extend(dict.fromkeys(kept))
@@ -57,7 +56,7 @@ def _optimized(given: Any, without: Sequence[str]) -> list[Node]:
     names = [node.name for node in given.graph_def.node]
     if any(node.op in LOOPS for node in given.graph_def.node):
         given = lowered(given, _settings())
-    found = tf_optimizer.OptimizeGraph(_settings(without), given, verbose=False)
+    found = grappler.optimize(_settings(without), given)
     _sort(found, names)
     return nodes_of(found)
 
