@@ -1,5 +1,10 @@
 """A Keras model with each function that estimates, and each way to say the card."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import keras
 import pytest
 from keras import layers
@@ -127,6 +132,58 @@ def made(inputs=INPUTS):
 @pytest.fixture(scope="module")
 def largest():
     return tensorlens.max_batch(made(), "300 MiB", card="t4")
+
+
+SCRIPT = f"""{STEPS}
+step(8)()
+open("trained", "w").close()
+"""
+OWN_LOOP = """
+import keras
+import tensorflow as tf
+
+layer, optimizer = keras.layers.Dense(4), keras.optimizers.SGD()
+layer.build((None, 8))
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(layer(tf.ones((2, 8))))
+optimizer.apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
+"""
+
+
+@pytest.mark.parametrize("interpreter", ["warm", "cold"])
+def test_a_script_is_ended_where_it_trains_a_model(tmp_path, monkeypatch, interpreter):
+    if interpreter == "cold":
+        # Keras is imported by the script, and not with torch
+        monkeypatch.setattr(worker, "interpreter", lambda: (sys.executable,))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    found = tensorlens.estimate("train.py", card="t4")
+    known = tensorlens.estimate(made(), card="t4", batch_size=8)
+    assert (found.peak_allocated, found.by_role) == (known.peak_allocated, known.by_role)
+    assert not (tmp_path / "trained").exists()
+    ended = "the program was ended where it trains sequential"
+    assert [each for each in found.warnings if each.text.startswith(ended)]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_training_loop_of_its_own_is_refused_with_what_to_do_instead(tmp_path, device):
+    (tmp_path / "loop.py").write_text(OWN_LOOP)
+    with pytest.raises(UsageError, match=r"a loop of its own on TensorFlow cannot be estimated"):
+        tensorlens.estimate(str(tmp_path / "loop.py"), device=device)
+
+
+def test_estimates_log_no_session_of_each_graph(tmp_path):
+    (tmp_path / "ask.py").write_text(f"{STEPS}\nimport tensorlens\ntensorlens.estimate(model())\n")
+    kept = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}
+    made = subprocess.run(
+        [sys.executable, "ask.py"],
+        cwd=tmp_path,
+        env={**kept, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not [line for line in made.stderr.splitlines() if "session" in line or "GPUs" in line]
 
 
 def test_largest_batch_of_a_function_that_trains_a_model(steps, largest):

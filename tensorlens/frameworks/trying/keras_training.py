@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.keras import kinds
 from tensorlens.records.cards import Card
-from tensorlens.records.traces import Trace
+from tensorlens.records.traces import Caution, Trace
 
 SAMPLES = 32
 """Of a batch, where nothing names another number: Keras's own ``batch_size``."""
 _SHAPES = ("input_shape", "input_dtype")
+_ENDED = (
+    "the program was ended where it trains {}: what it does later, the training of another model"
+    " say, is not in the figures"
+)
+_OWN_LOOP = (
+    "the program trains no Keras model with fit() or train_on_batch(), and runs nothing of torch: a"
+    " loop of its own on TensorFlow cannot be estimated; measure it with tensorlens run --record,"
+    " or let a function return the compiled model"
+)
 
 
 def step_of(
@@ -52,6 +63,22 @@ def step_of(
     return train_step(model, size, **shapes)
 
 
+def ended_at_training(begin: Callable[[], Any]) -> Any:
+    """Begin a program, and end it where it trains a Keras model on TensorFlow itself.
+
+    Keras may be imported on the way. TensorFlow's own steps are not run on fake tensors: a script
+    that calls ``fit()`` would be trained to its end.
+    """
+    with ExitStack() as stack:
+        stack.callback(when_imported("keras", lambda: stack.enter_context(intercepted()) and None))
+        try:
+            return begin()
+        except BaseException as error:
+            if _is_training(error):
+                error.is_of_program = True  # type: ignore[attr-defined]
+            raise
+
+
 def intercepted() -> AbstractContextManager[None]:
     """Return what ends a program where it trains a Keras model on TensorFlow."""
     if kinds.backend() != "tensorflow":
@@ -65,10 +92,30 @@ def traced(
     error: BaseException, device: str, card: Card | None, options: Mapping[str, Any]
 ) -> Trace | None:
     """Return the trace of the training that ended a program; None where that ended otherwise."""
-    if kinds.backend() != "tensorflow":
+    if not _is_training(error):
         return None
     from tensorlens.frameworks.tensorflow.estimate.training import Training, trace_training
 
-    if not isinstance(error, Training):
-        return None
-    return trace_training(error, device, card, options)
+    assert isinstance(error, Training)
+    trace = trace_training(error, device, card, options)
+    if error.is_of_program:
+        trace.cautions.append(Caution(_ENDED.format(error.model.name)))
+    return trace
+
+
+def check_is_of_torch(trace: Trace) -> None:
+    """Refuse a program that has nothing of torch and a training loop of its own on TensorFlow.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if not trace.log.devices and "tensorflow" in sys.modules:
+        raise UsageError(_OWN_LOOP)
+
+
+def _is_training(error: BaseException) -> bool:
+    if kinds.backend() != "tensorflow":
+        return False
+    from tensorlens.frameworks.tensorflow.estimate.training import Training
+
+    return isinstance(error, Training)

@@ -30,6 +30,8 @@ class Training(BaseException):
         super().__init__()
         self.model = model
         self.batch = batch
+        self.is_of_program = False
+        """Whether the program trains by itself, and not in a step that it returned."""
         self.shape: tuple[int, ...] | None = None
         """Of the first input, without the batch."""
         if inputs is not None:

@@ -15,7 +15,7 @@ from tensorlens.frameworks.torch.fake.device.setup import Readiness, prepare
 from tensorlens.frameworks.torch.fake.failing import failure
 from tensorlens.frameworks.torch.fake.jobs import Answer, Job, Progress
 from tensorlens.frameworks.torch.release import check_release
-from tensorlens.frameworks.trying.keras_training import traced
+from tensorlens.frameworks.trying.keras_training import check_is_of_torch, traced
 from tensorlens.records.cards import H100
 
 _PASSING = (
@@ -88,13 +88,15 @@ def _answer(job: Job, readiness: Readiness, target: BinaryIO) -> Answer:
     from tensorlens.frameworks.torch.fake.run import run
 
     try:
-        return run(job, readiness, lambda done: _send(target, Progress(done)))
+        trace = run(job, readiness, lambda done: _send(target, Progress(done)))
     except BaseException as error:
         card = None if job.device == "cpu" else job.card or H100
-        trace = traced(error, job.device, card, job.of_keras)
-        if trace is None:
+        of_keras = traced(error, job.device, card, job.of_keras)
+        if of_keras is None:
             raise
-        return trace
+        return of_keras
+    check_is_of_torch(trace)
+    return trace
 
 
 def _send(target: BinaryIO, answer: Answer) -> None:

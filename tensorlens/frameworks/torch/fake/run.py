@@ -38,7 +38,12 @@ from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, 
 from tensorlens.frameworks.torch.fake.values.answers import answering
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.trying.beginning import beginning
-from tensorlens.frameworks.trying.keras_training import SAMPLES, intercepted, step_of
+from tensorlens.frameworks.trying.keras_training import (
+    SAMPLES,
+    ended_at_training,
+    intercepted,
+    step_of,
+)
 from tensorlens.frameworks.trying.steps import Steps
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
@@ -148,7 +153,7 @@ def _run(
 
 def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]) -> Any:
     """Begin a program and return its step, that of a Keras model where it made one."""
-    made = beginning(job.program, job.batch, job.options)
+    made = ended_at_training(lambda: beginning(job.program, job.batch, job.options))
     given = dict(job.of_keras)
     samples = given.pop("batch", None) or SAMPLES
     step = step_of(made, samples, given, estimated=True)
