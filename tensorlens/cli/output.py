@@ -14,7 +14,7 @@ from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
 from tensorlens.ranks import Rank, current_rank
 from tensorlens.records.loading import Record
-from tensorlens.render import OF_ALL, OF_RECORDINGS, either, ending_of, renderer_for, save
+from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for, save, tagged
 from tensorlens.render.view import View
 
 
@@ -72,7 +72,7 @@ class Output:
     def of_process(self, pid: int) -> Output:
         """Return the output of one process: ``run.4711.json`` beside ``run.json``."""
         own = str(pid) if self.rank is None else f"rank{self.rank.number}.{pid}"
-        name = _tagged(self.path.name, own)
+        name = tagged(self.path.name, own)
         typed = str(Path(self.typed).with_name(name))
         return Output(typed, self.path.with_name(name), self.overwrite, self.rank)
 
@@ -112,18 +112,11 @@ class Output:
         folder = temporary_folder()
         if folder is None or folder.resolve() == self.path.parent.resolve():
             return None
-        copy = folder / _tagged(self.path.name, f"{os.getpid()}-{os.urandom(3).hex()}")
+        copy = folder / tagged(self.path.name, f"{os.getpid()}-{os.urandom(3).hex()}")
         try:
             return save(record, copy, view=view)
         except Exception:
             return None
-
-
-def _tagged(name: str, tag: str) -> str:
-    """Return a file's name with a tag before its ending: ``run.4711.tlens.gz``."""
-    ending = ending_of(name)
-    start = name if ending is None else name[: -len(ending) - 1]
-    return f"{start}.{tag}" if ending is None else f"{start}.{tag}{name[len(start) :]}"
 
 
 def add_options(parser: argparse.ArgumentParser, content: str, *, recordings: bool = False) -> None:

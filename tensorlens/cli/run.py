@@ -22,6 +22,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.model_modules import library_model_module
 from tensorlens.lines.exits import ExitReport
 from tensorlens.lines.profile import Options, profile
+from tensorlens.lines.worker_files import set_workers_output
 from tensorlens.records.lines import LineReport
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for
 
@@ -50,9 +51,9 @@ the end, the tables are printed instead.
 program's end, and explains an allocation that fails. It is of this process
 alone: worker processes are not recorded.
 
-A worker process that ran profiled code reports too: with -o run.json a
-forked one to run.PID.json, a spawned one to standard output. -p reaches
-forked workers only; decorators reach both.
+A worker process that ran profiled code reports too, with -o run.json to
+run.PID.json. -p reaches forked workers only; decorators reach spawned ones
+as well.
 """
 
 
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         output = _line_output(args) if args.output else None
         recorded = _recorded(args, output) if args.record else None
-        _switch_on()
+        _switch_on(output)
         program = program_of(args, words)
         program.prepare()
         targets = [resolve(typed, program) for typed in args.profile]
@@ -148,7 +149,8 @@ def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
     return RecordedRun(target, limit, shlex.split(args.parser.prog))
 
 
-def _switch_on() -> None:
+def _switch_on(output: Output | None) -> None:
+    set_workers_output(None if output is None else output.path)
     # through the environment, so that spawned workers of the program follow
     if not config.load().enabled:
         os.environ["TENSORLENS"] = "1"

@@ -6,6 +6,8 @@ import sys
 import pytest
 from commands import fresh_tensorlens, own_lines, program_lines, python, tensorlens
 
+from tensorlens import load
+
 LOOK = """
 import json, os, pickle, re, sys
 class Thing: pass
@@ -162,11 +164,21 @@ def test_workers_find_main_and_report(folder, method):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[2, 4]\n")
     assert (folder / "out.json").exists()
-    if method == "fork":
-        assert len(list(folder.glob("out.*.json"))) == 1
-        assert done.stdout == "[2, 4]\n"
-    else:
-        assert "Memory per line, process " in done.stdout
+    assert done.stdout == "[2, 4]\n"
+    (file,) = folder.glob("out.*.json")
+    _, pid, _ = file.name.split(".")
+    assert f"wrote {file.name}" in done.stderr
+    (function,) = load(file).functions
+    assert (function.name, function.calls) == ("double", 2)
+    assert load(file).process.startswith(f"process {pid} (")
+
+
+def test_workers_print_where_there_is_no_file(folder):
+    (folder / "workers.py").write_text(WORKERS)
+    done = fresh_tensorlens(folder, "run", "workers.py", "spawn")
+    assert done.returncode == 0, done.stderr
+    assert "Memory per line, process " in done.stdout
+    assert not list(folder.glob("*.json"))
 
 
 def test_switched_off_decorators_are_on_and_stay_off_elsewhere(folder):
