@@ -55,6 +55,7 @@ class Note:
     tone: Tone = ""
     label: str = ""
     """What a text begins the remark with: ``note: ``."""
+    mark: Mark = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,11 @@ class KeyValues:
     facts: tuple[Fact, ...]
 
 
+def named(texts: Iterable[tuple[str, str]]) -> KeyValues:
+    """Return names, such as devices, each with a text about it."""
+    return KeyValues(tuple(Fact("", Named(*each)) for each in texts))
+
+
 Kind: TypeAlias = Literal["figure", "text", "name", "line", "prose", "source"]
 """Figures stand right, all others left. Names and lines of code are shortened where they do not
 differ, a source is cut at its end, prose goes on below itself; of the last two a table has one, as
@@ -129,6 +135,8 @@ class Column:
     kind: Kind = "figure"
     rank: int | None = None
     """The order in which columns go where the page is too narrow; None stays."""
+    beside: int = 0
+    """How wide a source must still be for the column to stay; 0 for as wide as ever."""
     tip: str = ""
     """What the title means, for a page that can show it."""
     most: int | None = None
@@ -196,6 +204,8 @@ class Table:
     """What to show in its place on a page that is too narrow for it."""
     name: str = ""
     """Tables of one name have the same columns, however wide the page is."""
+    is_wide: bool = False
+    """Whether text begins it at the left edge: it needs the room."""
     is_live: bool = False
     """Whether a script sorts and fills it."""
 

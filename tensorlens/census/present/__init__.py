@@ -12,7 +12,7 @@ from tensorlens.census.present.inventory import (
     inventories,
     left_out,
 )
-from tensorlens.census.present.tables import header, ledger_table, role_table, tensor_table
+from tensorlens.census.present.tables import ledger_table, role_table, tensor_table
 from tensorlens.census.present.treemap import treemap
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.render.blocks import (
@@ -24,6 +24,7 @@ from tensorlens.render.blocks import (
     Paragraph,
     Rows,
     Section,
+    named,
 )
 from tensorlens.render.figures import counted, size
 from tensorlens.render.view import View
@@ -43,7 +44,7 @@ def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
         Section(
             (
                 Heading("Tensors in memory", snapshot.provenance, snapshot.process),
-                header(device_sources(snapshot.ledger)),
+                named(device_sources(snapshot.ledger)),
                 *(Note(note, label="note") for note in snapshot.notes),
                 *nothing,
             )

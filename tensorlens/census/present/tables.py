@@ -22,10 +22,7 @@ from tensorlens.render.blocks import (
     Block,
     Cell,
     Column,
-    Fact,
-    KeyValues,
     Medium,
-    Named,
     Note,
     Row,
     Section,
@@ -54,11 +51,6 @@ def sized(nbytes: int | None, whole: int) -> Cell:
 
 def _bar(nbytes: int, whole: int) -> tuple[float, float]:
     return (0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0)
-
-
-def header(devices: Sequence[tuple[str, str]]) -> KeyValues:
-    """Return which devices there are, and where the figures of each come from."""
-    return KeyValues(tuple(Fact("", Named(*each)) for each in devices))
 
 
 def role_table(device: DeviceInventory) -> Table:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorlens.lines.present import columns as table
-from tensorlens.lines.present.html import line_fragment
-from tensorlens.lines.present.text import line_parts
+from tensorlens.lines.present.report import report as line_blocks
 from tensorlens.records.lines import LineReport
-from tensorlens.render.blocks import Block, Custom, Rows
+from tensorlens.render.blocks import Block, Rows
 from tensorlens.render.view import View
 
 
@@ -19,7 +18,7 @@ def title(report: LineReport) -> str:
 
 def blocks(report: LineReport, view: View) -> Sequence[Block]:
     """Return the table of each function."""
-    return [Custom(lambda page: line_parts(report, page), lambda: line_fragment(report))]
+    return line_blocks(report)
 
 
 def rows(report: LineReport) -> Rows:

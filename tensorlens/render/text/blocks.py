@@ -84,8 +84,9 @@ class _Writer:
             case Paragraph():
                 return page.wrapped("", page.shown(block.text), 0)
             case Note():
+                mark = f"{page.glyphs.of(block.mark)} " if block.mark else ""
                 label = f"{block.label}: " if block.label else ""
-                return page.wrapped(" " * INDENT + label, page.shown(block.text))
+                return page.wrapped(f"{' ' * INDENT}{mark}{label}", page.shown(block.text))
             case KeyValues():
                 return fact_lines(block.facts, INDENT, page)
             case Table():
@@ -106,12 +107,15 @@ class _Writer:
     def _title(self, section: Section) -> list[str]:
         page = self._page
         name = f"{page.shown(section.name)}  " if section.name else ""
-        asides = [page.shown(each) for each in section.asides]
-        title = "  ".join([page.shown(section.title), *asides])
-        if asides and width(name + title) > page.width:
+        title = page.shown(section.title)
+        below = []
+        for aside in map(page.shown, section.asides):
             # a place is not broken
-            return [*page.wrapped(name, page.shown(section.title)), *asides]
-        return page.wrapped(name, title) if name or title else []
+            if width(f"{name}{title}  {aside}") <= page.width:
+                title = f"{title}  {aside}"
+            else:
+                below.append(aside)
+        return [*(page.wrapped(name, title) if name or title else ()), *below]
 
     def _table(self, block: Table) -> list[str]:
         page = self._page

@@ -50,21 +50,34 @@ def layout(tables: Sequence[Table], page: Page) -> Layout:
     nothing = f" {page.glyphs.bar}"
     has_text = {place: any(row[place].strip(nothing) for row in texts) for place in shown}
     shown = [each for each in shown if has_text[each] or columns[each].rank is None]
-    free = page.width - INDENT
-    spare = sorted((columns[each].rank or 0, each) for each in shown if _can_go(columns[each]))
-    gone: list[int] = []
-    while spare and _taken(shown, columns, natural, _ENOUGH) > free:
-        gone.append(spare.pop(0)[1])
-        shown.remove(gone[-1])
-    # after a wide column went, another may fit again
-    for place in reversed(gone.copy()):
-        if _taken([*shown, place], columns, natural, _ENOUGH) <= free:
-            gone.remove(place)
-            shown = sorted([*shown, place])
+    free = page.width - _indent(tables[0])
+    fitting = _fitting(shown, columns, natural, free)
     # what has no title was an aside
-    titles = (page.shown(columns[each].title) for each in sorted(gone))
+    titles = (page.shown(columns[each].title) for each in shown if each not in fitting)
     left_out = tuple(title for title in titles if title)
-    return Layout(tuple(shown), _rooms(shown, columns, natural, free), left_out)
+    return Layout(tuple(fitting), _rooms(fitting, columns, natural, free), left_out)
+
+
+def _fitting(
+    shown: Sequence[int], columns: Sequence[Column], natural: Mapping[int, int], free: int
+) -> list[int]:
+    """Return the columns that there is room for."""
+
+    def fits(places: Sequence[int]) -> bool:
+        source = max((columns[each].beside for each in places), default=0)
+        least = {**_ENOUGH, "source": source} if source else _ENOUGH
+        return _taken(places, columns, natural, least) <= free
+
+    spare = sorted((columns[each].rank or 0, each) for each in shown if _can_go(columns[each]))
+    found, gone = [*shown], list[int]()
+    while spare and not fits(found):
+        gone.append(spare.pop(0)[1])
+        found.remove(gone[-1])
+    # after a wide column went, another may fit again
+    for place in reversed(gone):
+        if fits([*found, place]):
+            found.append(place)
+    return sorted(found)
 
 
 def _natural(column: Column, texts: Sequence[str]) -> int:
@@ -74,6 +87,10 @@ def _natural(column: Column, texts: Sequence[str]) -> int:
 
 def _can_go(column: Column) -> bool:
     return column.rank is not None
+
+
+def _indent(table: Table) -> int:
+    return 0 if table.is_wide else INDENT
 
 
 def _is_of_text(column: Column) -> bool:
@@ -119,9 +136,10 @@ def lines(table: Table, found: Layout, page: Page) -> list[str]:
     ]
     titles = [_title(column, page) for column in columns]
     fitted = list(zip(*cells, strict=True))
-    drawn, hanging = _aligned(titles, fitted, columns, page)
+    indent = _indent(table)
+    drawn, hanging = _aligned(titles, fitted, columns, indent, page)
     longest = min(page.width, max(map(width, drawn)))
-    rule = " " * INDENT + page.glyphs.rule * (longest - INDENT)
+    rule = " " * indent + page.glyphs.rule * (longest - indent)
     result = [drawn[0], rule]
     for number, (row, line, more) in enumerate(zip(rows, drawn[1:], hanging, strict=True)):
         result += [rule] if isinstance(row, Row) and row.state == "sum" else []
@@ -237,6 +255,7 @@ def _aligned(
     titles: Sequence[str],
     rows: Sequence[Sequence[str]],
     columns: Sequence[Column],
+    indent: int,
     page: Page,
 ) -> tuple[list[str], list[list[str]]]:
     """Return the lines of titles and rows, and for each row those in which its prose goes on."""
@@ -249,11 +268,11 @@ def _aligned(
         disable_numparse=True,
         colalign=["right" if each.kind == "figure" else "left" for each in columns],
     ).splitlines()
-    drawn = [" " * INDENT + each.replace(_BLANK, " ") for each in drawn]
+    drawn = [" " * indent + each.replace(_BLANK, " ") for each in drawn]
     hanging: list[list[str]] = [[] for _ in rows]
     if is_prose:
         cells = list(zip(titles, *upright, strict=True))[:-1]
-        begin = INDENT + sum(max(map(width, column)) + GAP for column in cells)
+        begin = indent + sum(max(map(width, column)) + GAP for column in cells)
         for place, row in enumerate(rows):
             start = padded(drawn[place + 1].rstrip(), begin)
             wrapped = page.wrapped(start, row[-1], begin) if row[-1] else [start]

@@ -55,7 +55,7 @@ def test_html_is_whole_and_offline(kind: str) -> None:
         assert "url(" not in reader.css
         assert "@import" not in reader.css
         for row in reader.rows:
-            assert len(row) >= 3
+            assert len(row) >= 3 or "lines not run" in row[-1]
 
 
 @pytest.mark.parametrize("kind", reports.KINDS)
@@ -103,12 +103,9 @@ def test_bars() -> None:
         ran(3, "c", {"cpu": moved(4 * MIB, 4 * MIB)}),
     )
     text = fragment(reports.report(reports.function(lines)))
-    assert re.findall(r'style="--tl-to: ([\d.]+%)"', text) == ["100.0%", "75.0%", "50.0%"]
-    assert re.findall(r'style="--tl-from: ([\d.]+%); --tl-to: ([\d.]+%)"', text) == [
-        ("25.0%", "100.0%"),
-        ("0.0%", "25.0%"),
-        ("25.0%", "25.0%"),
-    ]
+    bars = re.findall(r'style="--tl-from: ([\d.]+%); --tl-to: ([\d.]+%)"', text)
+    assert bars[::2] == [("0.0%", "100.0%"), ("0.0%", "75.0%"), ("0.0%", "50.0%")]
+    assert bars[1::2] == [("25.0%", "100.0%"), ("0.0%", "25.0%"), ("25.0%", "25.0%")]
 
 
 def test_hostile_text_is_escaped() -> None:

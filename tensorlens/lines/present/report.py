@@ -1,0 +1,248 @@
+"""The report of lines: a table for each function, with the source at the far right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tensorlens.lines.present.layout import (
+    GRAPH_COLUMNS,
+    GRAPHS,
+    Entry,
+    Fold,
+    FunctionLayout,
+    Row,
+    device_header,
+    devices_of,
+    layouts,
+)
+from tensorlens.records.lines import LineReport
+from tensorlens.render import blocks
+from tensorlens.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Key,
+    Legend,
+    Note,
+    Only,
+    Paragraph,
+    Section,
+    Table,
+    Tone,
+    named,
+)
+from tensorlens.render.figures import device_names, duration, size
+
+_TIPS = {
+    "Line": "Line number",
+    "Hits": "How often the line ran",
+    "Time": "Wall time over all hits, calls included",
+    "Device": "The devices the figures are of",
+    "Allocated": "Bytes handed out when the line ended; the largest over its hits",
+    "Peak": "The most bytes handed out at any instant while the line ran",
+    "Reserved": "Bytes the allocator held from the driver or the OS; the largest over its hits",
+    "Net": "Allocated at the end minus at the start, summed over the hits",
+    "Net max": "The largest net of a single hit",
+    "Net first": "The net of the first hit",
+    "Backward": (
+        "Bytes handed out in backward for the nodes that the line itself made, as recorded"
+    ),
+}
+"""The columns in order, and what they mean."""
+_GIVE_WAY = {
+    **{"Net first": 44, "Net max": 44, "Reserved": 36, "Time": 32, "Allocated": 32},
+    **{"Backward": 28, "Hits": 24},
+}
+"""Columns in the order in which they go where there is no room, and how wide the source must still
+be for them to stay."""
+_OF_RUNS = ("Time", "Reserved", "Net max", "Net first")
+"""Columns that a graph has no figures for."""
+_OF_REPEATS = ("Net max", "Net first")
+_OF_A_LINE = ("Line", "Hits", "Time", "Device")
+"""Columns that need no figures."""
+
+
+def report(found: LineReport) -> Sequence[Block]:
+    """Return a header, a table for each function, those never called, and what marks mean."""
+    functions = layouts(found)
+    several = len(devices_of(found)) > 1
+    nothing = () if functions else (Note("no function was profiled"),)
+    header = (
+        Heading("Memory per line", found.provenance, found.process),
+        named(device_header(found)),
+        *(Note(note, label="note") for note in found.notes),
+        *nothing,
+    )
+    run = [each for each in functions if each.body and not each.is_of_graphs]
+    traced = [each for each in functions if each.body and each.is_of_graphs]
+    columns = _columns(run, several=several)
+    shown: list[Block] = [Section(header), *(_function(each, columns, "code") for each in run)]
+    if traced:
+        columns = _columns(traced, several=several, of_graphs=True)
+        shown.append(_about_graphs(columns))
+        shown += [_function(each, columns, "graph") for each in traced]
+    uncalled = (each for each in functions if not each.body)
+    never = tuple(Section((), each.title, asides=(each.place, *each.remarks)) for each in uncalled)
+    return [*shown, Section(never), Legend(tuple(_keys(functions)))]
+
+
+def _columns(
+    functions: Sequence[FunctionLayout], *, several: bool, of_graphs: bool = False
+) -> tuple[Column, ...]:
+    """Return the columns of all tables that are to read alike."""
+    absent = {*_OF_RUNS} if of_graphs else set[str]()
+    if not several:
+        absent.add("Device")
+    if not any(each.repeated for each in functions):
+        absent.update(_OF_REPEATS)
+    if not any(each.recorded for each in functions):
+        absent.add("Backward")
+    if not any(each.entries for each in functions):
+        absent.update(title for title in _TIPS if title not in _OF_A_LINE)
+    return (
+        *(
+            Column(
+                title,
+                "text" if title == "Device" else "figure",
+                [*_GIVE_WAY].index(title) if title in _GIVE_WAY else None,
+                _GIVE_WAY.get(title, 0),
+                tip=GRAPH_COLUMNS.get(title, tip) if of_graphs else tip,
+            )
+            for title, tip in _TIPS.items()
+            if title not in absent
+        ),
+        Column("Source", "source"),
+    )
+
+
+def _about_graphs(columns: Sequence[Column]) -> Section:
+    titles = [each.title for each in columns if each.title in GRAPH_COLUMNS]
+    meanings = "; ".join(f"{title}: {GRAPH_COLUMNS[title]}" for title in titles)
+    # a page tells it where a title is pointed at
+    words = Paragraph(f"{meanings}. Blank: nothing was handed out.")
+    return Section((Paragraph(GRAPHS), Only(("text",), lambda: [words])))
+
+
+def _function(function: FunctionLayout, columns: Sequence[Column], name: str) -> Section:
+    lengths = _Lengths.of(function)
+    rows = (row for each in function.body for row in _rows(each, columns, lengths))
+    failures = (
+        Note(
+            f"line {row.line.lineno} raised {' '.join((row.line.raised or '').split())}",
+            "error",
+            mark="raised",
+        )
+        for row in function.raised
+    )
+    return Section(
+        (
+            Table(tuple(columns), tuple(rows), name=name, is_wide=True),
+            *failures,
+            *(Note(each, "soft") for each in function.remarks),
+        ),
+        function.title,
+        asides=(function.place, function.calls),
+        can_fold=True,
+    )
+
+
+def _rows(
+    row: Row | Fold, columns: Sequence[Column], lengths: _Lengths
+) -> Iterator[blocks.Row | blocks.Fold]:
+    blank = ("",) * (len(columns) - 1)
+    if isinstance(row, Fold):
+        sources = (blocks.Row((*blank, each.source)) for each in row.rows)
+        yield blocks.Fold(row.text, tuple(sources))
+        return
+    line = row.line
+    raised = line.raised is not None
+    own: dict[str, str | Cell] = {
+        "Line": Cell(str(line.lineno), mark="raised", tip="raised") if raised else str(line.lineno),
+        "Hits": str(line.hits or ""),
+        "Time": duration(line.time_ns) if line.time_ns else "",
+        "Device": "no change" if line.memory else "",
+        "Source": row.source,
+    }
+    for number, entry in enumerate(row.entries or (None,)):
+        cells = own if number == 0 else {}
+        if entry is not None:
+            cells = {**cells, **_figures(entry, lengths)}
+        yield blocks.Row(
+            tuple(cells.get(each.title, "") for each in columns),
+            state="failed" if raised else "" if line.hits else "idle",
+        )
+
+
+def _figures(entry: Entry, lengths: _Lengths) -> dict[str, str | Cell]:
+    memory = entry.memory
+    tone: Tone = "release" if (memory.net or 0) < 0 else "growth"
+    peak = Cell(size(memory.peak), bar=lengths.peak(entry))
+    net = Cell(size(memory.net, signed=True), bar=lengths.net(entry), tone=tone)
+    if entry.highest_peak:
+        peak = replace(peak, mark="peak", tip="highest peak")
+    if entry.largest_growth:
+        net = replace(net, mark="growth", tip="largest growth")
+    return {
+        "Device": device_names(entry.devices),
+        "Allocated": size(memory.allocated),
+        "Peak": peak,
+        "Reserved": size(memory.reserved),
+        "Net": net,
+        "Net max": size(memory.net_max, signed=True),
+        "Net first": size(memory.net_first, signed=True),
+        # a device may have had no recording where another had one
+        "Backward": "" if memory.backward is None else size(memory.backward),
+    }
+
+
+def _keys(functions: Sequence[FunctionLayout]) -> Iterator[Key]:
+    """Give what marks and colours stand for, of those that are there."""
+    entries = [entry for function in functions for entry in function.entries]
+    if any(entry.highest_peak for entry in entries):
+        yield Key("highest peak", "peak", "var(--tl-peak-top)")
+    if any(entry.largest_growth for entry in entries):
+        yield Key("largest growth", "growth", "var(--tl-growth-top)")
+    if any((entry.memory.net or 0) < 0 for entry in entries):
+        yield Key("released", swatch="var(--tl-release)")
+    if any(function.raised for function in functions):
+        yield Key("raised", "raised")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """How long the bars of a function may be, in bytes.
+
+    A device's peaks are measured against its highest; its nets start from an axis that leaves
+    room to the left for the largest release and to the right for the largest growth.
+    """
+
+    peaks: Mapping[str, int]
+    growths: Mapping[str, int]
+    releases: Mapping[str, int]
+
+    @classmethod
+    def of(cls, function: FunctionLayout) -> _Lengths:
+        peaks: dict[str, int] = {}
+        growths: dict[str, int] = {}
+        releases: dict[str, int] = {}
+        for entry in function.entries:
+            net = entry.memory.net or 0
+            for name in entry.devices:
+                peaks[name] = max(peaks.get(name, 0), entry.memory.peak or 0)
+                growths[name] = max(growths.get(name, 0), net)
+                releases[name] = max(releases.get(name, 0), -net)
+        return cls(peaks, growths, releases)
+
+    def peak(self, entry: Entry) -> tuple[float, float]:
+        """Return where the bar of a peak begins and ends."""
+        highest = self.peaks[entry.devices[0]]
+        return 0.0, (entry.memory.peak or 0) / highest if highest else 0.0
+
+    def net(self, entry: Entry) -> tuple[float, float]:
+        """Return where the bar of a net begins and ends."""
+        name = entry.devices[0]
+        released, whole = self.releases[name], self.releases[name] + self.growths[name]
+        begin, end = sorted((released, released + (entry.memory.net or 0)))
+        return (begin / whole, end / whole) if whole else (0.0, 0.0)
