@@ -265,6 +265,27 @@ def test_lines_that_autograph_made_are_told_as_those_of_the_person():
     assert not [each.born for each in births if each.born and "autograph" in each.born.filename]
 
 
+@tf.function
+def gradients_of_two_reductions(value):
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        total = tf.reduce_sum(value)
+        mean = tf.reduce_mean(value)
+        loss = total * mean
+    return tape.gradient(loss, value)  # asks for gradients
+
+
+def test_a_gradient_of_one_of_several_lines_goes_to_where_gradients_are_asked_for():
+    """What fills the shape of a reduction's input is named alike for all of a scope."""
+    value = tf.fill((64, 32), 1.0)
+    gradients_of_two_reductions(value)
+    with tensorlens.record() as recording:
+        gradients_of_two_reductions(value)  # the call
+    by_line = {at(line): nbytes for line, nbytes in recording.backward_by_line.items()}
+    assert line_of("# the " + "call") not in by_line
+    assert by_line[line_of("# asks for " + "gradients")] >= 64 * 32 * FLOAT
+
+
 BEFORE_KERAS = """
 import tensorflow as tf
 from tensorflow import keras

@@ -193,8 +193,10 @@ class Nodes:
             known = self._by_itself(body, node)
             if known.phase == "backward":
                 forward = agreed(self._forward(body, node, known))
-                layer = known.layer or (forward.layer if forward is not None else None)
-                known = replace(known, forward=forward, layer=layer)
+                if forward is not None:
+                    # of several lines it goes to none, but to where gradients were asked for
+                    told = forward if forward.line is not None else None
+                    known = replace(known, forward=told, layer=known.layer or forward.layer)
             self._origins[key] = known
         return known
 
