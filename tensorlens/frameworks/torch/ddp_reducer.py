@@ -10,7 +10,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,14 +23,14 @@ _LONGEST_WAIT = 0.3
 """Seconds. The reducer is locked while it reduces, and while it calls a communication hook."""
 
 
-def reducer_tensors(modules: Iterable[Any]) -> Iterator[tuple[Any, str, int, Any]]:
+def reducer_tensors(objects: Sequence[Any]) -> Iterator[tuple[Any, str, int, Any]]:
     """Give ``(module, name in its reducer, index or -1, tensor)`` of each wrapper among these.
 
     Nothing is given of a reducer that stays locked: in a communication hook, or while another
     thread waits for the gradients of other processes. Of a wrapper with sparse gradients, buckets
     are given up to the first that has not been made yet.
     """
-    for module in modules:
+    for module in _wrappers(objects):
         reducer = _reducer_of(module)
         if reducer is None:
             continue
@@ -41,13 +41,18 @@ def reducer_tensors(modules: Iterable[Any]) -> Iterator[tuple[Any, str, int, Any
             yield module, "local_used_map", -1, used
 
 
+def _wrappers(objects: Sequence[Any]) -> list[Any]:
+    wrapper = torch.nn.parallel.DistributedDataParallel
+    # there may be all objects of the heap; the hash of a type may be code of its metaclass
+    kinds = {id(kind): kind for kind in map(type, objects)}
+    wanted = {number for number, kind in kinds.items() if issubclass(kind, wrapper)}
+    return [each for each in objects if id(type(each)) in wanted] if wanted else []
+
+
 def _reducer_of(module: Any) -> Any:
-    wrapper = getattr(torch.nn.parallel, "DistributedDataParallel", None)
-    if wrapper is None or not issubclass(type(module), wrapper):
-        return None
     content = fallback.dict_of(module)
     reducer = dict.get(content, "reducer") if issubclass(type(content), dict) else None
-    # an estimate has one of its own
+    # an estimate has one of its own; a torch may be built without any
     kind = getattr(getattr(torch._C, "_distributed_c10d", None), "Reducer", None)
     return reducer if kind is not None and type(reducer) is kind else None
 
