@@ -1,4 +1,4 @@
-"""The templates of all HTML, and the filters they are written with."""
+"""The templates of all HTML, and the filter for texts of the program."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tensorlens.render.figures import counted, device_names, duration, size
-from tensorlens.render.source import place, printable
-
-
-def percent(part: int, whole: int) -> str:
-    """Return a share as CSS has it; ``0%`` of nothing."""
-    return f"{100 * part / whole:.1f}%" if whole else "0%"
+from tensorlens.render.source import printable
 
 
 @cache
@@ -25,16 +19,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
-        "size": size,
-        "duration": duration,
-        "devices": device_names,
-        "printable": printable,
-        "percent": percent,
-        "counted": counted,
-        "place": lambda line: place(line, function=True),
-        "default_zero": lambda count: max(count or 0, 0),
-    }
+    found.filters["printable"] = printable
     return found
 
 
