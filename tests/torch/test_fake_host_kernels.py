@@ -132,3 +132,49 @@ def test_each_is_run_once(kernels, monkeypatch):
     with FakeTensorMode():
         (hidden,) = kernels(aten.convolution.default, convolution(2), {}, None, 0)
     assert hidden.name == HOST_KERNEL
+
+
+def rnn_layer(steps, batch_first=False):
+    batch, size, hidden = 5, 16, 8
+    weights = torch.empty(4 * hidden, size), torch.empty(4 * hidden, hidden)
+    biases = torch.empty(4 * hidden), torch.empty(4 * hidden)
+    states = torch.empty(batch, hidden), torch.empty(batch, hidden)
+    # torch gives time first to both
+    source = torch.empty(steps, batch, size)
+    if batch_first:
+        source = torch.empty(batch, steps, size).transpose(0, 1)
+    mode, layers, has_biases, is_bidirectional, is_trained = 2, 2, True, False, True
+    sizes = mode, hidden, layers, has_biases, is_bidirectional, batch_first, is_trained
+    return (source, *weights, *biases, *states, False, [], *sizes)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_what_a_recurrent_layer_keeps_for_backward_and_takes_for_itself(kernels, batch_first):
+    real = torch.ops.aten.mkldnn_rnn_layer.default
+    args = [
+        torch.zeros_like(each) if isinstance(each, torch.Tensor) else each
+        for each in rnn_layer(7, batch_first)
+    ]
+    read = Adapter().cpu_counter().reader()
+    before, *_ = read()
+    made = real(*args)
+    peak = read()[1] - before
+    with kernels.rnn_workspaces(), FakeTensorMode():
+        fakes = rnn_layer(7, batch_first)
+        found = real(*fakes)
+        (own,) = kernels(real, fakes, {}, found, 0)
+    assert [each.shape for each in found] == [each.shape for each in made]
+    assert found[-1].nbytes == made[-1].nbytes > 0
+    assert own.nbytes == peak - sum(each.untyped_storage().nbytes() for each in made)
+
+
+def test_a_sequence_that_is_too_long_to_be_run_is_told_by_two_shorter_ones(kernels, monkeypatch):
+    def kept(steps):
+        with FakeTensorMode():
+            return aten.mkldnn_rnn_layer.default(*rnn_layer(steps))[-1].nbytes
+
+    with kernels.rnn_workspaces():
+        short, shorter = kept(64), kept(32)
+        # 5 rows a step times the numbers of both weights: no more than 64 steps are run
+        monkeypatch.setattr(host_kernels, "MOST_PRODUCTS", 64 * 5 * (32 * 16 + 32 * 8))
+        assert kept(128) == short + (short - shorter) * (128 - 64) // (64 - 32)

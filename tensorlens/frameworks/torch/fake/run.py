@@ -99,7 +99,10 @@ def _run(
         if job.program.caller is not None:
             # tensors have no data: no numbers are drawn
             enter(applied(job.program.caller.settings, leave=(SEED,)))
-        hidden: HiddenOf | None = HostKernels.here() if job.device == "cpu" else None
+        host = HostKernels.here() if job.device == "cpu" else None
+        hidden: HiddenOf | None = host
+        if host is not None:
+            enter(host.rnn_workspaces())
         if job.device == "cuda":
             card = job.card or H100
             hidden = Together(

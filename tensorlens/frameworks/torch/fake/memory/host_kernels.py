@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -25,6 +27,10 @@ _aten: Any = torch.ops.aten
 _CONVOLUTIONS = (_aten.convolution.default, _aten.convolution_backward.default)
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default)
 _LOW = (torch.bfloat16, torch.float16)
+_RNN_LAYER = _aten.mkldnn_rnn_layer.default
+_RNN_LAYERS = (_RNN_LAYER, _aten.mkldnn_rnn_layer_backward.default)
+_HIDDEN_SIZE = 10
+"""Which argument of a recurrent layer says how many numbers its state has."""
 _MAX_POOL = _aten.max_pool2d_with_indices.default
 _POOLS_BACKWARD = (
     _aten.max_pool2d_with_indices_backward.default,
@@ -33,12 +39,13 @@ _POOLS_BACKWARD = (
 
 
 class HostKernels:
-    """Gives what convolutions and products of low precision take, as a ``HiddenOf`` of a tracker.
+    """Gives what some kernels take for themselves, as a ``HiddenOf`` of a tracker.
 
-    oneDNN, which runs them, asks torch's CPU allocator for room by what the processor can do; no
-    rule tells how much, but this processor is the one it is estimated for. Products in float32 take
-    none. Of a convolution that is too large to be run, smaller batches tell it, with which it grows
-    as a line does. Of a product that is too large nothing is known.
+    They are convolutions, recurrent layers and products of low precision. oneDNN, which runs them,
+    asks torch's CPU allocator for room by what the processor can do; no rule tells how much, but
+    this processor is the one it is estimated for. Products in float32 take none. Of a convolution
+    or a recurrent layer that is too large to be run, smaller batches or shorter sequences tell it,
+    with which it grows as a line does. Of a product that is too large nothing is known.
 
     Args:
         allocator: counts what the CPU's allocator hands out.
@@ -61,20 +68,52 @@ class HostKernels:
         copied = _copied_to_pool(func, args, result)
         if copied:
             return (Hidden.exactly(copied, HOST_KERNEL),)
-        is_convolution = func in _CONVOLUTIONS
-        if not is_convolution and (func not in _PRODUCTS or args[0].dtype not in _LOW):
+        if func in _CONVOLUTIONS:
+            taken = self._of_convolution
+        elif func in _RNN_LAYERS:
+            taken = self._of_rnn_layer
+        elif func in _PRODUCTS and args[0].dtype in _LOW:
+            taken = self._of_product
+        else:
             return ()
-        operands = [*map(_operand, args)]
-        key = (func, tuple(operands), tuple(kwargs.items()))
+        own = self._once(taken, func, args, kwargs)
+        return (Hidden.exactly(own, HOST_KERNEL),) if own else ()
+
+    @contextlib.contextmanager
+    def rnn_workspaces(self) -> Iterator[None]:
+        """Let fake recurrent layers keep as much for backward as real ones do.
+
+        torch's own fake layers keep nothing: its size is oneDNN's.
+        """
+        op_implementations_dict[_RNN_LAYER] = self._rnn_layer
         try:
-            own = self._known.get(key)
-            if own is None:
-                taken = self._of_convolution if is_convolution else self._of_product
-                own = self._known[key] = taken(func, operands, kwargs)
+            yield
+        finally:
+            del op_implementations_dict[_RNN_LAYER]
+
+    def _rnn_layer(self, mode: Any, func: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        source, hx, cx = args[0], args[5], args[6]
+        workspace = self._once(self._workspace, func, args, kwargs)
+        return (
+            source.new_empty((*source.shape[:-1], args[_HIDDEN_SIZE])),
+            hx.new_empty(hx.shape),
+            cx.new_empty(cx.shape),
+            source.new_empty(workspace, dtype=torch.uint8),
+        )
+
+    def _once(
+        self, taken: Callable[..., int], func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> int:
+        """Return the bytes that a kernel takes, found out at its first call; 0 if not known."""
+        operands = [*map(_operand, args)]
+        try:
+            key = (taken.__name__, func, tuple(operands), tuple(kwargs.items()))
+            if key not in self._known:
+                self._known[key] = taken(func, operands, kwargs)
+            return self._known[key]
         except Exception:
             # a kernel that does not take zeros, or operands that cannot be told apart
-            return ()
-        return (Hidden.exactly(own, HOST_KERNEL),) if own else ()
+            return 0
 
     def _of_product(self, func: Any, operands: list[Any], kwargs: Any) -> int:
         *_, one, other = (each for each in operands if isinstance(each, _Operand))
@@ -83,21 +122,37 @@ class HostKernels:
         return self._taken(func, operands, kwargs)
 
     def _of_convolution(self, func: Any, operands: list[Any], kwargs: Any) -> int:
-        batch: int = operands[0].shape[0]
-        for fewer in _halves(batch):
-            reduced = _with_batch(func, operands, fewer)
-            if _is_small(func, reduced):
-                break
-        else:
-            return 0
-        most = self._taken(func, reduced, kwargs)
-        if fewer == batch:
-            return most
-        half = fewer // 2
-        less = self._taken(func, _with_batch(func, operands, half), kwargs) if half else 0
-        return most + max(0, most - less) * (batch - fewer) // (fewer - half)
+        return _extrapolated(
+            operands[0].shape[0],
+            lambda batch: _with_batch(func, operands, batch),
+            lambda reduced: _is_small(func, reduced),
+            lambda reduced: self._taken(func, reduced, kwargs),
+        )
+
+    def _of_rnn_layer(self, func: Any, operands: list[Any], kwargs: Any) -> int:
+        if func is not _RNN_LAYER:
+            return self._taken(func, operands, kwargs) if _is_small_rnn(operands) else 0
+        return self._of_sequence(operands, lambda reduced: self._taken(func, reduced, kwargs))
+
+    def _workspace(self, func: Any, operands: list[Any], kwargs: Any) -> int:
+        return self._of_sequence(
+            operands, lambda reduced: int(self._run(func, reduced, kwargs)[0][-1].nbytes)
+        )
+
+    def _of_sequence(self, operands: list[Any], taken: Callable[[list[Any]], int]) -> int:
+        source = operands[0]
+
+        def shortened(steps: int) -> list[Any]:
+            # time comes first, also where batch_first says that the program has it second
+            return [replace(source, shape=(steps, *source.shape[1:])), *operands[1:]]
+
+        return _extrapolated(source.shape[0], shortened, _is_small_rnn, taken)
 
     def _taken(self, func: Any, operands: Sequence[Any], kwargs: Any) -> int:
+        return self._run(func, operands, kwargs)[1]
+
+    def _run(self, func: Any, operands: Sequence[Any], kwargs: Any) -> tuple[Sequence[Any], int]:
+        """Return what a kernel gives for zeros, and the bytes that it takes besides."""
         read = self._allocator.read
         without_autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
         with _disable_current_modes(), torch._C._ExcludeDispatchKeyGuard(without_autocast):
@@ -108,7 +163,7 @@ class HostKernels:
             made = result if isinstance(result, (list, tuple)) else (result,)
             storages = [each.untyped_storage() for each in made if each is not None]
             sizes: dict[int, int] = {each._cdata: each.nbytes() for each in storages}
-        return max(0, peak - before - sum(sizes.values()))
+        return made, max(0, peak - before - sum(sizes.values()))
 
 
 def _copied_to_pool(func: Any, args: Sequence[Any], result: Any) -> int:
@@ -169,10 +224,45 @@ def _operand(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _halves(batch: int) -> Iterator[int]:
-    while batch:
-        yield batch
-        batch //= 2
+def _extrapolated(
+    count: int,
+    reduced: Callable[[int], list[Any]],
+    is_small: Callable[[list[Any]], bool],
+    taken: Callable[[list[Any]], int],
+) -> int:
+    """Return what is taken for a count of images or steps, by two smaller ones if it is large.
+
+    Args:
+        count: of images or steps.
+        reduced: gives the operands of so many.
+        is_small: tells whether these can be run.
+        taken: runs them.
+    """
+    fewer = next((each for each in _halves(count) if is_small(reduced(each))), 0)
+    if not fewer:
+        return 0
+    most = taken(reduced(fewer))
+    if fewer == count:
+        return most
+    half = fewer // 2
+    less = taken(reduced(half)) if half else 0
+    return most + max(0, most - less) * (count - fewer) // (fewer - half)
+
+
+def _halves(count: int) -> Iterator[int]:
+    while count:
+        yield count
+        count //= 2
+
+
+def _is_small_rnn(operands: Sequence[Any]) -> bool:
+    if any(isinstance(each, tuple) and each for each in operands):
+        # sizes of batches, of packed sequences
+        return False
+    source, *weights = operands[:3]
+    rows: int = source.numel // max(source.shape[-1], 1)
+    products = rows * sum(each.numel for each in weights)
+    return products <= MOST_PRODUCTS and _nbytes(operands) <= MOST_BYTES
 
 
 def _with_batch(func: Any, operands: Sequence[Any], batch: int) -> list[Any]:
