@@ -9,14 +9,13 @@ from tensorlens.render import text_of_blocks
 from tensorlens.render.blocks import (
     Block,
     Column,
-    Fact,
     Fold,
     Heading,
-    KeyValues,
     Note,
     Row,
     Section,
     Table,
+    named,
 )
 from tensorlens.render.figures import exact_size, size
 
@@ -47,11 +46,9 @@ def _head(report: LoopReport) -> Iterator[Block]:
     if report.epochs and not report.epochs[-1].ended:
         counts.append("the last epoch not ended" if report.kind == FIT else "not ended")
     yield Heading(f"Memory of {report.kind}: {', '.join(counts)}")
-    yield KeyValues(
-        tuple(
-            Fact(device.name, ", ".join(filter(None, (device.source, device.precision))))
-            for device in report.devices
-        )
+    yield named(
+        (device.name, ", ".join(filter(None, (device.source, device.precision))))
+        for device in report.devices
     )
     for note in report.notes:
         yield Note(note, label="note")

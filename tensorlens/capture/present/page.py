@@ -85,7 +85,7 @@ def _file(file: HeatFile, is_folded: bool) -> Section:
         rows = [replace(row, cells=(*row.cells[:2], row.cells[3])) for row in rows]
     asides = f"{size(file.resident)} resident"
     asides += f", {size(file.backward)} in backward" if file.backward else ""
-    table = Table(tuple(columns), tuple(rows))
+    table = Table(tuple(columns), tuple(rows), name="code")
     return Section((table,), file.name, asides=(asides,), can_fold=True, is_folded=is_folded)
 
 

@@ -28,9 +28,7 @@ from tensorlens.render.blocks import (
     Block,
     Cell,
     Column,
-    Fact,
     Heading,
-    KeyValues,
     Markup,
     Medium,
     Note,
@@ -39,6 +37,7 @@ from tensorlens.render.blocks import (
     Row,
     Section,
     Table,
+    named,
 )
 from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import markup
@@ -70,7 +69,7 @@ def report(recording: Recording, view: View) -> Sequence[Block]:
 def _head(recording: Recording) -> Iterator[Block]:
     origin = recording.origin
     yield Heading("Memory over time", origin.provenance, origin.process)
-    yield KeyValues(tuple(Fact(*each) for each in device_sources(recording)))
+    yield named(device_sources(recording))
     yield Note(extent(recording), "soft")
     for note in origin.notes:
         yield Note(note, label="note")

@@ -320,7 +320,7 @@ def test_the_text_of_a_fit(script: Script, follower: Follower) -> None:
     assert report is not None
     assert str(report).splitlines() == [
         "Memory of fit: 2 epochs, 6 batches",
-        "  cpu        script, exact bytes",
+        "  cpu  script, exact bytes",
         "",
         "cpu  peak 6.00 KiB (6,144 B) in batch 3 of epoch 1",
         "  Epoch  Batches      Peak  In batch  At the end  Change",

@@ -13,7 +13,7 @@ from tensorlens.render.view import View
 # every figure follows from the table at the head of rendered_recordings
 TRAINING_80 = """\
 Memory over time
-  cpu        torch CPU allocator
+  cpu  torch CPU allocator
   7 events over 7.00 ms; 3 marks
   note: stacks are of Python alone
 
