@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cache, cached_property
 
@@ -17,7 +18,9 @@ TEMPORARY = BLOCK_ROLES[-1]
 
 BEFORE = "before the recording"
 
-_INPUT = "input"
+_INPUT, _PARAMETER = "input", "parameter"
+_FEW_NAMES = 3
+"""Weights of one size whose blocks are not told apart, but named all."""
 _KEPT = {
     "forward": "activation",
     "backward": "gradient",
@@ -32,6 +35,8 @@ As ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
 _SEPARATOR = re.compile(r"[./]")
 _OF_MODULES = ("parameter", "buffer", "gradient", "optimizer")
 """Roles whose names tell the module: ``fc1.weight.grad``, ``Adam.fc1.weight.exp_avg``."""
+_MOST_EVENTS = 16
+"""Events of a node, and of others beside it, in which its results are made."""
 _Likeness = tuple[int, int, int]
 
 
@@ -112,14 +117,56 @@ class Roles:
         if not self._alike:
             return None
         alike = self._alike.get(self._likeness(row))
-        return None if alike is None or self._is_temporary(row) else alike[1]
+        if alike is None:
+            return self._of_weight(row)
+        return None if self._is_temporary(row) else alike[1]
+
+    def _of_weight(self, row: int) -> str | None:
+        """Return the name of the weight whose initial value a block is: that of its layer and size.
+
+        An optimizer has put another block in its place since, which a census named.
+        """
+        place = self.study.place(row)
+        purpose, module = self.study.purpose[place], self.study.module[place]
+        if purpose is None or purpose.role != _PARAMETER or not module or self._is_temporary(row):
+            return None
+        names = self._weights.get(self.study.log.size[row], ())
+        return _either({name for name in names if name.rpartition("/")[0] == module}, False)
+
+    @cached_property
+    def _weights(self) -> dict[int, set[str]]:
+        """Size to the names of parameters that a census found with it."""
+        log = self.study.log
+        found: dict[int, set[str]] = {}
+        for row, number in enumerate(log.label):
+            if number >= 0 and log.labels[number].role == _PARAMETER:
+                found.setdefault(log.size[row], set()).add(log.labels[number].name)
+        return found
 
     def _fallback(self, row: int) -> str:
         log, place = self.study.log, self.study.place(row)
         if not log.was_before(row):
-            return self._made[place]
+            number = self._result(row) if self.study.module[place] else 0
+            return f"{self._made[place]}:{number}" if number else self._made[place]
         line = self.study.charged[place]
         return BEFORE if line is None else f"{BEFORE}, at {_short(line)}"
+
+    def _result(self, row: int) -> int:
+        """Return which of the results of a graph's node a block is, as TensorFlow counts them.
+
+        The workspace of a pooling is ``MaxPool:1``, what a fused bias adds ``Conv2D…Filter:1``.
+        """
+        study, place = self.study, self.study.place(row)
+        if study.context(place).phase is None or study.within_run(row):
+            return 0
+        before = range(max(0, row - _MOST_EVENTS), row)
+        return sum(
+            study.place(each) == place
+            and study.runs[each] == study.runs[row]
+            and study.log.kind[each] < FREE
+            and not study.within_run(each)
+            for each in before
+        )
 
     def _is_temporary(self, row: int) -> bool:
         study = self.study
@@ -179,7 +226,7 @@ class Roles:
             roles = {log.labels[number].role for number in numbers}
             names = {log.labels[number].name for number in numbers}
             if len(roles) == 1 and self._tells(likeness):
-                alike[likeness] = roles.pop(), names.pop() if len(names) == 1 else None
+                alike[likeness] = (role := roles.pop()), _either(names, role == _PARAMETER)
         return alike
 
     def _likeness(self, row: int) -> _Likeness:
@@ -215,6 +262,11 @@ def role_codes(roles: Roles, study: Study) -> tuple[array[int], tuple[str, ...]]
         ),
     )
     return codes, tuple(numbers)
+
+
+def _either(names: Collection[str], several: bool) -> str | None:
+    """Return the only name; where several may be told, and there are few, all of them."""
+    return " or ".join(sorted(names)) if 0 < len(names) <= (_FEW_NAMES if several else 1) else None
 
 
 def _at(line: SourceLine | None) -> str:
