@@ -22,7 +22,7 @@ NEWER := $(foreach version,3.12 3.13,$(if $(call python,$(version)),$(version)))
 # what only counts and renders is the same code on each of them: the newest does
 NEWEST := $(lastword $(NEWER))
 
-PURE := allocators comparing estimating integrations leaks lines queues recording records render suggesting test_units.py
+PURE := integrations leaks lines planning recording records render test_units.py
 
 .PHONY: demo test quick lint pytest bench clean test-torch $(NEWER:%=test-%)
 

@@ -23,8 +23,8 @@ _HOME = {
     "find_leaks": "tensorlens.leaks.watch",
     "Plan": "tensorlens.records.plans",
     "Queue": "tensorlens.records.queues",
-    "inputs": "tensorlens.queues.asking",
-    "MemReporter": "tensorlens.census.reporter",
+    "inputs": "tensorlens.planning.inputs.asking",
+    "MemReporter": "tensorlens.tensors.reporter",
     "Snapshot": "tensorlens.records.snapshots",
     "Difference": "tensorlens.records.differences",
     "Recording": "tensorlens.records.recordings",
@@ -32,15 +32,15 @@ _HOME = {
     "explain_oom": "tensorlens.capture.hooks",
     "Estimate": "tensorlens.records.estimates",
     "Comparison": "tensorlens.records.comparisons",
-    "compare": "tensorlens.comparing.asking",
+    "compare": "tensorlens.planning.compare.asking",
     "Suggestions": "tensorlens.records.suggestions",
-    "suggest": "tensorlens.suggesting.asking",
-    "MaxBatch": "tensorlens.estimating.batches",
-    "Scaling": "tensorlens.estimating.scaling",
-    "estimate": "tensorlens.estimating.asking",
-    "estimate_cards": "tensorlens.estimating.asking",
-    "max_batch": "tensorlens.estimating.batches",
-    "scaling": "tensorlens.estimating.scaling",
+    "suggest": "tensorlens.planning.suggest.asking",
+    "MaxBatch": "tensorlens.planning.estimate.batches",
+    "Scaling": "tensorlens.planning.estimate.scaling",
+    "estimate": "tensorlens.planning.estimate.asking",
+    "estimate_cards": "tensorlens.planning.estimate.asking",
+    "max_batch": "tensorlens.planning.estimate.batches",
+    "scaling": "tensorlens.planning.estimate.scaling",
     "TensorlensError": "tensorlens.errors",
     "load": "tensorlens.records.loading",
     "load_ipython_extension": "tensorlens.integrations.ipython",
@@ -84,12 +84,7 @@ __all__ = [
 if TYPE_CHECKING:
     from tensorlens.capture.hooks import explain_oom
     from tensorlens.capture.record import record
-    from tensorlens.census.reporter import MemReporter
-    from tensorlens.comparing.asking import compare
     from tensorlens.errors import TensorlensError
-    from tensorlens.estimating.asking import estimate, estimate_cards
-    from tensorlens.estimating.batches import MaxBatch, max_batch
-    from tensorlens.estimating.scaling import Scaling, scaling
     from tensorlens.leaks.watch import LeakWatch, find_leaks
     from tensorlens.lines.profile import (
         clear_global_line_profiler,
@@ -98,7 +93,12 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from tensorlens.lines.profiler import LineProfiler
-    from tensorlens.queues.asking import inputs
+    from tensorlens.planning.compare.asking import compare
+    from tensorlens.planning.estimate.asking import estimate, estimate_cards
+    from tensorlens.planning.estimate.batches import MaxBatch, max_batch
+    from tensorlens.planning.estimate.scaling import Scaling, scaling
+    from tensorlens.planning.inputs.asking import inputs
+    from tensorlens.planning.suggest.asking import suggest
     from tensorlens.records.comparisons import Comparison
     from tensorlens.records.differences import Difference
     from tensorlens.records.estimates import Estimate
@@ -110,7 +110,7 @@ if TYPE_CHECKING:
     from tensorlens.records.recordings import Recording
     from tensorlens.records.snapshots import Snapshot
     from tensorlens.records.suggestions import Suggestions
-    from tensorlens.suggesting.asking import suggest
+    from tensorlens.tensors.reporter import MemReporter
 
 
 _MODULES = ("keras",)

@@ -10,9 +10,9 @@ from typing import Any
 
 from tensorlens.capture import reserve
 from tensorlens.capture.oom import annotate_unhandled
-from tensorlens.census.reporter import MemReporter
 from tensorlens.frameworks.arrival import when_one_arrives
 from tensorlens.guards import guarded
+from tensorlens.tensors.reporter import MemReporter
 
 _lock = threading.Lock()
 _installed: _Hooks | None = None

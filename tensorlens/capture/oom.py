@@ -17,7 +17,6 @@ from tensorlens.capture.asking import located
 from tensorlens.capture.regions import is_of_a_kind
 from tensorlens.capture.remedies import remarks, remedies
 from tensorlens.capture.tracebacks import kept_before, plain_names
-from tensorlens.census.reporter import MemReporter
 from tensorlens.frameworks.registry import adapters, first_answer
 from tensorlens.frameworks.words import TENSORFLOW, TORCH, Words
 from tensorlens.records.failures import KeptGraph, OutOfMemory, Request
@@ -25,6 +24,7 @@ from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import TensorTable
 from tensorlens.signals import is_from_a_handler
+from tensorlens.tensors.reporter import MemReporter
 
 _BEGINNING = "tensorlens: out of memory"
 _MOST = 3

@@ -12,7 +12,6 @@ from typing import Any
 from tensorlens import ranks
 from tensorlens.capture import regions, reserve
 from tensorlens.capture.recorders import Recorders
-from tensorlens.census.reporter import MemReporter
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Adapter, RecordOptions
@@ -20,6 +19,7 @@ from tensorlens.frameworks.registry import adapters, arrivals, awaited, missing
 from tensorlens.guards import guarded, reason
 from tensorlens.records.events import EventLog
 from tensorlens.records.recordings import Origin, Recording
+from tensorlens.tensors.reporter import MemReporter
 
 _LINE_TABLES = "tensorlens.lines.results"
 """Imported where lines are profiled; their tables have a column for backward."""

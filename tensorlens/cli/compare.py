@@ -13,11 +13,11 @@ from typing import Any
 from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.steps import add_step_options, arguments_of
-from tensorlens.comparing.guessing import framework_of, parameters_of
-from tensorlens.comparing.options import parsed
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.estimating.programs import program
 from tensorlens.frameworks.trials import OPTIONS, catalogue
+from tensorlens.planning.compare.guessing import framework_of, parameters_of
+from tensorlens.planning.compare.options import parsed
+from tensorlens.planning.estimate.programs import program
 from tensorlens.records.comparisons import Comparison
 from tensorlens.render import OF_ALL, either
 
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         for name in ("lowest", "warmup", "steps", "repeats")
         if getattr(args, name) is not None
     }
-    from tensorlens.comparing import compare
+    from tensorlens.planning.compare import compare
 
     found = compare(
         args.program,

@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         return _largest_batch(args, asked, outputs)
     if len(args.card) > 1:
         return _several_cards(args, asked, outputs)
-    from tensorlens.estimating import estimate
+    from tensorlens.planning.estimate import estimate
 
     with _Failures():
         found = estimate(asked.program, **asked.options, card=next(iter(args.card), None))
@@ -203,8 +203,8 @@ def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
     card = next(iter(args.card), None)
     if options["capacity"] is None and card is None:
         raise UsageError("--max-batch needs a --capacity, or a --card")
-    from tensorlens.estimating import max_batch
-    from tensorlens.estimating.present.needs import largest_batch
+    from tensorlens.planning.estimate import max_batch
+    from tensorlens.planning.estimate.present.needs import largest_batch
 
     with _Failures():
         found = max_batch(asked.program, **options, card=card)
@@ -223,7 +223,7 @@ def _several_cards(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
     """
     if outputs:
         raise UsageError("-o writes the estimate for one card: give one --card")
-    from tensorlens.estimating import estimate_cards, present
+    from tensorlens.planning.estimate import estimate_cards, present
     from tensorlens.render import text_of_blocks
 
     with _Failures():
@@ -235,7 +235,7 @@ def _several_cards(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
 
 
 def _give(found: Estimate, args: argparse.Namespace, outputs: Sequence[Output]) -> None:
-    from tensorlens.estimating.present.needs import verdict
+    from tensorlens.planning.estimate.present.needs import verdict
 
     if args.explain:
         show(found.explain())
@@ -256,7 +256,7 @@ def _judged(found: Estimate, args: argparse.Namespace) -> int:
     """Return the exit code, and say where it is not sure."""
     if found.capacity is None and not args.card:
         return 0
-    from tensorlens.estimating.present.needs import judged, verdict
+    from tensorlens.planning.estimate.present.needs import judged, verdict
 
     fit = judged(found)
     if fit is not None and fit.verdict == TIGHT:
@@ -265,7 +265,7 @@ def _judged(found: Estimate, args: argparse.Namespace) -> int:
 
 
 def _fits(found: Estimate) -> bool:
-    from tensorlens.estimating.present.needs import judged
+    from tensorlens.planning.estimate.present.needs import judged
 
     fit = judged(found)
     return fit is None or bool(fit)

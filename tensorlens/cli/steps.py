@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from tensorlens.comparing.options import pair
+from tensorlens.planning.compare.options import pair
 
 
 def add_step_options(

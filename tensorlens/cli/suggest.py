@@ -11,8 +11,8 @@ from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.steps import add_step_options, arguments_of
 from tensorlens.cli.viewing import give
 from tensorlens.errors import UsageError
-from tensorlens.estimating.worker import ProgramFailed
 from tensorlens.frameworks.step_facts import WATCHES
+from tensorlens.planning.estimate.worker import ProgramFailed
 
 _EPILOG = """\
 examples:
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     output = Output.checked(args.output, args.force) if args.output else None
     names = ("top", "batch", "warmup", "steps", "repeats", "timeout", "device", "framework")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    from tensorlens.suggesting import suggest
+    from tensorlens.planning.suggest import suggest
 
     try:
         found = suggest(

@@ -18,12 +18,12 @@ from typing import Any, TextIO, TypeVar
 import keras
 
 from tensorlens.capture import regions, reserve
-from tensorlens.census.reporter import MemReporter
 from tensorlens.guards import warn
 from tensorlens.integrations.batches import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
 from tensorlens.integrations.following import Follower
 from tensorlens.lines.accounting import WIDTH
 from tensorlens.signals import is_from_a_handler
+from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes
 
 _Hook = TypeVar("_Hook", bound=Callable[..., None])

@@ -114,7 +114,7 @@ class Comparison(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "comparison"
-    PRESENTER: ClassVar[str] = "tensorlens.comparing.present"
+    PRESENTER: ClassVar[str] = "tensorlens.planning.compare.present"
 
     outcomes: tuple[Outcome, ...]
     baseline: str

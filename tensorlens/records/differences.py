@@ -146,7 +146,7 @@ class Difference(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "difference"
-    PRESENTER: ClassVar[str] = "tensorlens.census.present.difference"
+    PRESENTER: ClassVar[str] = "tensorlens.tensors.present.difference"
     INDENT: ClassVar[int | None] = None
 
     appeared: Changes

@@ -157,7 +157,7 @@ class Estimate(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "estimate"
-    PRESENTER: ClassVar[str] = "tensorlens.estimating.present"
+    PRESENTER: ClassVar[str] = "tensorlens.planning.estimate.present"
     INDENT: ClassVar[int | None] = None
 
     device: str

@@ -22,7 +22,7 @@ class Plan(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "plan"
-    PRESENTER: ClassVar[str] = "tensorlens.queues.present_plan"
+    PRESENTER: ClassVar[str] = "tensorlens.planning.inputs.present_plan"
 
     shapes: tuple[tuple[int, ...], ...]
     batch_sizes: tuple[int, ...]

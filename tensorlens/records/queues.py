@@ -68,7 +68,7 @@ class Queue(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "input queue"
-    PRESENTER: ClassVar[str] = "tensorlens.queues.present"
+    PRESENTER: ClassVar[str] = "tensorlens.planning.inputs.present"
 
     name: str
     """What was looked at: ``DataLoader, 2 workers x prefetch 2``."""

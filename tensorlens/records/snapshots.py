@@ -31,7 +31,7 @@ class Snapshot(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "snapshot"
-    PRESENTER: ClassVar[str] = "tensorlens.census.present"
+    PRESENTER: ClassVar[str] = "tensorlens.tensors.present"
     INDENT: ClassVar[int | None] = None
 
     tensors: TensorTable

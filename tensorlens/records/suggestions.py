@@ -86,7 +86,7 @@ class Suggestions(Document):
     SCHEMA: ClassVar[str] = SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "list of suggestions"
-    PRESENTER: ClassVar[str] = "tensorlens.suggesting.present"
+    PRESENTER: ClassVar[str] = "tensorlens.planning.suggest.present"
 
     suggestions: tuple[Suggestion, ...]
     device: str

@@ -13,7 +13,7 @@ import torch
 from tabulate import tabulate
 from torch import nn
 
-from tensorlens.estimating import estimate
+from tensorlens.planning.estimate import estimate
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.events import ALLOC, FREE
 

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 import tensorlens
 from tensorlens.capture.record import record
-from tensorlens.estimating import estimate
 from tensorlens.frameworks.torch.fake.memory.host_kernels import HOST_KERNEL
+from tensorlens.planning.estimate import estimate
 from tensorlens.records.events import ALLOC, FREE, EventLog
 
 STEPS = 3

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tensorlens.allocators import CachingAllocator
 from tensorlens.frameworks.torch.fake.device.setup import prepare
+from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.records.cards import Card
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.traces import Trace

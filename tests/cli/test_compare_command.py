@@ -7,9 +7,9 @@ import pytest
 from commands import own_lines
 from commands import tensorlens as command
 
-from tensorlens import comparing
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
+from tensorlens.planning import compare as comparing
 from tensorlens.records.comparisons import CANNOT, FAILED, Comparison, Outcome
 from tensorlens.records.loading import load
 from tensorlens.render import text

@@ -10,10 +10,10 @@ sys.path.append(str(Path(__file__).parents[1] / "unit" / "render"))
 import rendered_estimates as estimates
 from rendered_estimates import MIB
 
-from tensorlens import estimating
 from tensorlens.cli import main
 from tensorlens.errors import TensorlensError
-from tensorlens.estimating import MaxBatch
+from tensorlens.planning import estimate as estimating
+from tensorlens.planning.estimate import MaxBatch
 from tensorlens.records.loading import load
 from tensorlens.records.recordings import Recording
 from tensorlens.units import parse_bytes

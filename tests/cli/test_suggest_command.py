@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tensorlens.cli import main
-from tensorlens.comparing import launching
-from tensorlens.estimating import worker
+from tensorlens.planning.compare import launching
+from tensorlens.planning.estimate import worker
 from tensorlens.records.loading import load
 from tensorlens.records.suggestions import Suggestions
 from tensorlens.render import text

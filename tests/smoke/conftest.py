@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tensorlens.comparing import launching
-from tensorlens.estimating import worker
 from tensorlens.frameworks.torch.fake.device.library import SINCE
 from tensorlens.frameworks.torch.release import installed_release
+from tensorlens.planning.compare import launching
+from tensorlens.planning.estimate import worker
 from tests import warm
 
 

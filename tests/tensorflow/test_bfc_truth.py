@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.allocators import BFCAllocator, BFCSettings, OutOfMemory
+from tensorlens.planning.allocators import BFCAllocator, BFCSettings, OutOfMemory
 from tests.warm import python
 
 HERE = Path(__file__).parent

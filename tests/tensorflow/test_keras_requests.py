@@ -11,9 +11,9 @@ from keras import layers
 
 import tensorlens
 from tensorlens.cli import main
-from tensorlens.comparing import launching
 from tensorlens.errors import UsageError
-from tensorlens.estimating import worker
+from tensorlens.planning.compare import launching
+from tensorlens.planning.estimate import worker
 from tests import warm
 from tests.card_checks import check_largest_batch
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 import tf_compare_programs as programs
 
 import tensorlens
-from tensorlens.comparing import launching
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
+from tensorlens.planning.compare import launching
 from tests import warm
 from tests.under_limit import largest_batch
 

@@ -9,12 +9,12 @@ import tf_suggest_programs as programs
 
 import tensorlens
 from tensorlens.cli import main
-from tensorlens.comparing import launching
 from tensorlens.errors import UsageError
-from tensorlens.estimating.worker import ProgramFailed
 from tensorlens.frameworks.tensorflow.step_facts import StepWatch
-from tensorlens.suggesting import asking
-from tensorlens.suggesting.scene import Scene
+from tensorlens.planning.compare import launching
+from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.suggest import asking
+from tensorlens.planning.suggest.scene import Scene
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 

@@ -20,7 +20,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from tensorlens.estimating import worker  # noqa: E402
+from tensorlens.planning.estimate import worker  # noqa: E402
 from tests.aside import set_libraries_aside  # noqa: E402
 
 worker.interpreter = lambda: sys.argv[1:]

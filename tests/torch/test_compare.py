@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 import tensorlens
-from tensorlens.comparing import launching
-from tensorlens.estimating import worker
+from tensorlens.planning.compare import launching
+from tensorlens.planning.estimate import worker
 from tests import warm
 from tests.under_limit import largest_batch
 

@@ -8,8 +8,8 @@ import torch
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.estimating import worker
-from tensorlens.estimating.worker import ProgramFailed
+from tensorlens.planning.estimate import worker
+from tensorlens.planning.estimate.worker import ProgramFailed
 from tests import warm
 
 WEIGHTS = 8_000_000 + 8_192 + 80_384 + 512

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tensorlens.estimating import worker as workers
-from tensorlens.estimating.requests import request
-from tensorlens.estimating.worker import Worker
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
+from tensorlens.planning.estimate import worker as workers
+from tensorlens.planning.estimate.requests import request
+from tensorlens.planning.estimate.worker import Worker
 from tests import warm
 from tests.benchmarks import accuracy_cpu
 

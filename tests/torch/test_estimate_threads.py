@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tensorlens
-from tensorlens.estimating import worker
+from tensorlens.planning.estimate import worker
 from tests import warm
 
 MIB = 1 << 20

@@ -3,7 +3,7 @@
 import pytest
 
 import tensorlens
-from tensorlens.estimating import worker
+from tensorlens.planning.estimate import worker
 from tests import warm
 
 LIBRARY = """\

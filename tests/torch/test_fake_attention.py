@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
-from tensorlens.estimating.cards import find_card  # noqa: E402
 from tensorlens.frameworks.torch.fake.memory.attention_choice import (  # noqa: E402
     CUDNN,
     EFFICIENT,
@@ -25,6 +24,7 @@ from tensorlens.frameworks.torch.fake.memory.attention_choice import (  # noqa: 
     Chooser,
 )
 from tensorlens.frameworks.torch.fake.memory.attention_memory import AttentionTemporaries  # noqa: E402
+from tensorlens.planning.estimate.cards import find_card  # noqa: E402
 from tests import warm  # noqa: E402
 
 aten = torch.ops.aten
@@ -309,7 +309,7 @@ def test_host_memory_has_none_of_it():
 
 STAGE = """
 import json, math, sys
-from tensorlens.estimating.cards import find_card
+from tensorlens.planning.estimate.cards import find_card
 from tensorlens.frameworks.torch.fake.device.setup import prepare
 card = find_card(sys.argv[1])
 readiness = prepare(1, card)
@@ -318,7 +318,7 @@ if not readiness.is_ready:
     sys.exit()
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from tensorlens.allocators import CachingAllocator
+from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.frameworks.torch.fake.memory.attention import AttentionTemporaries, FusedAttention
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
 from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries

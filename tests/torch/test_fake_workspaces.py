@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from tensorlens.estimating.cards import find_card  # noqa: E402
 from tensorlens.frameworks.torch.fake.memory.convolutions import ConvolutionWorkspaces  # noqa: E402
 from tensorlens.frameworks.torch.fake.memory.recurrent_memory import (  # noqa: E402
     RecurrentWorkspaces,
@@ -21,6 +20,7 @@ from tensorlens.frameworks.torch.fake.memory.workspaces import (  # noqa: E402
     cublas_workspace,
 )
 from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
+from tensorlens.planning.estimate.cards import find_card  # noqa: E402
 
 aten = torch.ops.aten
 A100, H100, V100 = (find_card(name) for name in ("a100-80gb", "h100", "v100"))

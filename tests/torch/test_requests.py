@@ -6,7 +6,7 @@ import torch
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.estimating import worker
+from tensorlens.planning.estimate import worker
 from tests import warm
 from tests.card_checks import check_largest_batch
 

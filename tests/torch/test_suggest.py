@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 import tensorlens
 from tensorlens.cli import main
-from tensorlens.comparing import launching
 from tensorlens.errors import UsageError
-from tensorlens.estimating import worker
-from tensorlens.estimating.worker import ProgramFailed
-from tensorlens.suggesting import asking
+from tensorlens.planning.compare import launching
+from tensorlens.planning.estimate import worker
+from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.suggest import asking
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 

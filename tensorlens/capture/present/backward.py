@@ -19,14 +19,14 @@ from tensorlens.capture.present.tables import (
     module_table,
     more_rows,
 )
-from tensorlens.census.present.inventory import Hidden
-from tensorlens.census.present.tables import sized
 from tensorlens.records.moments import BackwardCost
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Medium, Row, Section, Table
 from tensorlens.render.figures import size
 from tensorlens.render.view import View
+from tensorlens.tensors.present.inventory import Hidden
+from tensorlens.tensors.present.tables import sized
 
 _LINES_OF_A_PAGE = 30
 _NODES = 4

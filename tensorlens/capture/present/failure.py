@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensorlens.census.present import device_section
-from tensorlens.census.present.headlines import headline
-from tensorlens.census.present.inventory import DeviceInventory, inventories
 from tensorlens.records.failures import OutOfMemory, Remedy, Request
 from tensorlens.render.blocks import (
     Block,
@@ -22,6 +19,9 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import exact_size, size
 from tensorlens.render.view import View
+from tensorlens.tensors.present import device_section
+from tensorlens.tensors.present.headlines import headline
+from tensorlens.tensors.present.inventory import DeviceInventory, inventories
 
 _FEW = 10
 """The largest so many tensors are shown."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from tensorlens.census.present.inventory import Hidden
 from tensorlens.errors import UsageError
 from tensorlens.records.events import ALLOC, START, EventLog, Mark
 from tensorlens.records.moments import BackwardCost, Moment, Resident
@@ -20,6 +19,7 @@ from tensorlens.render.figures import counted, duration, exact_size
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.render.view import View
 from tensorlens.roles import BLOCK_ROLES
+from tensorlens.tensors.present.inventory import Hidden
 
 _LOOKED_AT = 20_000
 """So many blocks are put together into rows, unless all are to be shown."""

@@ -12,7 +12,6 @@ from tensorlens.capture.present.heat import HeatFile, HeatRow, heat_files
 from tensorlens.capture.present.instants import Instant
 from tensorlens.capture.present.page_data import device_data
 from tensorlens.capture.present.timeline import picture
-from tensorlens.census.present.treemap import Leaf, as_script, box_path
 from tensorlens.records.moments import Moment, Resident, Timeline
 from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
@@ -20,6 +19,7 @@ from tensorlens.render.blocks import Block, Cell, Column, Markup, Row, Section, 
 from tensorlens.render.figures import size
 from tensorlens.render.html.templates import markup
 from tensorlens.render.source import printable
+from tensorlens.tensors.present.treemap import Leaf, as_script, box_path
 
 _POINTS_OF_A_CELL = 300
 _BOXES = 2000

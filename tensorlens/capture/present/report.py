@@ -21,8 +21,6 @@ from tensorlens.capture.present.page import PageDevice, page_device, treemap_lea
 from tensorlens.capture.present.remarks import device_remarks, device_sources, extent
 from tensorlens.capture.present.resident import resident_table
 from tensorlens.capture.present.tables import line_table, module_table
-from tensorlens.census.present.tables import share, sized
-from tensorlens.census.present.treemap import drawn
 from tensorlens.records.recordings import Recording
 from tensorlens.render.blocks import (
     Block,
@@ -42,6 +40,8 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import markup
 from tensorlens.render.view import View
+from tensorlens.tensors.present.tables import share, sized
+from tensorlens.tensors.present.treemap import drawn
 
 _ROWS_OF_A_CELL = 10
 _ROWS_WITHOUT_SCRIPT = 40

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tensorlens.capture.present.instants import LineRow
 from tensorlens.capture.present.modules import ModuleRow
-from tensorlens.census.present.inventory import Hidden
-from tensorlens.census.present.tables import share, sized
 from tensorlens.render.blocks import Cell, Column, Row, Table
 from tensorlens.render.figures import counted, size
+from tensorlens.tensors.present.inventory import Hidden
+from tensorlens.tensors.present.tables import share, sized
 
 _OF_THE_MODEL = "A line of the model that the line above calls"
 

@@ -9,11 +9,11 @@ import pytest
 import tensorlens.frameworks.host_ledger as hosts
 import tensorlens.frameworks.keras.queues as keras_queues
 import tensorlens.frameworks.queued_input as queued_input
-from tensorlens.census.present.balance import unknown
 from tensorlens.frameworks.balance import balanced
 from tensorlens.frameworks.host_ledger import Handed, host_ledger
 from tensorlens.frameworks.keras.kinds import Never
 from tensorlens.records.ledger import Term
+from tensorlens.tensors.present.balance import unknown
 from tests.ledger_terms import check_ledger
 
 RESIDENT = {"VmRSS": 10_000, "RssFile": 3_000, "RssShmem": 500}

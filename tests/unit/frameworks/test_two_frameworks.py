@@ -10,7 +10,6 @@ from fake_frameworks import (
 )
 
 from tensorlens.capture.record import record
-from tensorlens.census import reporter
 from tensorlens.cli import leaks
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks import registry
@@ -20,6 +19,7 @@ from tensorlens.leaks.joint_steps import pinned
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.counters import Counters, goes_on_from
 from tensorlens.lines.meters import Meters
+from tensorlens.tensors import reporter
 
 
 def pair():

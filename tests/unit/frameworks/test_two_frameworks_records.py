@@ -4,7 +4,6 @@ import pytest
 from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table
 
 from tensorlens.capture.recorders import Recorders
-from tensorlens.census.findings import census
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
@@ -14,6 +13,7 @@ from tensorlens.leaks.joint_steps import JointHoldings, follow
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Block, Ledger, Term
 from tensorlens.records.recordings import Origin
+from tensorlens.tensors.findings import census
 
 OWN = 1 << 28
 """Numbers of lines that each framework has for itself."""

@@ -6,9 +6,9 @@ from rendered_estimates import GIB, MIB
 from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
-from tensorlens.estimating.present.needs import judged
-from tensorlens.estimating.present.peak_parts import peak_parts
-from tensorlens.estimating.present.stack import card_bar
+from tensorlens.planning.estimate.present.needs import judged
+from tensorlens.planning.estimate.present.peak_parts import peak_parts
+from tensorlens.planning.estimate.present.stack import card_bar
 from tensorlens.render.html import HtmlRenderer, fragment
 
 

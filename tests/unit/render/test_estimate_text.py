@@ -4,7 +4,7 @@ import pytest
 import rendered_estimates as estimates
 from rendered_estimates import MIB, PEAK
 
-from tensorlens.estimating import present
+from tensorlens.planning.estimate import present
 from tensorlens.records.estimates import Range
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.recordings import Recording

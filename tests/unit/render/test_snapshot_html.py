@@ -8,9 +8,9 @@ import pytest
 import rendered_snapshots as snapshots
 from test_html_renderer import Reader
 
-from tensorlens.census.present.treemap import treemap
 from tensorlens.render.html import HtmlRenderer, fragment
 from tensorlens.render.view import View
+from tensorlens.tensors.present.treemap import treemap
 
 RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}
 

@@ -1,0 +1,255 @@
+"""Blocks, the pools of free ones, and the memory that the driver gave.
+
+The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.13. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+
+from tensorlens.planning.allocators.settings import Settings
+from tensorlens.records.events import SEGMENT_ALLOC, SEGMENT_FREE
+
+FREE, ALLOCATED, PENDING, UNMAPPED = range(4)
+"""A block can be handed out; is handed out; was given back and another stream still uses it; is
+address space of an expandable segment without memory behind it."""
+
+SHIFT = 64
+ADDRESSES = (1 << SHIFT) - 1
+FIRST_ADDRESS = 1 << 44
+"""Where a simulated device's memory begins."""
+
+Note = Callable[[int, int, int, int], None]
+"""Called with the kind of a segment's event, its address, its bytes and its stack."""
+
+
+class Pool:
+    """The free blocks of one stream, for small requests or for large ones."""
+
+    __slots__ = ("keys", "small", "stream", "unmapped")
+
+    def __init__(self, stream: int, small: bool) -> None:
+        self.stream, self.small = stream, small
+        self.keys: list[int] = []
+        """Size and address of each free block in one number, in ascending order."""
+        self.unmapped: list[int] = []
+        """Addresses of unmapped blocks, in ascending order."""
+
+
+class Reservation:
+    """Address space of an expandable segment; memory is mapped into it unit by unit."""
+
+    __slots__ = ("address", "size", "unit")
+
+    def __init__(self, address: int, size: int, unit: int) -> None:
+        self.address, self.size, self.unit = address, size, unit
+
+
+class Block:
+    """A piece of a segment; together with its neighbours it makes up the whole."""
+
+    __slots__ = (
+        "address",
+        "born",
+        "next",
+        "pool",
+        "prev",
+        "requested",
+        "reservation",
+        "row",
+        "segment_stack",
+        "size",
+        "stack",
+        "state",
+        "uses",
+    )
+
+    def __init__(self, pool: Pool, address: int, size: int, state: int) -> None:
+        self.pool, self.address, self.size, self.state = pool, address, size, state
+        self.requested = 0
+        self.prev: Block | None = None
+        self.next: Block | None = None
+        self.reservation: Reservation | None = None
+        self.uses: set[int] | None = None
+        """Streams other than its own that use it."""
+        self.born = 0
+        """How many searches there had been when it became free, for its age."""
+        self.row = -1
+        self.stack = -1
+        self.segment_stack = -1
+
+    @property
+    def split(self) -> bool:
+        """Whether it is only a part of its segment."""
+        return self.prev is not None or self.next is not None
+
+    def follow(self, before: Block | None, after: Block | None) -> None:
+        """Put the block between two others of its segment."""
+        self.prev, self.next = before, after
+        if before is not None:
+            before.next = self
+        if after is not None:
+            after.prev = self
+
+
+class Memory:
+    """What the allocator holds from the driver."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        capacity: int | None,
+        total: int | None,
+        place: Callable[[int], int] | None,
+        note: Note | None,
+    ) -> None:
+        self.settings = settings
+        self.capacity = capacity
+        self.total = total
+        self.allowed: int | None = None
+        """Bytes that the process may take, where a fraction of the card's is set."""
+        if settings.memory_fraction < 1 and total is not None:
+            self.allowed = int(settings.memory_fraction * total)
+        self.collects = self.allowed is not None and settings.garbage_collection_threshold > 0
+        self.blocks: dict[int, Block] = {}
+        """Every block by its address."""
+        self.small: dict[int, Pool] = {}
+        """By stream, as :attr:`large`."""
+        self.large: dict[int, Pool] = {}
+        self.searches = 0
+        """Searches in the large pools, where garbage is collected."""
+        self.reserved = self.peak_reserved = 0
+        self.segments = self.peak_segments = 0
+        self.split_bytes = self.peak_split_bytes = 0
+        """Bytes of free blocks in segments that are partly in use; expandable ones left out."""
+        self.stack = -1
+        """The stack of what is going on, for the events of segments."""
+        self._place = place
+        self._note = note
+        self._next = FIRST_ADDRESS
+
+    def pool(self, stream: int, small: bool) -> Pool:
+        """Return the pool of a stream, a new one if need be."""
+        pools = self.small if small else self.large
+        pool = pools.get(stream)
+        if pool is None:
+            pool = pools[stream] = Pool(stream, small)
+        return pool
+
+    def pools(self, *, small: bool) -> Iterator[Pool]:
+        """Give the pools of all streams in the order of their numbers."""
+        pools = self.small if small else self.large
+        yield from (pools[stream] for stream in sorted(pools))
+
+    def insert(self, block: Block) -> None:
+        """Put a free block where searches find it."""
+        block.born = self.searches
+        insort(block.pool.keys, block.size << SHIFT | block.address)
+
+    def remove(self, block: Block) -> None:
+        """Take a free block out of its pool."""
+        keys = block.pool.keys
+        del keys[bisect_left(keys, block.size << SHIFT | block.address)]
+
+    def free_blocks(self, pool: Pool) -> list[Block]:
+        """Return a pool's free blocks, smallest first."""
+        return [self.blocks[key & ADDRESSES] for key in pool.keys]
+
+    def find(self, pool: Pool, size: int) -> Block | None:
+        """Take the smallest free block that fits out of its pool (``get_free_block``)."""
+        settings, keys = self.settings, pool.keys
+        if not pool.small:
+            self.searches += 1
+        index = bisect_left(keys, size << SHIFT)
+        if index == len(keys):
+            return None
+        block = self.blocks[keys[index] & ADDRESSES]
+        if settings.expandable_segments:
+            index, block = self._least_room(keys, index, block)
+        limit = settings.max_split_size
+        if limit is not None:
+            if size < limit <= block.size:
+                return None
+            if size >= limit and block.size >= size + settings.max_non_split_rounding:
+                return None
+        del keys[index]
+        return block
+
+    def _least_room(self, keys: list[int], index: int, block: Block) -> tuple[int, Block]:
+        """Go on to larger blocks while they have less room, memory yet to be mapped included."""
+        while block.reservation is not None and index + 1 < len(keys):
+            following = self.blocks[keys[index + 1] & ADDRESSES]
+            if _room(following) >= _room(block):
+                break
+            index, block = index + 1, following
+        return index, block
+
+    def address_space(self, size: int) -> int:
+        """Return an address where a segment of so many bytes has room."""
+        if self._place is not None:
+            return self._place(size)
+        address = self._next
+        self._next += -(-size // (2 << 20)) * (2 << 20)
+        return address
+
+    def has(self, size: int) -> bool:
+        """Tell whether the driver has so many bytes left."""
+        return self.capacity is None or self.reserved + size <= self.capacity
+
+    def may_take(self, size: int) -> bool:
+        """Tell whether the process is allowed so many bytes more."""
+        return self.allowed is None or self.reserved + size <= self.allowed
+
+    def take(self, pool: Pool, size: int) -> Block | None:
+        """Take a segment from the driver; None where it has no room."""
+        if not self.has(size):
+            return None
+        address = self.address_space(size)
+        block = self.blocks[address] = Block(pool, address, size, FREE)
+        block.segment_stack = self.stack
+        self.segments += 1
+        self.peak_segments = max(self.peak_segments, self.segments)
+        self.took(address, size)
+        return block
+
+    def took(self, address: int, size: int) -> None:
+        """Count memory from the driver, and note it."""
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        if self._note is not None:
+            self._note(SEGMENT_ALLOC, address, size, self.stack)
+
+    def gave(self, address: int, size: int) -> None:
+        """Count memory that went back to the driver, and note it."""
+        self.reserved -= size
+        if self._note is not None:
+            self._note(SEGMENT_FREE, address, size, self.stack)
+
+    def release(self, block: Block) -> None:
+        """Give a segment back that is one free block (``release_block``)."""
+        self.remove(block)
+        del self.blocks[block.address]
+        self.segments -= 1
+        self.gave(block.address, block.size)
+
+    def reset_peaks(self) -> None:
+        """Let every peak be what is there now."""
+        self.peak_reserved, self.peak_segments = self.reserved, self.segments
+        self.peak_split_bytes = self.split_bytes
+
+    def keep_clear(self, end: int) -> None:
+        """Put later segments behind an address."""
+        self._next = max(self._next, -(-end // (2 << 20)) * (2 << 20))
+
+    def split_more(self, change: int) -> None:
+        """Count free bytes in segments that are partly in use."""
+        self.split_bytes += change
+        if self.split_bytes > self.peak_split_bytes:
+            self.peak_split_bytes = self.split_bytes
+
+
+def _room(block: Block) -> int:
+    after = block.next
+    grows = after.size if after is not None and after.state == UNMAPPED else 0
+    return block.size + grows

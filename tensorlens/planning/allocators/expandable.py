@@ -1,0 +1,149 @@
+"""Expandable segments: address space into which memory is mapped as it is needed.
+
+As ``try_allocate_expandable_block``, ``map_block`` and ``unmap_block`` do it in
+``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.13.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from tensorlens.planning.allocators.blocks import FREE, UNMAPPED, Block, Memory, Pool, Reservation
+from tensorlens.records.foreign.sizes import SMALL_SEGMENT
+
+UNLIMITED = 1 << 40
+"""Bytes of address space where the card's memory is not known."""
+
+
+def grow(memory: Memory, pool: Pool, size: int) -> Block | None:
+    """Map memory until there is a free block of so many bytes, and take it out of its pool.
+
+    Returns None where the driver has no room; what was mapped until then stays as free memory.
+    """
+    block = _candidate(memory, pool, size)
+    if block.state == UNMAPPED and not _map(memory, block, min(block.size, size)):
+        return None
+    while block.size < size:
+        after = block.next
+        if after is None or not _map(memory, after, min(size - block.size, after.size)):
+            return None
+        block = after
+    memory.remove(block)
+    return block
+
+
+def shrink(memory: Memory, block: Block) -> None:
+    """Unmap the whole units in a free block; address space without any memory is given up."""
+    reservation = block.reservation
+    assert reservation is not None
+    base, unit = reservation.address, reservation.unit
+    begin = base + -(-(block.address - base) // unit) * unit
+    end = base + (block.address + block.size - base) // unit * unit
+    if begin >= end:
+        return
+    memory.remove(block)
+    del memory.blocks[block.address]
+    if block.address < begin:
+        before = _piece(memory, block, block.address, begin - block.address, FREE)
+        before.segment_stack = block.segment_stack
+        before.follow(block.prev, block)
+        memory.insert(before)
+    if end < block.address + block.size:
+        after = _piece(memory, block, end, block.address + block.size - end, FREE)
+        after.follow(block, block.next)
+        memory.insert(after)
+    memory.gave(begin, end - begin)
+    block.address, block.size, block.state = begin, end - begin, UNMAPPED
+    _absorb(memory, block)
+    memory.blocks[block.address] = block
+    if block.split:
+        insort(block.pool.unmapped, block.address)
+    else:
+        del memory.blocks[block.address]
+
+
+def reserve(memory: Memory, pool: Pool, size: int) -> Block:
+    """Reserve address space for an eighth more than the card has, all of it unmapped."""
+    unit = SMALL_SEGMENT if pool.small else memory.settings.large_segment_size
+    total = max(UNLIMITED, size) if memory.total is None else memory.total + memory.total // 8
+    extent = -(-total // unit) * unit
+    reservation = Reservation(memory.address_space(extent), extent, unit)
+    block = Block(pool, reservation.address, extent, UNMAPPED)
+    block.reservation = reservation
+    memory.blocks[block.address] = block
+    insort(pool.unmapped, block.address)
+    return block
+
+
+def _candidate(memory: Memory, pool: Pool, size: int) -> Block:
+    """Return the lowest free or unmapped block that begins enough address space."""
+    for address in pool.unmapped:
+        block = memory.blocks[address]
+        if block.prev is not None and block.prev.state == FREE:
+            block = block.prev
+        if _has_space(block, size):
+            return block
+    return reserve(memory, pool, size)
+
+
+def _has_space(block: Block | None, size: int) -> bool:
+    found = 0
+    while found < size and block is not None and block.state in (FREE, UNMAPPED):
+        found += block.size
+        block = block.next
+    return found >= size
+
+
+def _map(memory: Memory, block: Block, size: int) -> bool:
+    reservation = block.reservation
+    assert reservation is not None
+    mapped = -(-size // reservation.unit) * reservation.unit
+    if not memory.has(mapped):
+        return False
+    unmapped = block.pool.unmapped
+    del unmapped[bisect_left(unmapped, block.address)]
+    if mapped < block.size:
+        address = block.address + mapped
+        rest = _piece(memory, block, address, block.size - mapped, UNMAPPED)
+        rest.follow(block, block.next)
+        insort(unmapped, address)
+        block.size = mapped
+    memory.took(block.address, mapped)
+    block.state = FREE
+    del memory.blocks[block.address]
+    _absorb(memory, block)
+    memory.blocks[block.address] = block
+    if block.prev is None and block.segment_stack < 0:
+        block.segment_stack = memory.stack
+    memory.insert(block)
+    return True
+
+
+def _piece(memory: Memory, block: Block, address: int, size: int, state: int) -> Block:
+    made = Block(block.pool, address, size, state)
+    made.reservation = block.reservation
+    memory.blocks[address] = made
+    return made
+
+
+def _absorb(memory: Memory, block: Block) -> None:
+    """Make one block of a block, which is in no pool, and its neighbours in the same state."""
+    before, after = block.prev, block.next
+    if before is not None and before.state == block.state:
+        _drop(memory, before)
+        block.address, block.size = before.address, before.size + block.size
+        block.segment_stack = before.segment_stack
+        block.follow(before.prev, after)
+    if after is not None and after.state == block.state:
+        _drop(memory, after)
+        block.size += after.size
+        block.follow(block.prev, after.next)
+
+
+def _drop(memory: Memory, block: Block) -> None:
+    if block.state == FREE:
+        memory.remove(block)
+    else:
+        unmapped = block.pool.unmapped
+        del unmapped[bisect_left(unmapped, block.address)]
+    del memory.blocks[block.address]

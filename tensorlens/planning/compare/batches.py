@@ -1,0 +1,125 @@
+"""The largest batch under a capacity, by bisection: each batch is tried in a process of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from tensorlens.frameworks.trials import CANNOT, OUT_OF_MEMORY, Measured, Result, Trial, Trouble
+from tensorlens.planning.compare.launching import Launcher
+
+MOST = 1 << 24
+"""The largest batch that is tried where none is named."""
+_STEPS = 2
+"""Optimizers make their state in the first step; the second has all of it from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for."""
+
+    trial: Trial
+    capacity: int
+    lowest: int = 1
+    highest: int | None = None
+    multiple: int = 1
+    """Batches are multiples of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The largest batch; 0 where not even the smallest fits, None where it cannot be told."""
+
+    batch: int | None
+    beyond: str
+    """What became of the next one; or why it cannot be told."""
+    tried: tuple[int, ...] = ()
+
+
+def run_search(search: Search) -> Found:
+    """Find the largest batch that runs under the capacity, when the next one does not."""
+    with Launcher() as launcher:
+        return _Search(search, launcher).largest()
+
+
+class _Search:
+    def __init__(self, search: Search, launcher: Launcher) -> None:
+        self._search = search
+        self._launcher = launcher
+        self._peaks: dict[int, int] = {}
+        self._refused: dict[int, Trouble] = {}
+
+    def largest(self) -> Found:
+        search, unit = self._search, self._search.multiple
+        low = -(-search.lowest // unit)
+        high = (search.highest or MOST) // unit
+        if not self._fits(low):
+            trouble = self._refused[low]
+            is_no_answer = trouble.kind != OUT_OF_MEMORY and not _may_be_memory(trouble)
+            return self._found(None if is_no_answer else 0, self._said(low))
+        fitting, too_large = low, high + 1
+        while too_large - fitting > 1:
+            guess = self._guess(fitting, too_large)
+            if self._fits(guess):
+                fitting = guess
+            else:
+                too_large = guess
+        if too_large > high:
+            return self._found(fitting * unit, "the largest that was to be tried")
+        return self._found(fitting * unit, self._said(too_large))
+
+    def _found(self, batch: int | None, beyond: str) -> Found:
+        unit = self._search.multiple
+        tried = sorted(each * unit for each in (*self._peaks, *self._refused))
+        return Found(batch, beyond, tuple(tried))
+
+    def _said(self, number: int) -> str:
+        trouble = self._refused[number]
+        why = "out of memory" if trouble.kind == OUT_OF_MEMORY else trouble.text
+        return why if trouble.kind == CANNOT else f"{number * self._search.multiple:,}: {why}"
+
+    def _fits(self, number: int) -> bool:
+        search = self._search
+        trial = replace(
+            search.trial,
+            batch=number * search.multiple,
+            limit=search.capacity,
+            # what it took stays mapped in part, and would count as room
+            rehearsal=search.multiple,
+            warmup=0,
+            steps=_STEPS,
+        )
+        result: Result = self._launcher.run(trial)
+        if isinstance(result, Measured):
+            self._peaks[number] = result.peak_allocated
+            return True
+        self._refused[number] = result
+        return False
+
+    def _guess(self, fitting: int, too_large: int) -> int:
+        """Return the next to try.
+
+        Until one is too large, where a line through the peaks known meets the capacity, at least
+        twice and at most 16 times the largest that fits. Then the middle, of the logarithms while
+        the two are far apart; in turns with that line, as peaks need not lie on one.
+        """
+        slope = self._slope(sorted(self._peaks))
+        room = self._search.capacity - self._peaks[fitting]
+        reach = fitting + int(room / slope) if slope > 0 else 16 * fitting
+        if not self._refused:
+            return min(max(reach, 2 * fitting), 16 * fitting, too_large - 1)
+        if too_large > 4 * fitting:
+            return math.isqrt(fitting * too_large)
+        if len(self._refused) % 2 and fitting < reach < too_large:
+            return reach
+        return (fitting + too_large) // 2
+
+    def _slope(self, known: list[int]) -> float:
+        if len(known) < 2:
+            return 0.0
+        one, other = known[-2], known[-1]
+        return (self._peaks[other] - self._peaks[one]) / (other - one)
+
+
+def _may_be_memory(trouble: Trouble) -> bool:
+    return trouble.text.startswith("the process was ended by")

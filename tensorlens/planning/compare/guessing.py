@@ -1,0 +1,132 @@
+"""Which framework a program is of, by what it imports; nothing of it is imported or run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.trials import OPTIONS, Program
+from tensorlens.planning.estimate.programs import search_path
+
+_USUAL = "torch"
+_KERAS, _JAX = "keras", "jax"
+
+
+def framework_of(make_step: Any, program: Program) -> str:
+    """Return the framework of a program: torch where nothing tells.
+
+    A function is of what it names, or else of what its module imports, or the modules that it
+    imports; a program given by its place of what that file imports. Keras stands for its backend.
+
+    Args:
+        make_step: what was given: a function, or a text.
+        program: the same, checked.
+
+    Raises:
+        UsageError: it is one that cannot be measured, as JAX.
+    """
+    told = _of_source(program) if isinstance(make_step, str) else _of_function(make_step)
+    found = [*dict.fromkeys(told)]
+    backend = _backend() if _KERAS in found else ""
+    known = [each for each in found if each != _JAX]
+    name = known[0] if known else next(iter(found), _USUAL)
+    # what else is imported beside Keras may be there for its input alone
+    if name == _KERAS or (backend and backend not in OPTIONS):
+        name = backend
+    if name not in OPTIONS:
+        raise UsageError(f"the program computes with {name}: tensorlens runs torch and tensorflow")
+    return name
+
+
+def parameters_of(program: Program) -> Sequence[str] | None:
+    """Return the names that a program's function takes, read from its source.
+
+    None where the function is not defined there, or takes any name.
+    """
+    tree = _tree(program)
+    for node in () if tree is None else tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == program.function:
+            given = node.args
+            if given.kwarg is not None or node.decorator_list:
+                return None
+            return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return None
+
+
+def _of_function(function: Any) -> Iterator[str]:
+    function = getattr(function, "func", function)
+    code = getattr(function, "__code__", None)
+    held = getattr(function, "__globals__", {})
+    if isinstance(code, CodeType):
+        for name in _names(code):
+            yield from _framework(_module_of(held.get(name, name)))
+    modules = [item for item in held.values() if isinstance(item, ModuleType)]
+    for item in modules:
+        yield from _framework(item.__name__)
+    for item in modules:
+        for inner in list(vars(item).values()):
+            if isinstance(inner, ModuleType):
+                yield from _framework(inner.__name__)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _module_of(item: Any) -> str:
+    """Return the module that a global is, or is of; a name that is no global may be imported."""
+    if isinstance(item, str):
+        return item
+    if isinstance(item, ModuleType):
+        return item.__name__
+    return str(getattr(item, "__module__", ""))
+
+
+def _of_source(program: Program) -> Iterator[str]:
+    tree = _tree(program)
+    for node in () if tree is None else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _framework(alias.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from _framework(node.module)
+
+
+def _tree(program: Program) -> ast.Module | None:
+    path = _file_of(program)
+    try:
+        return None if path is None else ast.parse(path.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        # whoever runs it will say so
+        return None
+
+
+def _file_of(program: Program) -> Path | None:
+    if program.file is not None:
+        return Path(program.file)
+    names = (program.module or "").split(".")
+    places = (Path(folder, *names) for folder in search_path())
+    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _framework(module: str) -> Iterator[str]:
+    root = module.partition(".")[0]
+    if root in OPTIONS or root in (_KERAS, _JAX):
+        yield root
+
+
+def _backend() -> str:
+    keras = sys.modules.get(_KERAS)
+    if keras is not None and hasattr(keras, "config"):
+        return str(keras.config.backend())
+    return os.environ.get("KERAS_BACKEND", "tensorflow")

@@ -1,0 +1,221 @@
+"""Trials in processes of their own, seen from the one that asks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.folders import scratch_file
+from tensorlens.frameworks.trials import FAILED, Measured, Result, Trial, Trouble
+from tensorlens.planning.compare.child import FORKS, Began, Ended
+from tensorlens.planning.estimate.worker import interpreter
+from tensorlens.records.traces import Trace
+
+_COMMAND = """
+import sys
+sys.path.insert(0, sys.argv.pop())
+from tensorlens.planning.compare.child import serve
+serve()
+"""
+_LAST = 2000
+"""Bytes of what a process wrote that are told when it ends by itself."""
+_current: ContextVar[Launcher | None] = ContextVar("_current", default=None)
+
+
+def run_trial(trial: Trial) -> Result:
+    """Run one trial, in any process or thread: what an executor is given.
+
+    Raises:
+        UsageError: the trial cannot be pickled.
+    """
+    with Launcher() as launcher:
+        return launcher.run(trial)
+
+
+@contextlib.contextmanager
+def shared_launcher() -> Iterator[Launcher]:
+    """Give the launcher of the ``with`` around this one, or a new one: it imports frameworks once.
+
+    What is launched in other threads has launchers of its own.
+    """
+    outer = _current.get()
+    if outer is not None:
+        yield outer
+        return
+    with Launcher() as launcher:
+        token = _current.set(launcher)
+        try:
+            yield launcher
+        finally:
+            _current.reset(token)
+
+
+class Launcher:
+    """Runs trials one after the other, each in a new process; from ``with`` to its end."""
+
+    def __init__(self) -> None:
+        self._nurseries: dict[tuple[tuple[str, str], ...], _Nursery] = {}
+
+    def run(self, trial: Trial) -> Result:
+        """Run a trial and return what it came to; whatever becomes of its process, an answer says.
+
+        Raises:
+            UsageError: the trial cannot be pickled.
+        """
+        result = self._answer(trial)
+        assert not isinstance(result, Trace)
+        return result
+
+    def trace(self, trial: Trial) -> Trace | Trouble:
+        """Trace the step of a trial that asks for that, and return what it came to.
+
+        Raises:
+            UsageError: the trial cannot be pickled.
+        """
+        result = self._answer(trial)
+        assert not isinstance(result, Measured)
+        return result
+
+    def _answer(self, trial: Trial) -> Result | Trace:
+        try:
+            request = pickle.dumps(trial, protocol=5)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(
+                f"option {trial.name!r} cannot go to another process: {reason}"
+            ) from None
+        key = tuple(sorted(trial.environment.items()))
+        nursery = self._nurseries.pop(key, None) or _Nursery(trial)
+        try:
+            result = nursery.run(trial, request)
+        except BaseException:
+            nursery.kill()
+            raise
+        if nursery.is_over or not FORKS:
+            nursery.kill()
+        else:
+            self._nurseries[key] = nursery
+        return result
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        while self._nurseries:
+            self._nurseries.popitem()[1].kill()
+
+
+class _Nursery:
+    """The process that trials of one environment are forked from."""
+
+    def __init__(self, trial: Trial) -> None:
+        folder = str(Path(__file__).parents[2])
+        self.is_over = False
+        self._pid: int | None = None
+        self._late = False
+        # not a pipe, which would stop a program that writes much and that nobody reads
+        self._written = scratch_file()
+        self._process = subprocess.Popen(
+            [*interpreter(), "-c", _COMMAND, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._written,
+            env={**os.environ, **trial.environment},
+            # Ctrl-C in a terminal is for whoever asks, who ends the others
+            start_new_session=True,
+        )
+
+    def run(self, trial: Trial, request: bytes) -> Result | Trace:
+        process, begin = self._process, self._written.seek(0, os.SEEK_END)
+        assert process.stdin is not None and process.stdout is not None
+        self._pid, self._late = None, False
+        result: Result | Trace | None = None
+        timer = threading.Timer(trial.timeout or 0, self._out_of_time)
+        timer.daemon = True
+        if trial.timeout is not None:
+            timer.start()
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+            while True:
+                message: Any = pickle.load(process.stdout)
+                if isinstance(message, Began):
+                    self._pid = message.pid
+                    if self._late:  # only the process that it was forked from has been ended
+                        self._kill()
+                elif isinstance(message, Ended):
+                    self._pid = None
+                    return result or self._ended(trial, message.code, begin)
+                else:
+                    result = message
+                    if not FORKS:
+                        return result
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            self.is_over = True
+            return result or self._ended(trial, process.wait(), begin)
+        finally:
+            timer.cancel()
+
+    def _ended(self, trial: Trial, code: int, begin: int) -> Trouble:
+        size = self._written.seek(0, os.SEEK_END)
+        self._written.seek(max(size - _LAST, begin))
+        last = self._written.read().decode("utf-8", "replace").strip()
+        if self._late:
+            return Trouble(FAILED, f"not done after {trial.timeout:g} s", last)
+        return Trouble(FAILED, f"the process {ending(code)}", last)
+
+    def _out_of_time(self) -> None:
+        self._late = self.is_over = True
+        self._kill()
+
+    def _kill(self) -> None:
+        for pid in (self._pid, self._process.pid):
+            if pid is not None:
+                with contextlib.suppress(OSError):
+                    _kill_group(pid)
+
+    def kill(self) -> None:
+        """End it, and all that it has started."""
+        self._kill()
+        process = self._process
+        with contextlib.suppress(OSError):
+            if process.stdin is not None:
+                process.stdin.close()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        self._written.close()
+
+
+def _kill_group(pid: int) -> None:
+    if hasattr(os, "killpg"):
+        os.killpg(pid, signal.SIGKILL)
+    else:
+        os.kill(pid, signal.SIGTERM)
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, by its exit code as ``subprocess`` has it."""
+    if code >= 0:
+        return f"ended by itself (exit code {code})"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    why = {"SIGKILL": ": the system may have run out of memory", "SIGSEGV": ": a crash"}
+    return f"was ended by {name}{why.get(name, '')}"

@@ -1,0 +1,16 @@
+"""Before the run: what a step will need on a card that is not there.
+
+A program is checked (:mod:`.programs`, :mod:`.cards`) and asked about (:mod:`.asking`); a process
+of its own runs it on fake tensors (:mod:`.worker`, ``frameworks/torch/fake``) and sends back a
+:class:`~tensorlens.records.traces.Trace` of its requests. These are made of simulated allocators
+(:mod:`.simulation`), what lies outside of the framework's memory is added (:mod:`.apart`), and the
+answer is put together (:mod:`.assembling`). :mod:`.batches` and :mod:`.scaling` ask several times.
+No module here imports torch. The method, each figure's rule and the accuracy are in
+``docs/estimate.md``.
+"""
+
+from tensorlens.planning.estimate.asking import estimate, estimate_cards
+from tensorlens.planning.estimate.batches import MaxBatch, max_batch
+from tensorlens.planning.estimate.scaling import Scaling, scaling
+
+__all__ = ["MaxBatch", "Scaling", "estimate", "estimate_cards", "max_batch", "scaling"]

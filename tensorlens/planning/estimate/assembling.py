@@ -1,0 +1,241 @@
+"""The answer, put together from a trace and what allocators make of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from tensorlens.errors import TensorlensError
+from tensorlens.planning.allocators import Settings
+from tensorlens.planning.estimate.apart import apart
+from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
+from tensorlens.planning.estimate.terms import why
+from tensorlens.records.cards import Card
+from tensorlens.records.estimates import Estimate, Range, Term
+from tensorlens.records.events import ALLOC, FREE, EventLog, Label, Stacks
+from tensorlens.records.recordings import Origin, Recording
+from tensorlens.records.traces import Caution, Trace
+from tensorlens.units import format_bytes
+
+
+def assemble(
+    trace: Trace,
+    *,
+    device: str,
+    card: Card | None,
+    capacity: int | None,
+    program: str,
+    settings: str = "",
+) -> Estimate:
+    """Return the estimate for a device.
+
+    Args:
+        trace: what was asked of allocators.
+        device: whose.
+        card: whose memory it is; None for the host's.
+        capacity: bytes that it has to fit into.
+        program: what ran, as a person calls it.
+        settings: of torch's allocator, where it is torch's.
+
+    Raises:
+        TensorlensError: the program puts nothing on it.
+    """
+    if trace.framework != "torch":
+        settings = ""
+    if trace.unsimulated:
+        program = f"{program} without XLA"
+    asked = Settings.parse(settings)
+    total = None if card is None else card.memory
+    if trace.approximate is not None:
+        trace = _on_stage(trace, device)
+    device = _found(trace, device)
+    variants = [Simulation(trace, asked, total, size).run() for size in _sizes(trace)]
+    low, likely, high = variants if len(variants) == 3 else variants * 3
+
+    def ranged(of: Callable[[Simulated], int]) -> Range:
+        figures = [of(variant) for variant in (low, likely, high)]
+        return Range(min(figures), figures[1], max(figures))
+
+    allocated = ranged(lambda variant: variant.peak_allocated(device))
+    reserved = ranged(lambda variant: variant.peak_reserved(device))
+    if trace.spread is not None:
+        allocated = reserved = Range(trace.spread[0], allocated.point, trace.spread[1])
+    log = likely.log
+    _label_workspaces(trace, likely)
+    row = _highest(log, device)
+    return Estimate(
+        device=device,
+        card=card,
+        allocated=allocated,
+        reserved=reserved,
+        least_capacity=_capacity(trace, device, asked, reserved),
+        steps=tuple(likely.figures[device]),
+        terms=(*_terms(trace, likely, device, row), *apart(card, trace)),
+        recording=Recording(
+            log,
+            Origin(
+                provenance="estimated",
+                process=program,
+                source={name: _source(name, trace.framework) for name in log.devices},
+                notes=tuple(caution.text for caution in trace.cautions),
+            ),
+        ),
+        peak_row=row,
+        capacity=capacity,
+        batch=trace.batch or _batch(log, device),
+        settings=settings,
+        warnings=(*trace.cautions, *_growth(log, device)),
+        approximate=trace.approximate,
+        unsimulated=trace.unsimulated,
+        versions=trace.versions,
+        program=program,
+        framework=trace.framework,
+        formulas=trace.formulas,
+    )
+
+
+def _on_stage(trace: Trace, device: str) -> Trace:
+    """Let host memory be the device's."""
+    name = device if ":" in device else f"{device}:0"
+    trace.log.devices = [name if each == "cpu" else each for each in trace.log.devices]
+    return trace
+
+
+def _found(trace: Trace, device: str) -> str:
+    """Return the device as the trace has it: ``cuda:0`` for ``cuda``."""
+    names = [name for name in trace.log.devices if f"{name}:".startswith(f"{device}:")]
+    if not names:
+        raise TensorlensError(f"the program puts nothing on {device}: there is nothing to estimate")
+    return names[0]
+
+
+def _sizes(trace: Trace) -> list[Callable[[int], int] | None]:
+    """Return what gives the least, the likeliest and the largest size of each request."""
+    if not trace.bounds:
+        return [None]
+    size, bounds = trace.log.size, trace.bounds
+
+    def bound(end: int) -> Callable[[int], int]:
+        return lambda row: bounds[row][end] if row in bounds else size[row]
+
+    return [bound(0), None, bound(1)]
+
+
+def _capacity(trace: Trace, device: str, settings: Settings, reserved: Range) -> Range:
+    if device == "cpu":
+        return reserved
+    found = [
+        least_capacity(trace, device, settings, most, size)
+        for most, size in zip(
+            (reserved.low, reserved.point, reserved.high), _sizes(trace), strict=False
+        )
+    ]
+    return Range.exactly(found[0]) if len(found) == 1 else Range(*sorted(found))
+
+
+def _highest(log: EventLog, device: str) -> int:
+    """Return the event after which the allocator had most handed out, remainders included."""
+    number = log.devices.index(device)
+    held, most, highest = 0, -1, -1
+    for row, kind in enumerate(log.kind):
+        if log.device[row] != number or kind > FREE:
+            continue
+        if kind == FREE:
+            pair = log.pair[row]
+            held -= log.held.get(pair, log.size[row])
+        else:
+            held += log.held.get(row, log.size[row])
+        if held > most:
+            most, highest = held, row
+    return highest
+
+
+def _label_workspaces(trace: Trace, simulated: Simulated) -> None:
+    """Name what is no tensor of the program and outlives the operator that took it."""
+    log = simulated.log
+    for row, name in trace.hidden.items():
+        made = simulated.rows.get(row)
+        if made is not None and log.pair[made] < 0:
+            log.name(made, Label(name, "other"))
+            _take_from_module(log, made)
+
+
+def _take_from_module(log: EventLog, row: int) -> None:
+    """Give a block to the line that called the model: the layer that came first only met it."""
+    log.stack[row] = _outside(log.stacks, log.stack[row])
+    if log.context[row] >= 0:
+        context = log.contexts[log.context[row]]
+        forward = _outside(log.stacks, context.forward)
+        log.context[row] = log.context_number(replace(context, forward=forward, module=None))
+
+
+def _outside(stacks: Stacks, node: int) -> int:
+    """Return the innermost node of a stack that is in no module."""
+    outside = node
+    while node >= 0:
+        if stacks.module[node] >= 0:
+            outside = stacks.parent[node]
+        node = stacks.parent[node]
+    return outside
+
+
+def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[Term]:
+    """Return what no tensor of the program is of what is resident at the peak, by name."""
+    log = simulated.log
+    found: dict[str, Range] = {}
+    for row, name in trace.hidden.items():
+        made = simulated.rows.get(row)
+        if made is None or log.devices[log.device[made]] != device:
+            continue
+        pair = log.pair[made]
+        if made <= peak and (pair < 0 or pair > peak):
+            size = trace.log.size[row]
+            least, most = trace.bounds.get(row, (size, size))
+            found[name] = found.get(name, Range(0, 0, 0)) + Range(least, size, most)
+    return [Term(name, nbytes, why(name)) for name, nbytes in found.items()]
+
+
+def _batch(log: EventLog, device: str) -> int | None:
+    """Return the first dimension that most inputs have, those of one dimension last."""
+    number = log.devices.index(device)
+    labels = [
+        log.labels[label]
+        for label, where in zip(log.label, log.device, strict=True)
+        if label >= 0 and where == number
+    ]
+    shapes = [label.shape for label in labels if label.role == "input" and label.shape]
+    sizes = Counter(shape[0] for shape in shapes if len(shape) > 1)
+    sizes = sizes or Counter(shape[0] for shape in shapes)
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def _growth(log: EventLog, device: str) -> list[Caution]:
+    """Return what the last step left beyond what the one before it left, remainders aside."""
+    if len(log.marks) < 3:
+        return []
+    *_, before, last, end = log.marks
+    grown = _there(log, device, end.row) - _there(log, device, last.row)
+    if grown <= 0:
+        return []
+    return [
+        Caution(
+            f"{last.name} leaves {format_bytes(grown)} more than {before.name}: if that goes on, "
+            "no capacity is enough (tensorlens.find_leaks says what is kept)"
+        )
+    ]
+
+
+def _there(log: EventLog, device: str, row: int) -> int:
+    """Return the bytes of a device's blocks that are there before an event."""
+    number = log.devices.index(device)
+    signs = {ALLOC: 1, FREE: -1}
+    columns = zip(log.kind[:row], log.device[:row], log.size[:row], strict=True)
+    return sum(signs.get(kind, 0) * size for kind, on, size in columns if on == number)
+
+
+def _source(device: str, framework: str) -> str:
+    if framework == "tensorflow":
+        of = "the graph of a train step"
+        return of if device == "cpu" else f"{of}, simulated BFC allocator"
+    return "fake tensors" if device == "cpu" else "fake tensors, simulated caching allocator"

@@ -1,0 +1,120 @@
+"""``estimate()`` of a Keras model: of TensorFlow one train step is traced, without any data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.frameworks.keras import kinds
+from tensorlens.planning.estimate.assembling import assemble
+from tensorlens.planning.estimate.keras_on_torch import KerasOnTorch, check_argument
+from tensorlens.planning.estimate.places import Place
+from tensorlens.planning.estimate.worker import Worker
+from tensorlens.records.estimates import Estimate
+
+_OPTIONS = ("optimizer", "loss", "policy", "input_shape", "input_dtype")
+_ALL = ("batch_size", "run_eagerly", *_OPTIONS)
+
+
+def is_keras_model(thing: Any) -> bool:
+    """Tell whether it is a Keras model; Keras is not imported for it."""
+    return isinstance(thing, kinds.model())
+
+
+@dataclass(frozen=True)
+class KerasRequest:
+    """A Keras model whose backend is TensorFlow: its train step is traced."""
+
+    model: Any
+    batch: int
+    options: Mapping[str, Any]
+    place: Place
+
+    def ask(self, worker: Worker) -> Estimate:
+        """Trace the step and return the answer.
+
+        Args:
+            worker: a process for fake steps, of which there is no need here.
+
+        Raises:
+            UsageError: the shapes of the model's inputs are not known.
+            TensorlensError: the train step cannot be traced.
+        """
+        # TensorFlow is there already, or there would be no model
+        from tensorlens.frameworks.tensorflow.estimate.asked import Asked
+        from tensorlens.frameworks.tensorflow.estimate.run import run
+
+        asked = Asked(self.batch, device=self.place.kind, card=self.place.card, **self.options)
+        try:
+            trace = run(self.model, asked)
+        except TensorlensError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise TensorlensError(f"the train step cannot be traced: {reason}") from error
+        return assemble(
+            trace,
+            device=self.place.kind,
+            card=self.place.card,
+            capacity=self.place.capacity,
+            program=self.model.name,
+        )
+
+    def with_batch(self, batch: int) -> KerasRequest:
+        """Return the same request for another batch."""
+        return replace(self, batch=batch)
+
+    def with_argument(self, name: str, value: int) -> KerasRequest:
+        """Return the same request for another batch: a model has no other argument."""
+        check_argument(name)
+        return self.with_batch(value)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check what is asked of a Keras model.
+
+    Raises:
+        UsageError: an argument is misspelt, or the batch is no number.
+    """
+    for name in options.keys() - set(_ALL):
+        near = difflib.get_close_matches(name, _ALL, n=1, cutoff=0.5)
+        known = near or _ALL
+        raise UsageError(f"{name}: a Keras model has no such argument; nearest: {', '.join(known)}")
+    batch = options.get("batch_size", 1)
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise UsageError(f"batch_size={batch!r}: how many samples a step has, at least 1")
+
+
+def keras_request(
+    model: Any,
+    place: Place,
+    steps: int,
+    settings: str,
+    *,
+    batch_size: int = 32,
+    run_eagerly: bool | None = None,
+    **options: Any,
+) -> KerasRequest | KerasOnTorch:
+    """Return what is asked of a model, with everything checked that can be without tracing.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+    """
+    check_options({"batch_size": batch_size, **options})
+    backend = kinds.backend()
+    if backend not in ("tensorflow", "torch"):
+        raise UsageError(
+            f"this Keras runs on {backend}, whose memory cannot be simulated: estimates are of "
+            "Keras on tensorflow or torch"
+        )
+    if not getattr(model, "compiled", False) and options.get("loss") is None:
+        raise UsageError("the model is not compiled: give loss=, and optimizer= if not rmsprop")
+    if backend == "torch":
+        options["run_eagerly"] = run_eagerly
+        return KerasOnTorch(model, batch_size, options, place, steps, settings)
+    eager = bool(getattr(model, "run_eagerly", False)) if run_eagerly is None else run_eagerly
+    options["eager"] = eager
+    return KerasRequest(model, batch_size, options, place)

@@ -1,0 +1,304 @@
+"""An estimate in words: what takes how much and why, and the sum, to be checked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tensorlens.planning.estimate.present.needs import (
+    judged,
+    largest_batch,
+    peak_block,
+    peak_place,
+    rungs,
+    spread,
+    title,
+    verdict,
+)
+from tensorlens.planning.estimate.present.peak_parts import (
+    GROWING,
+    ON_THE_WAY,
+    WORKSPACE,
+    Part,
+    bytes_of,
+    highest,
+    of_kind,
+    peak_parts,
+)
+from tensorlens.planning.estimate.present.with_batch import FAR, growth
+from tensorlens.records.estimates import REMAINDER, Estimate, Term
+from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
+from tensorlens.render.figures import counted, exact_size, size
+from tensorlens.render.source import place
+
+_SLOTS = 6
+"""So many slots of an optimizer are named."""
+_SHARE = 0.05
+"""Where activations are less of the peak, sums of them are of no use."""
+
+
+def paragraphs(estimate: Estimate) -> Iterator[Block]:
+    """Give the paragraphs, and at the end the sum."""
+    parts = peak_parts(estimate)
+    texts = [
+        largest_batch(estimate.largest),
+        f"{title(estimate)}. {_sentence(verdict(estimate))}",
+        _approximate(estimate),
+        f"The most is allocated {peak_place(estimate)}: {exact_size(estimate.peak_allocated)}."
+        " At that instant there are:",
+        *_model(estimate, parts),
+        *_batch(estimate, parts),
+        *_besides(estimate, parts),
+        _caching(estimate, parts),
+        _outside(estimate),
+        _growth(estimate, parts),
+        _rules_of_thumb(estimate, parts),
+        *_cautions(estimate),
+    ]
+    yield from (Paragraph(text) for text in texts if text)
+    yield _sum(estimate, parts)
+
+
+def _sentence(text: str) -> str:
+    return f"It {text}."
+
+
+def _approximate(estimate: Estimate) -> str:
+    why = estimate.approximate
+    return f"It is approximate: {why}." if why else ""
+
+
+def _model(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
+    """Give what stays from step to step: parameters, their gradients, the optimizer's state."""
+    parameters = of_kind(parts, "parameter")
+    whole = parameters.nbytes if parameters else 0
+    if parameters:
+        yield f"Parameters: {exact_size(whole)}{_numbers(parameters)}."
+    buffers = of_kind(parts, "buffer")
+    if buffers:
+        yield f"Buffers: {exact_size(buffers.nbytes)}{_numbers(buffers)}."
+    gradients = of_kind(parts, "gradient")
+    if gradients:
+        text = f"Gradients of parameters: {exact_size(gradients.nbytes)}{_times(gradients, whole)}"
+        yield f"{text}{_at_most(estimate, gradients)}."
+    else:
+        yield _absent(estimate, "gradient", "Gradients")
+    optimizer = of_kind(parts, "optimizer")
+    if optimizer:
+        text = f"Optimizer state: {exact_size(optimizer.nbytes)}{_times(optimizer, whole)}"
+        yield f"{text}{_slots(optimizer, whole)}."
+    else:
+        yield _absent(estimate, "optimizer", "Optimizer state")
+
+
+def _numbers(part: Part) -> str:
+    tensors = f" in {counted(part.blocks, 'tensor')}"
+    if not part.elements:
+        return tensors
+    each = f"{part.nbytes / part.elements:.2f}".rstrip("0").rstrip(".")
+    kinds = " and ".join(sorted(part.dtypes))
+    kinds = f" ({kinds})" if kinds else ""
+    return f", {part.elements:,} numbers{tensors}, {each} bytes for each{kinds}"
+
+
+def _times(part: Part, whole: int) -> str:
+    return f", {part.nbytes / whole:.2f} times the parameters" if whole else ""
+
+
+def _at_most(estimate: Estimate, part: Part) -> str:
+    """Return how much of a kind there is at another moment, if that is more."""
+    most = highest(estimate).get(part.kind, 0)
+    return f", {size(most)} at their most" if most > part.nbytes else ""
+
+
+def _slots(optimizer: Part, whole: int) -> str:
+    found = sorted(optimizer.slots.items(), key=lambda each: (-each[1], each[0]))[:_SLOTS]
+    if not found:
+        return ""
+    large = [name for name, nbytes in found if 2 * nbytes > whole]
+    text = "; ".join(f"{name} {size(nbytes)}" for name, nbytes in found)
+    return f": {text}" if not large else f": {counted(len(large), 'slot')} a parameter, {text}"
+
+
+def _absent(estimate: Estimate, role: str, label: str) -> str:
+    """Return what is said of a role that has nothing at the peak but something at other times."""
+    most = highest(estimate).get(role, 0)
+    return f"{label}: none then; {size(most)} at their most, at another moment." if most else ""
+
+
+def _batch(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
+    """Give what the batch brings."""
+    activations = of_kind(parts, "activation")
+    if activations:
+        kept = ", which forward keeps for backward" if highest(estimate).get("gradient") else ""
+        text = f"Activations{kept}: {exact_size(activations.nbytes)}"
+        text += f" in {counted(activations.blocks, 'block')}{_an_item(estimate, activations)}"
+        yield f"{text}{_at_most(estimate, activations)}."
+    else:
+        yield _absent(estimate, "activation", "Activations")
+    on_the_way = of_kind(parts, ON_THE_WAY)
+    if on_the_way:
+        yield (
+            f"Gradients of activations, which go as soon as backward has used them:"
+            f" {exact_size(on_the_way.nbytes)}{_an_item(estimate, on_the_way)}."
+        )
+    inputs = of_kind(parts, "input")
+    if inputs:
+        yield f"Inputs: {exact_size(inputs.nbytes)}{_an_item(estimate, inputs)}."
+
+
+def _an_item(estimate: Estimate, part: Part) -> str:
+    if not estimate.batch:
+        return ""
+    items = counted(estimate.batch, "item")
+    return f", {size(part.nbytes // estimate.batch)} for each of the {items} of the batch"
+
+
+def _besides(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
+    """Give what no layer is asked for by name."""
+    temporary, other = of_kind(parts, "temporary"), of_kind(parts, "other")
+    if temporary:
+        block = peak_block(estimate)
+        op = f", {block.op}" if block and block.op else ""
+        text = f"Temporaries, which an operator has while it runs{op}"
+        yield f"{text}: {exact_size(temporary.nbytes)}."
+    if other:
+        tensors = counted(other.blocks, "block")
+        yield f"Other tensors: {exact_size(other.nbytes)} in {tensors}."
+    for term in estimate.terms:
+        if not term.apart:
+            yield f"{_now(term, parts)} {_because(term)}"
+
+
+def _now(term: Term, parts: Mapping[str, Part]) -> str:
+    """Return how much of a term is there at the peak, and how much it may be."""
+    part = parts.get(term.name)
+    there = part.nbytes if part and part.kind == WORKSPACE else term.nbytes.point
+    low, high = term.nbytes.low, term.nbytes.high
+    bounds = "" if term.nbytes.is_exact else f" ({size(low)} to {size(high)})"
+    return f"{_capital(term.name)}: {exact_size(there)}{bounds}."
+
+
+def _because(term: Term) -> str:
+    why = _capital(term.why.strip())
+    return f"{why}{'' if why.endswith('.') else '.'}" if why else ""
+
+
+def _capital(text: str) -> str:
+    """Return the text as a sentence begins; names such as cuBLAS stay."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].islower() else text
+
+
+def _caching(estimate: Estimate, parts: Mapping[str, Part]) -> str:
+    if estimate.card is None:
+        return ""
+    remainders = bytes_of(parts, REMAINDER)
+    beyond = estimate.peak_reserved - estimate.peak_allocated
+    text = "The caching allocator hands out blocks in steps of 512 B"
+    if remainders:
+        text += f" and sets {exact_size(remainders)} aside that it cannot split off of them"
+    text += (
+        f". It takes memory from the card in segments: {exact_size(estimate.peak_reserved)} at the"
+        f" peak, {size(beyond)} beyond what is handed out"
+    )
+    back = estimate.peak_reserved - estimate.least_capacity.point
+    if back > 0:
+        text += (
+            f". When the card is full, segments without any block in use go back: it can do with"
+            f" {exact_size(estimate.least_capacity.point)}, {size(back)} less"
+        )
+    return f"{text}."
+
+
+def _outside(estimate: Estimate) -> str:
+    terms = [term for term in estimate.terms if term.apart and term.nbytes.high]
+    if not terms:
+        return ""
+    each = " ".join(
+        f"{_capital(term.name)}: {spread(term.nbytes)}. {_because(term)}" for term in terms
+    )
+    where = f"Outside of {estimate.framework}'s memory"
+    return f"{where} there are {spread(estimate.apart)}. {each}"
+
+
+def _growth(estimate: Estimate, parts: Mapping[str, Part]) -> str:
+    found = growth(estimate)
+    if found is None:
+        return ""
+    fit = judged(estimate)
+    room = None if fit is None else found.room(fit.capacity)
+    double = 2 * found.batch
+    first = found.instants[0]
+    later = found.highest(max(double, room or 0)) if fit is not None else found.last
+    if later is first:
+        text = f"{_grown(parts)} Each further item costs about {size(found.an_item(first))};"
+    else:
+        cost = found.an_item(first)
+        now = f"about {size(cost)}" if cost else "nothing"
+        text = (
+            f"each further item costs {now} at this peak, but about"
+            f" {size(found.an_item(later))} {_when(estimate, later.row)}, which is the peak from"
+            f" about {counted(found.begins(later), 'item')} on;"
+        )
+    text += f" a batch of {double:,} would need about {size(found.needed(double))}"
+    if fit is not None and room is not None and room > 0:
+        text += f", and {size(fit.capacity)} have room for about {counted(room, 'item')}"
+        if room > FAR * found.batch:
+            text += (
+                f". That is far from the {found.batch:,} of this run:"
+                " tensorlens.scaling() runs others too"
+            )
+    return f"With the batch: {text}. tensorlens.max_batch() tells it exactly."
+
+
+def _grown(parts: Mapping[str, Part]) -> str:
+    kinds = [part.label for part in parts.values() if part.kind in GROWING]
+    kinds += [part.label for part in parts.values() if part.in_operators]
+    return f"{', '.join(kinds)} grow in proportion, the rest does not." if kinds else ""
+
+
+def _when(estimate: Estimate, row: int) -> str:
+    """Return the part of a step that an event is in."""
+    (block,) = estimate.recording.blocks((row,))
+    return "at another moment" if block.phase == "other" else f"in {block.phase}"
+
+
+def _rules_of_thumb(estimate: Estimate, parts: Mapping[str, Part]) -> str:
+    """Return the two sums that are made by hand most often, and where they go wrong."""
+    batch = estimate.batch
+    activations = max(bytes_of(parts, "activation"), highest(estimate).get("activation", 0))
+    if not batch or bytes_of(parts, "activation") < _SHARE * estimate.peak_allocated:
+        return ""
+    kept = sum(
+        max(bytes_of(parts, role), highest(estimate).get(role, 0))
+        for role in ("parameter", "optimizer")
+    )
+    kept += bytes_of(parts, "parameter") + bytes_of(parts, "input")
+    once, twice = kept + activations // batch, kept + 2 * activations
+    return (
+        "Two sums are often made by hand, of parameters, as much for their gradients, optimizer"
+        f" state, inputs and activations. With the activations of one item it is {size(once)}: too"
+        f" little, for they are kept of all {batch:,}. With those of the batch counted twice, for"
+        f" their gradients, it is {size(twice)}: gradients of activations are not all there at"
+        " once, each goes when the layer before it has its own. Allocated at the peak is"
+        f" {size(estimate.peak_allocated)}."
+    )
+
+
+def _cautions(estimate: Estimate) -> Iterator[str]:
+    for caution in estimate.warnings:
+        where = "" if caution.line is None else f" ({place(caution.line, function=True)})"
+        yield f"Warning: {caution.text}{where}"
+
+
+def _sum(estimate: Estimate, parts: Mapping[str, Part]) -> Table:
+    columns = (Column("", "text"), Column("Bytes"), Column("Size"), Column("The sum", "text"))
+    return Table(
+        columns,
+        tuple(
+            Row(
+                (rung.sign, f"{rung.nbytes:,}", size(rung.nbytes), rung.label),
+                state="sum" if rung.sign == "=" else "",
+            )
+            for rung in rungs(estimate, parts)
+        ),
+    )

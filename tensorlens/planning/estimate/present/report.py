@@ -1,0 +1,229 @@
+"""The report of an estimate: whether it fits, the figures, the peak in parts, what was added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tensorlens.capture import present as recordings
+from tensorlens.capture.present.instants import line_rows
+from tensorlens.capture.present.modules import module_rows
+from tensorlens.capture.present.tables import line_table, module_table
+from tensorlens.planning.estimate.present.needs import (
+    Figure,
+    conditions,
+    figures,
+    judged,
+    largest_batch,
+    peak_place,
+    spread,
+    title,
+    verdict,
+)
+from tensorlens.planning.estimate.present.peak_parts import peak_parts
+from tensorlens.planning.estimate.present.stack import card_bar, colour, stacks
+from tensorlens.records.estimates import FITS, TIGHT, TOO_LARGE, Estimate, Term
+from tensorlens.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Fact,
+    Heading,
+    KeyValues,
+    Note,
+    Only,
+    Row,
+    Section,
+    Table,
+    Tone,
+)
+from tensorlens.render.figures import counted, exact_size, size
+from tensorlens.render.source import place
+from tensorlens.render.view import View
+from tensorlens.tensors.present.tables import share, sized
+
+_MAKER = "NVIDIA "
+_FEW = 5
+"""So many lines and modules are named before the others are summed."""
+_TONES: dict[str, Tone] = {FITS: "good", TIGHT: "warning", TOO_LARGE: "error"}
+
+
+def report(estimate: Estimate, view: View) -> Sequence[Block]:
+    """Return what is asked first first; a page has the recording too."""
+    largest = largest_batch(estimate.largest)
+    shown: list[Block] = [Heading(largest)] if largest else []
+    shown += [
+        Section(tuple(_answer(estimate))),
+        Only(("cell", "page"), lambda: _stacks(estimate)),
+        _figures(estimate),
+        _peak(estimate),
+        # a page has those of its recording
+        Only(("text", "cell"), lambda: list(_lines_and_modules(estimate, view))),
+    ]
+    shown += [_steps(estimate)] if estimate.steps else []
+    shown += [*_terms(estimate), *_formulas(estimate), *_warnings(estimate)]
+    return [*shown, Only(("page",), lambda: _recording(estimate, view))]
+
+
+def cards(estimates: Sequence[Estimate]) -> Sequence[Block]:
+    """Return one table of the same program on several cards."""
+    columns = (
+        Column("Card", "name"),
+        Column("Capacity"),
+        Column("Allocated", rank=0),
+        Column("Reserved", rank=1),
+        Column("Needed"),
+        Column("", "text"),
+    )
+    rows = []
+    for each in estimates:
+        fit = judged(each)
+        name = (each.card.name if each.card else each.device).removeprefix(_MAKER)
+        capacity, said = ("", "") if fit is None else (size(fit.capacity), fit.verdict)
+        peaks = (each.peak_allocated, each.peak_reserved, each.needed.point)
+        rows.append((name, capacity, *map(size, peaks), said))
+    program = f"Estimates for {counted(len(estimates), 'card')}: {estimates[0].program}"
+    return [Section((Table(columns, tuple(rows)),), program)]
+
+
+def _answer(estimate: Estimate) -> Iterator[Block]:
+    fit = judged(estimate)
+    yield Heading(title(estimate))
+    yield Note(verdict(estimate), "" if fit is None else _TONES[fit.verdict])
+    if estimate.approximate:
+        yield Note(estimate.approximate, "warning", "approximate")
+    yield KeyValues(tuple(Fact(label, text) for label, text in conditions(estimate)))
+
+
+def _stacks(estimate: Estimate) -> Sequence[Block]:
+    bar = card_bar(estimate, peak_parts(estimate), judged(estimate))
+    return [Section(tuple(stacks(bar, verdict(estimate))))] if bar.stripes else []
+
+
+def _figures(estimate: Estimate) -> Table:
+    rows = figures(estimate)
+    # the meaning is for those who have the room
+    meaning = (Column("", "text", rank=0),) if len(rows) > 1 else ()
+    if all(row.nbytes.is_exact for row in rows):
+        columns = (Column("", "text"), Column("Size"), Column("Bytes", rank=1), *meaning)
+        cells = [_exact(row)[: len(columns)] for row in rows]
+        return Table(columns, tuple(cells), "What it needs")
+    columns = (
+        *(Column("", "text"), Column("Likeliest"), Column("At least"), Column("At most")),
+        *(Column("Bytes", rank=1), *meaning),
+    )
+    return Table(columns, tuple(_bounds(row)[: len(columns)] for row in rows), "What it needs")
+
+
+def _exact(row: Figure) -> tuple[str, ...]:
+    return row.shown, size(row.nbytes.point), f"{row.nbytes.point:,}", row.meaning
+
+
+def _bounds(row: Figure) -> tuple[str, ...]:
+    low, high = ("", "") if row.nbytes.is_exact else (size(row.nbytes.low), size(row.nbytes.high))
+    exact = f"{row.nbytes.point:,}"
+    return row.shown, size(row.nbytes.point), low, high, exact, row.meaning
+
+
+def _peak(estimate: Estimate) -> Section:
+    whole = estimate.peak_allocated
+    rows = tuple(
+        Row(
+            (
+                Cell(part.label, swatch=colour(part.kind)),
+                sized(part.nbytes, whole),
+                share(part.nbytes, whole),
+            )
+        )
+        for part in peak_parts(estimate).values()
+    )
+    table = Table((Column("Of it", "text"), Column("Size"), Column("Share")), rows)
+    title = f"At the peak, {exact_size(whole)}, {peak_place(estimate)}"
+    return Section((table,), title)
+
+
+def _lines_and_modules(estimate: Estimate, view: View) -> Iterator[Block]:
+    few = None if view.top is None else _FEW
+    whole = estimate.peak_allocated
+    by_line = {line: nbytes for line, nbytes in estimate.by_line.items() if nbytes > 0}
+    rows, hidden = line_rows(estimate.recording.log, by_line, few, estimate.peak.by_model_line)
+    if any(row.line is not None for row in rows):
+        yield line_table(rows, hidden, whole)
+    # without lines to weigh them against the modules are always told
+    found, hidden = module_rows({}, estimate.by_module, few)
+    if found:
+        yield module_table(found, hidden, whole)
+
+
+def _steps(estimate: Estimate) -> Table:
+    highest = max(step.peak_allocated for step in estimate.steps)
+    columns = (
+        *(Column("Step", "text"), Column("Peak"), Column("Peak reserved")),
+        *(Column("At its end", rank=1), Column("Reserved then", rank=0)),
+    )
+    rows = tuple(
+        Row(
+            (
+                step.name,
+                sized(step.peak_allocated, highest),
+                *map(size, (step.peak_reserved, step.allocated, step.reserved)),
+            )
+        )
+        for step in estimate.steps
+    )
+    return Table(columns, rows, "Step by step")
+
+
+def _terms(estimate: Estimate) -> Iterator[Block]:
+    inside = [term for term in estimate.terms if not term.apart]
+    outside = [term for term in estimate.terms if term.apart]
+    if inside:
+        yield Section((_term_table(inside),), "Besides the program's tensors, at the peak")
+    if outside:
+        yield Section((_term_table(outside),), f"Outside of {estimate.framework}'s memory")
+
+
+def _term_table(terms: Sequence[Term]) -> Table:
+    rows = tuple(Row((term.name, spread(term.nbytes)), (term.why,)) for term in terms)
+    return Table((Column("Term", "text"), Column("Size", "text")), rows)
+
+
+def _formulas(estimate: Estimate) -> Iterator[Block]:
+    if not estimate.formulas:
+        return
+    columns = (Column("Rule", "text"), Column("Size"), Column("Off"))
+    rows = tuple(
+        Row(
+            (
+                each.name,
+                size(each.nbytes),
+                f"{each.nbytes / max(estimate.peak_allocated, 1) - 1:+.0%}",
+            ),
+            (each.why,),
+        )
+        for each in estimate.formulas
+    )
+    yield Section((Table(columns, rows),), "Rules of thumb, for comparison")
+
+
+def _warnings(estimate: Estimate) -> Iterator[Block]:
+    notes = tuple(
+        Note(
+            caution.text
+            + ("" if caution.line is None else f" ({place(caution.line, function=True)})")
+        )
+        for caution in estimate.warnings
+    )
+    if notes:
+        yield Section(notes, "Warnings")
+
+
+def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
+    """Return the recording at the peak."""
+    recording, device = estimate.recording, estimate.device
+    devices = view.devices or ((device,) if device in recording.devices else ())
+    shown = replace(view, devices=devices)
+    if view.at is None and devices and recording.peak(device).row != estimate.peak_row >= 0:
+        # with remainders another instant is the highest
+        shown = replace(shown, at=str(estimate.peak_row))
+    return recordings.blocks(recording, shown)

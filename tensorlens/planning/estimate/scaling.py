@@ -1,0 +1,233 @@
+"""``scaling()``: how the peak grows with the batch or the sequence, as a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.planning.estimate.formulas import Formula, fitted
+from tensorlens.planning.estimate.programs import MakeStep
+from tensorlens.planning.estimate.requests import request
+from tensorlens.planning.estimate.worker import Worker
+from tensorlens.records.cards import Card
+from tensorlens.records.estimates import Estimate
+from tensorlens.records.events import FREE
+from tensorlens.units import format_bytes
+
+SETUP, PASS, OPTIMIZER = "model and data are made", "forward and backward", "the optimizer's step"
+"""Parts of a run that each have a peak of their own."""
+
+_MOST_FURTHER = 6
+"""So many runs are added to those that were asked for."""
+_FARTHEST = 1 << 20
+"""No run is made with a larger value only to see where a formula begins."""
+_FAR_END = 1 << 48
+_STRIDE = 8
+"""A further run has at most so many times the items of the largest one."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The peak of what is allocated as a function of one argument, fitted from a few runs.
+
+    It is the highest of its pieces. Each is the peak of one part of the run.
+    """
+
+    argument: str
+    pieces: Mapping[str, Formula]
+    """The part of the run, :data:`SETUP`, :data:`PASS` or :data:`OPTIMIZER`, to its peak."""
+    estimates: Mapping[int, Estimate]
+    """The runs by the argument's value."""
+    ended: str = ""
+    """Why no run with a larger value was made, though one was wanted."""
+
+    def at(self, value: int) -> int:
+        """Return the peak of what is allocated for a value of the argument, in bytes."""
+        return round(max(piece.at(value) for piece in self.pieces.values()))
+
+    @property
+    def place(self) -> str:
+        """The part of the run that is the peak for large values."""
+        return max(self.pieces, key=lambda place: self.pieces[place].at(_FAR_END))
+
+    @property
+    def begins(self) -> int:
+        """The value from which :attr:`place` is the peak."""
+        last = self.pieces[self.place]
+        others = [piece for piece in self.pieces.values() if piece is not last]
+        low, high = 0, _FAR_END
+        while high - low > 1:
+            middle = (low + high) // 2
+            if all(last.at(middle) >= other.at(middle) for other in others):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    @property
+    def formula(self) -> str:
+        """The function from :attr:`begins` on, for a person: ``1.2 GiB + 310 MiB x batch``."""
+        return self.pieces[self.place].shown(self.argument)
+
+    @property
+    def residuals(self) -> Mapping[int, float]:
+        """What the formula is off each run, as a share of the run's peak."""
+        return {
+            value: self.at(value) / each.peak_allocated - 1
+            for value, each in self.estimates.items()
+            if each.peak_allocated
+        }
+
+    def __str__(self) -> str:
+        begins, name = self.begins, self.argument
+        where = f", from {name} = {begins:,} on" if begins > 1 else ""
+        lines = [f"peak allocated = {self.formula}{where}", f"  in {self._told(self.place)}"]
+        if begins > 1:
+            place = max(self.pieces, key=lambda each: self.pieces[each].at(begins - 1))
+            low, high = self.pieces[place].at(1), self.pieces[place].at(begins - 1)
+            figures = dict.fromkeys(format_bytes(round(each)) for each in (low, high))
+            lines.append(f"  below it in {self._told(place)}: {' to '.join(figures)}")
+        worst = max(map(abs, self.residuals.values()), default=0.0)
+        off = f"off by {worst:.1%} at most" if worst >= 0.0005 else "which it meets"
+        lines.append(f"from {len(self.estimates)} runs, {off}:")
+        lines += (
+            f"  {name} = {value}: {format_bytes(each.peak_allocated)} allocated,"
+            f" {format_bytes(each.peak_reserved)} reserved"
+            for value, each in self.estimates.items()
+        )
+        if begins > max(self.estimates):
+            lines.append("  no run is so large that the formula is its peak: it is a guess")
+        if not self.pieces[self.place].is_sure:
+            lines.append(
+                "  no further run confirms it: take it for values near the largest of them"
+            )
+        if self.ended:
+            lines.append(f"  {self.ended}")
+        return "\n".join(lines)
+
+    def _told(self, place: str) -> str:
+        return f"setup, where {place}" if place == SETUP else place
+
+
+def scaling(
+    make_step: MakeStep | Any,
+    argument: str = "batch",
+    values: Sequence[int] = (8, 32, 128),
+    *,
+    card: str | Card | None = None,
+    steps: int = 2,
+    settings: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    world_size: int = 1,
+    **of_keras: Any,
+) -> Scaling:
+    """Return how the peak grows with a keyword argument of ``make_step``.
+
+    The peaks of the setup, of forward and backward, and of the optimizer's step are each fitted;
+    the highest counts. Where three runs cannot tell, at most six larger ones are added.
+
+    Args:
+        make_step: as for :func:`tensorlens.estimate`; it takes ``argument``. Of a
+            Keras model the batch is what varies.
+        argument: its name: ``batch``, ``sequence``.
+        values: three values of it, at least 1.
+        card: the card's name.
+        steps: how many are run for each value.
+        settings: what ``PYTORCH_CUDA_ALLOC_CONF`` will be; by default what it is now.
+        arguments: further keyword arguments.
+        world_size: how many processes train together.
+        of_keras: of a Keras model, as for :func:`tensorlens.estimate`.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+        ProgramFailed: the program raised an error for one of the values.
+    """
+    points = sorted(set(values))
+    if len(points) != 3:
+        raise UsageError(f"values={tuple(values)}: a formula is fitted from three different values")
+    if points[0] < 1:
+        raise UsageError(f"values={tuple(values)}: {argument} is at least 1")
+
+    asked = request(
+        make_step,
+        card=card,
+        steps=steps,
+        settings=settings,
+        arguments=arguments,
+        world_size=world_size,
+        **of_keras,
+    )
+
+    def run(value: int) -> Estimate:
+        return asked.with_argument(argument, value).ask(worker)
+
+    with Worker() as worker:
+        found = {value: run(value) for value in points}
+        scaled = _scaled(argument, found)
+        for _ in range(_MOST_FURTHER):
+            wanted = _wanted(scaled)
+            if wanted is None:
+                break
+            try:
+                found[wanted] = run(wanted)
+            except TensorlensError as error:
+                reason = str(error).strip().splitlines()[0]
+                return replace(scaled, ended=f"no run with {argument} = {wanted}: {reason}")
+            scaled = _scaled(argument, found)
+    return scaled
+
+
+def _scaled(argument: str, runs: Mapping[int, Estimate]) -> Scaling:
+    peaks = {value: peaks_by_place(each) for value, each in runs.items()}
+    places = [
+        place for place in (SETUP, PASS, OPTIMIZER) if all(place in of for of in peaks.values())
+    ]
+    pieces = {place: fitted({value: of[place] for value, of in peaks.items()}) for place in places}
+    return Scaling(argument, pieces, dict(sorted(runs.items())))
+
+
+def _wanted(scaled: Scaling) -> int | None:
+    """Return a larger value that a run is wanted of, or None.
+
+    It is wanted where the formula begins beyond the runs, where no run confirms it, and where what
+    grows is less than half of the largest peak: another instant may outgrow it.
+    """
+    largest = max(scaled.estimates)
+    piece = scaled.pieces.get(PASS, scaled.pieces[scaled.place])
+    grown = piece.at(largest) - piece.constant
+    if scaled.begins > largest:
+        wanted = min(2 * scaled.begins, _STRIDE * largest)
+    elif 2 * grown < piece.at(largest):
+        half = int(piece.constant / piece.linear) if piece.linear > 0 else 0
+        wanted = min(half, _STRIDE * largest) if half > largest else _STRIDE * largest
+        wanted = 1 << (wanted - 1).bit_length()
+    elif not piece.is_sure:
+        wanted = 2 * largest
+    else:
+        return None
+    return wanted if wanted <= _FARTHEST else None
+
+
+def peaks_by_place(estimate: Estimate) -> Mapping[str, int]:
+    """Return the most that was allocated in each part of the run, remainders included."""
+    recording, device = estimate.recording, estimate.device
+    log = recording.log
+    number = log.devices.index(device)
+    rows = [
+        row
+        for row, (kind, on) in enumerate(zip(log.kind, log.device, strict=True))
+        if on == number and kind < FREE
+    ]
+    phases = {row: block.phase for row, block in zip(rows, recording.blocks(rows), strict=True)}
+    first = min((mark.row for mark in recording.marks), default=0)
+    held, found = 0, dict[str, int]()
+    for row, (kind, pair) in enumerate(zip(log.kind, log.pair, strict=True)):
+        if row in phases:
+            held += log.held.get(row, log.size[row])
+            place = SETUP if row < first else OPTIMIZER if phases[row] == "optimizer" else PASS
+            found[place] = max(found.get(place, 0), held)
+        elif kind == FREE and pair in phases:
+            held -= log.held.get(pair, log.size[pair])
+    return found

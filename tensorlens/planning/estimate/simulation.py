@@ -1,0 +1,236 @@
+"""A trace's requests, made of the simulated allocators of its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from tensorlens.planning.allocators import (
+    BFCAllocator,
+    CachingAllocator,
+    Figures,
+    Journal,
+    Level,
+    Settings,
+    least_limit,
+)
+from tensorlens.records.estimates import StepFigures
+from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Mark
+from tensorlens.records.traces import Handover, Trace
+
+_FINEST = 2 << 20
+_SHARE = 400
+"""The least capacity is found to one part in so many of what is reserved."""
+
+SizeOf = Callable[[int], int]
+"""Gives the bytes that the request of a row is for."""
+
+
+@dataclass(slots=True)
+class Simulated:
+    """What allocators made of a trace."""
+
+    log: EventLog
+    """With addresses and segments; the devices' rows are in one order, as in the trace."""
+    rows: dict[int, int]
+    """Row of an allocation in the trace to its row in the log."""
+    figures: dict[str, list[StepFigures]] = field(default_factory=dict)
+    """Device to what each of its steps came to, the setup first."""
+
+    def peak_allocated(self, device: str) -> int:
+        """Return the highest of all steps, in bytes."""
+        return max((each.peak_allocated for each in self.figures.get(device, ())), default=0)
+
+    def peak_reserved(self, device: str) -> int:
+        """Return the highest of all steps, in bytes."""
+        return max((each.peak_reserved for each in self.figures.get(device, ())), default=0)
+
+
+class Simulation:
+    """Makes requests of one allocator a device.
+
+    Args:
+        trace: whose requests.
+        settings: of the allocators of accelerators; host memory is counted as it is asked for.
+        total: bytes of memory that a card has; None where that is unknown.
+        size: of each request; by default what is likeliest.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        settings: Settings,
+        total: int | None,
+        size: SizeOf | None = None,
+    ) -> None:
+        self._trace = trace
+        self._size = trace.log.size.__getitem__ if size is None else size
+        log = EventLog()
+        log.stacks, log.contexts = trace.log.stacks, trace.log.contexts
+        log._contexts = trace.log._contexts
+        log.labels, log.sources = trace.log.labels, trace.log.sources
+        self._log = log
+        self._counters: dict[str, CachingAllocator | BFCAllocator | _HostCounter] = {}
+        for name in trace.log.devices:
+            log.device_number(name)
+            if name == "cpu":
+                self._counters[name] = _HostCounter(log, name)
+            elif trace.framework == "tensorflow":
+                self._counters[name] = BFCAllocator(log=log, device=name)
+            else:
+                self._counters[name] = CachingAllocator(settings, total=total, log=log, device=name)
+        self._result = Simulated(log, {})
+        self._addresses: dict[int, int] = {}
+        """Address of a block in the trace to that which it was given."""
+        self._open: dict[int, int] = {}
+        """The same to its row in the log."""
+
+    def run(self) -> Simulated:
+        """Make all requests and return what came of them."""
+        trace, log = self._trace, self._trace.log
+        addresses = self._addresses
+        stops = self._stops()
+        stop, act = next(stops)
+        for row in range(len(log.kind)):
+            while row == stop:
+                act()
+                stop, act = next(stops)
+            counter = self._counters[log.devices[log.device[row]]]
+            number = log.context[row]
+            context = None if number < 0 else log.contexts[number]
+            if log.kind[row] == ALLOC:
+                stream = trace.streams.get(row, 0)
+                address = counter.malloc(
+                    self._size(row), stream, time=0, stack=log.stack[row], context=context
+                )
+                addresses[log.address[row]] = address
+                if address:
+                    made = len(self._log.kind) - 1
+                    self._result.rows[row] = self._open[log.address[row]] = made
+                    self._log.label[made] = log.label[row]
+            elif log.kind[row] == FREE:
+                address = addresses.pop(log.address[row])
+                counter.free(address, time=0, stack=log.stack[row], context=context)
+        while stop >= 0:
+            act()
+            stop, act = next(stops)
+        for counter in self._counters.values():
+            counter.write_segments()
+        return self._result
+
+    def _stops(self) -> Iterator[tuple[int, Callable[[], None]]]:
+        """Give the rows before which something is to be done, and what."""
+        found: list[tuple[int, int, Callable[[], None]]] = []
+        ends = ["setup", *(mark.name for mark in self._trace.log.marks)]
+        for name, mark in zip(ends, self._trace.log.marks, strict=False):
+            found.append((mark.row, 1, partial(self._mark, name, mark.name)))
+        for row, device in self._trace.emptied:
+            found.append((row, 0, partial(self._empty, device)))
+        found += [(each.row, 0, partial(self._hand_over, each)) for each in self._trace.handovers]
+        for row, _, act in sorted(found, key=lambda each: each[:2]):
+            yield row, act
+        yield -1, lambda: None
+
+    def _mark(self, ended: str, begins: str) -> None:
+        for device, counter in self._counters.items():
+            figures = counter.figures
+            self._result.figures.setdefault(device, []).append(
+                StepFigures(
+                    ended,
+                    peak_allocated=figures.allocated.peak,
+                    peak_reserved=figures.reserved.peak,
+                    allocated=figures.allocated.current,
+                    reserved=figures.reserved.current,
+                )
+            )
+            counter.reset_peaks()
+        self._log.marks.append(Mark(begins, len(self._log.kind), 0))
+
+    def _hand_over(self, handover: Handover) -> None:
+        """Let a block be another thing from here on; its allocator hears nothing of it."""
+        log, before = self._log, self._open[handover.address]
+        device, address, size = (
+            log.devices[log.device[before]],
+            log.address[before],
+            log.size[before],
+        )
+        for kind in (FREE, ALLOC):
+            log.append(kind, device, address, size, 0, handover.stack, handover.context)
+        made = self._open[handover.address] = len(log.kind) - 1
+        if before in log.held:
+            log.held[made] = log.held[before]
+        log.name(made, handover.label)
+
+    def _empty(self, device: str) -> None:
+        self._counters[device].empty_cache(time=0)
+
+
+class _HostCounter:
+    """Counts host memory as it is asked for; it is not taken from anyone in segments."""
+
+    def __init__(self, log: EventLog, device: str) -> None:
+        self._log = log
+        self._device = device
+        self._sizes: dict[int, int] = {}
+        self._requests = self._now = self._peak = 0
+
+    def malloc(
+        self, nbytes: int, stream: int, *, time: int, stack: int, context: Context | None
+    ) -> int:
+        self._requests += 1
+        address = self._requests << 12
+        self._sizes[address] = nbytes
+        self._now += nbytes
+        self._peak = max(self._peak, self._now)
+        log = self._log
+        log.append(ALLOC, self._device, address, nbytes, time, stack, context)
+        return address
+
+    def free(self, address: int, *, time: int, stack: int, context: Context | None) -> None:
+        nbytes = self._sizes.pop(address)
+        self._now -= nbytes
+        log = self._log
+        log.append(FREE, self._device, address, nbytes, time, stack, context)
+
+    @property
+    def figures(self) -> Figures:
+        level, nothing = Level(self._now, self._peak), Level(0, 0)
+        return Figures(level, level, level, level, nothing, nothing, 0, 0)
+
+    def reset_peaks(self) -> None:
+        self._peak = self._now
+
+    def write_segments(self) -> None:
+        pass
+
+    def empty_cache(self, *, time: int) -> None:
+        pass
+
+
+def least_capacity(
+    trace: Trace, device: str, settings: Settings, reserved: int, size: SizeOf | None = None
+) -> int:
+    """Return the fewest bytes in which all of a device's requests have room.
+
+    Found to one part in four hundred of ``reserved``, the peak where there is no end of memory.
+    """
+    log, journal = trace.log, Journal()
+    size = log.size.__getitem__ if size is None else size
+    number = log.devices.index(device)
+    emptied = [row for row, name in trace.emptied if name == device]
+    requests: dict[int, int] = {}
+    for row in range(len(log.kind)):
+        while emptied and emptied[0] <= row:
+            emptied.pop(0)
+            journal.empty_cache()
+        if log.device[row] != number:
+            continue
+        if log.kind[row] == ALLOC:
+            requests[log.address[row]] = journal.malloc(size(row), trace.streams.get(row, 0))
+        elif log.kind[row] == FREE:
+            journal.free(requests.pop(log.address[row]))
+    step = max(reserved // _SHARE // _FINEST, 1) * _FINEST
+    if trace.framework == "tensorflow":
+        return min(least_limit(journal, step=step), reserved)
+    return min(journal.least_capacity(settings, step=step), reserved)

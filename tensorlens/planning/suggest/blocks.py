@@ -1,0 +1,157 @@
+"""The blocks that a model repeats, and their calls, found in a recording."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tensorlens.frameworks.step_facts import Block
+from tensorlens.planning.suggest.scene import TENSORFLOW, Scene, Span
+from tensorlens.records.events import Stacks
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a block, and the part of the backward pass that goes back to it."""
+
+    block: int
+    forward: Span
+    backward: Span
+
+
+def repeated(scene: Scene) -> Sequence[Block]:
+    """Return the blocks: those that the program told, else what paths of modules tell."""
+    if scene.facts is not None:
+        return scene.facts.blocks
+    if scene.framework == TENSORFLOW:
+        return [Block(path, "") for path in repeated_layers(scene.log.stacks.modules)]
+    return [Block(path, "") for path in repeated_paths(scene.log.stacks.modules)]
+
+
+def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
+    """Return the outermost paths that look like repeated blocks.
+
+    They are numbered (``layers.0``), two or more below one module, with the same modules inside.
+    """
+    known = set(paths)
+    inside: dict[str, set[str]] = {}
+    for path in known:
+        parts = path.split(".")
+        for depth in range(1, len(parts)):
+            if parts[depth - 1].isdigit():
+                inside.setdefault(".".join(parts[:depth]), set()).add(".".join(parts[depth:]))
+    alike: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for path, children in inside.items():
+        alike.setdefault((path.rpartition(".")[0], frozenset(children)), []).append(path)
+    found = {path for group in alike.values() if len(group) > 1 for path in group}
+    outermost = [path for path in found if not any(path.startswith(f"{each}.") for each in found)]
+    return sorted(outermost, key=_natural)
+
+
+def repeated_layers(paths: Iterable[str]) -> Sequence[str]:
+    """Return the outermost paths of Keras layers that look like repeated blocks.
+
+    They are called alike but for a number (``block``, ``block_1``), two or more below one layer,
+    and so are the layers inside.
+    """
+    inside: dict[str, set[str]] = {}
+    for path in set(paths):
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            inside.setdefault("/".join(parts[:depth]), set()).add("/".join(parts[depth:]))
+    alike: dict[tuple[str, str, frozenset[tuple[str, int]]], list[str]] = {}
+    for path, children in inside.items():
+        above, _, name = path.rpartition("/")
+        counted = frozenset(Counter(map(_unnumbered, children)).items())
+        alike.setdefault((above, _unnumbered(name), counted), []).append(path)
+    found = {path for group in alike.values() if len(group) > 1 for path in group}
+    outermost = [path for path in found if not any(path.startswith(f"{each}/") for each in found)]
+    return sorted(outermost, key=lambda path: (len(path), path))
+
+
+class Blocks:
+    """Where the blocks are in a recording.
+
+    Args:
+        scene: the recording.
+        blocks: the blocks.
+    """
+
+    def __init__(self, scene: Scene, blocks: Sequence[Block]) -> None:
+        self._scene = scene
+        self._inside = _inside(scene.log.stacks, blocks)
+
+    def of(self, row: int) -> int:
+        """Return the number of the block that an event is of, in backward by its node; -1: none."""
+        scene = self._scene
+        place = scene.study.place(row)
+        stack = place[0]
+        if scene.phase(row) == "backward":
+            stack = scene.study.context(place).forward
+        return -1 if stack < 0 else self._inside[stack]
+
+    def calls(self) -> Sequence[Call]:
+        """Return the calls that a backward pass goes back to, in the order of the program."""
+        forward = self._forward()
+        back: dict[int, list[int]] = {}
+        for row in range(len(self._scene.log)):
+            if self._scene.phase(row) == "backward" and (block := self.of(row)) >= 0:
+                back.setdefault(block, []).append(row)
+        found = []
+        for place, (block, span) in enumerate(forward):
+            later = (after.begin for other, after in forward[place + 1 :] if other == block)
+            until = next(later, len(self._scene.log))
+            rows = [row for row in back.get(block, ()) if span.end <= row < until]
+            if rows:
+                found.append(Call(block, span, Span(rows[0], rows[-1] + 1)))
+        return _apart(found)
+
+    def _forward(self) -> list[tuple[int, Span]]:
+        """Return the blocks in the order in which they were called, with the rows of each call."""
+        scene, last = self._scene, -1
+        found: list[tuple[int, Span]] = []
+        for row in range(scene.log.starts, len(scene.log)):
+            phase = scene.phase(row)
+            block = self.of(row) if phase == "forward" else -1
+            if block >= 0:
+                begin = found.pop()[1].begin if block == last else row
+                found.append((block, Span(begin, row + 1)))
+            if phase != "other":
+                last = block
+        return found
+
+
+def _apart(calls: Sequence[Call]) -> Sequence[Call]:
+    """Return calls whose backward ends where that of another one begins.
+
+    What a gradient goes back to is not always found, and may be taken for the like in a later call.
+    """
+    begins = sorted(call.backward.begin for call in calls)
+    found = []
+    for call in calls:
+        begin = call.backward.begin
+        following = next((row for row in begins if row > begin), call.backward.end)
+        found.append(replace(call, backward=Span(begin, min(call.backward.end, following))))
+    return found
+
+
+def _inside(stacks: Stacks, blocks: Sequence[Block]) -> Sequence[int]:
+    """Return for each node of the stacks the outermost block that it is in; -1: none."""
+    numbers = {block.path: number for number, block in enumerate(blocks)}
+    of_module = [numbers.get(path, -1) for path in stacks.modules]
+    found = array("i")
+    for parent, module in zip(stacks.parent, stacks.module, strict=True):
+        outer = -1 if parent < 0 else found[parent]
+        found.append(outer if outer >= 0 or module < 0 else of_module[module])
+    return found
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
+
+
+def _unnumbered(path: str) -> str:
+    return re.sub(r"_\d+(?=/|$)", "", path)

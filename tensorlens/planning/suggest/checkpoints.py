@@ -1,0 +1,144 @@
+"""Blocks that keep their inputs alone, and compute the rest again in backward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+from tensorlens.frameworks.step_facts import BACKWARD, Block
+from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
+from tensorlens.planning.suggest.candidates import Candidate
+from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.scene import Scene
+from tensorlens.planning.suggest.second_forward import again, cost_of, keep_inputs, output_of
+
+_RANDOM_STATE = 5056
+"""Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
+
+
+def checkpointed(scene: Scene) -> Iterator[Candidate]:
+    """Give the change to checkpoints of all repeated blocks.
+
+    What a block's forward keeps for backward dies at its end, but for its output, which is the
+    input of what follows. When backward comes to the block its forward runs once more, as far as
+    something in it is needed, and what it keeps is there until backward has used it.
+    """
+    blocks = repeated(scene)
+    where = Blocks(scene, blocks)
+    found = where.calls()
+    if not found or _is_on(scene, found):
+        return
+    replay = scene.replay()
+    inputs = keep_inputs(scene, replay, found)
+    own = _own_results(scene)
+    for call in found:
+        _checkpoint(scene, replay, where, call, inputs, own)
+    names = {call.block for call in found}
+    used = [block for number, block in enumerate(blocks) if number in names]
+    yield Candidate(
+        kind="checkpoint",
+        change=f"checkpoint {len(used)} blocks",
+        what=_called(used),
+        code=_code(scene, used),
+        peak=replay.peak()[0],
+        cost=cost_of(scene, found) + _of_caches(scene),
+        settings={"checkpoint": "blocks"},
+    )
+
+
+def _checkpoint(
+    scene: Scene,
+    replay: Replay,
+    where: Blocks,
+    call: Call,
+    inputs: Mapping[int | None, int],
+    own: Set[int],
+) -> None:
+    kept = [
+        row
+        for row in scene.allocations(call.forward)
+        if scene.end(row) >= call.forward.end and scene.phase(row) == "forward"
+    ]
+    # freed by another part of the program: it is there for others than this block's backward
+    needed = [
+        row
+        for row in kept
+        if scene.end(row) in call.backward and where.of(scene.end(row)) == call.block
+    ]
+    output = output_of(scene, needed) if len(needed) == len(kept) else None
+    for row in needed:
+        if row in inputs:
+            replay.keep_apart(row, min(inputs[row], scene.end(row)))
+        else:
+            # what follows may keep the output, as long as until it is computed again
+            stays = row == output and row not in own
+            replay.keep_apart(row, call.backward.begin if stays else call.forward.end)
+    if needed:
+        replay.insert(call.backward.begin, again(scene, call.forward, needed))
+        if scene.device == "cpu":
+            replay.add(_RANDOM_STATE, call.forward.begin, call.backward.end)
+
+
+def _own_results(scene: Scene) -> Set[int]:
+    """Return what is known to be kept for nothing but the operator that computed it."""
+    begins = scene.marks(BACKWARD)
+    if scene.facts is None or not begins:
+        return frozenset()
+    there = {
+        scene.log.address[row]: row
+        for row in scene.allocations()
+        if scene.resident(row, begins[-1])
+    }
+    found = (there.get(address) for address in scene.facts.own_results)
+    return {row for each in found if each is not None for row in scene.alike(each)}
+
+
+def _is_on(scene: Scene, found: Sequence[Call]) -> bool:
+    """Tell whether blocks are computed again already."""
+    study = scene.study
+    return any(
+        study.computed_again(study.place(row))
+        for call in found
+        for row in range(call.backward.begin, call.backward.end)
+    )
+
+
+def _called(blocks: Sequence[Block]) -> str:
+    lists = Counter((_list(block), block.kind or "block") for block in blocks)
+    return ", ".join(f"{count} x {kind} in {path}" for (path, kind), count in lists.items())
+
+
+def _of_caches(scene: Scene) -> str:
+    if scene.facts is None or not scene.facts.has_cache:
+        return ""
+    return "; use_cache=False: each block would fill its cache twice"
+
+
+def _code(scene: Scene, blocks: Sequence[Block]) -> str:
+    models = list(dict.fromkeys(block.path.partition(".")[0] for block in blocks))
+    facts = scene.facts
+    of_models = []
+    if facts is not None and facts.has_cache:
+        of_models += [f"{model}.config.use_cache = False" for model in models]
+    if facts is not None and facts.own_checkpoints:
+        of_models += [f"{model}.{facts.own_checkpoints}" for model in models]
+    else:
+        of_models.append(_loop(blocks))
+    return "\n".join(of_models)
+
+
+def _loop(blocks: Sequence[Block]) -> str:
+    lists = list(dict.fromkeys(map(_list, blocks)))
+    several = f"[{', '.join(f'*{path}' for path in lists)}]"
+    return (
+        "from functools import partial\n"
+        "from torch.utils.checkpoint import checkpoint\n"
+        f"for block in {lists[0] if len(lists) == 1 else several}:\n"
+        "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)"
+    )
+
+
+def _list(block: Block) -> str:
+    """Return what holds a block, as Python has it: ``model[1].layers``."""
+    first, *inner = block.path.split(".")[:-1] or [block.path]
+    return first + "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in inner)

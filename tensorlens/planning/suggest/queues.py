@@ -1,0 +1,49 @@
+"""Fewer batches that wait for the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorlens.planning.suggest.candidates import Candidate
+from tensorlens.planning.suggest.scene import Scene
+from tensorlens.records.suggestions import COUNTED
+from tensorlens.units import format_bytes
+
+_LEAST = 1
+
+
+def smaller_queue(scene: Scene) -> Iterator[Candidate]:
+    """Give the change to a ``prefetch_factor`` of 1: one batch ahead for each worker.
+
+    What waits is of the host's memory, and not at the recorded peak: workers make batches in
+    memory that they share with this process, and a copy in pinned memory is of no allocator that
+    is recorded.
+    """
+    loaders = () if scene.facts is None else scene.facts.queues
+    before = sum(each.batches * each.batch_nbytes for each in loaders)
+    after = sum(min(each.batches, _LEAST * each.workers) * each.batch_nbytes for each in loaders)
+    if after >= before:
+        return
+    memory = " and ".join(sorted({each.memory for each in loaders}))
+    of = "what the process allocates" if scene.device == "cpu" else f"the memory of {scene.device}"
+    workers = {each.workers for each in loaders}
+    count = f"num_workers={workers.pop()}, " if len(workers) == 1 else ""
+    yield Candidate(
+        kind="queue",
+        change="a smaller queue",
+        what=(
+            f"{format_bytes(before)} held ahead at most by"
+            f" {' and '.join(each.name for each in loaders)}: {memory}, beside {of}"
+        ),
+        code=(
+            "from torch.utils.data import DataLoader\n"
+            "# with what else it is given now\n"
+            f"loader = DataLoader(dataset, {count}prefetch_factor={_LEAST})"
+        ),
+        peak=after,
+        cost="where a batch takes longer than a step now and then, the step waits for it sooner",
+        settings={"prefetch_factor": _LEAST},
+        how=COUNTED,
+        memory=memory,
+        before=before,
+    )

@@ -1,0 +1,115 @@
+"""Blocks of Keras layers that ``tf.recompute_grad`` computes again in backward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from tensorlens.frameworks.step_facts import Block
+from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
+from tensorlens.planning.suggest.candidates import Candidate
+from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.scene import Scene, Span
+from tensorlens.planning.suggest.second_forward import again, cost_of, keep_inputs, output_of
+from tensorlens.records.suggestions import REPLAYED
+
+RECOMPUTE = {"recompute": "blocks"}
+"""The option of :func:`tensorlens.compare`."""
+
+
+def recomputed(scene: Scene) -> Iterator[Candidate]:
+    """Give the change to ``tf.recompute_grad`` of all repeated blocks, where tapes were recorded.
+
+    What a block's forward keeps dies at its end, but for its output, which the gradient function
+    of ``tf.custom_gradient`` holds, as it does the input. When backward comes to the block its
+    forward runs once more on a tape of its own; the gradient it is given, and its output, are
+    there until it is through (``custom_gradient.py`` of TensorFlow 2.21).
+    """
+    blocks = repeated(scene)
+    found = _calls(scene, blocks)
+    if not found or (scene.facts is not None and scene.facts.recomputes):
+        return
+    replay = scene.replay()
+    inputs = keep_inputs(scene, replay, found)
+    for call in found:
+        _recompute(scene, replay, call, inputs)
+    names = {call.block for call in found}
+    used = [block for number, block in enumerate(blocks) if number in names]
+    yield candidate(used, replay.peak()[0], REPLAYED, cost_of(scene, found))
+
+
+def is_replayed(scene: Scene) -> bool:
+    """Tell whether the recording has the calls of blocks, and what goes back to them."""
+    return bool(_calls(scene, repeated(scene)))
+
+
+def candidate(blocks: Sequence[Block], peak: int, how: str, cost: str) -> Candidate:
+    """Return the change."""
+    return Candidate(
+        kind="checkpoint",
+        change=f"recompute {len(blocks)} blocks",
+        what=_called(blocks),
+        code=_code(blocks),
+        peak=peak,
+        cost=cost,
+        settings=RECOMPUTE,
+        how=how,
+    )
+
+
+def _code(blocks: Sequence[Block]) -> str:
+    names = ", ".join(f'"{block.path.rpartition("/")[2]}"' for block in blocks)
+    return (
+        "# before the model is called\n"
+        "def recomputed(call):\n"
+        "    def again(*given, **options):\n"
+        "        return tf.recompute_grad(lambda *x: call(*x, **options))(*given)\n"
+        "    return again\n"
+        "for block in model._flatten_layers():\n"
+        f"    if block.name in ({names}):\n"
+        "        block.call = recomputed(block.call)"
+    )
+
+
+def _calls(scene: Scene, blocks: Sequence[Block]) -> Sequence[Call]:
+    return Blocks(scene, blocks).calls()
+
+
+def _recompute(scene: Scene, replay: Replay, call: Call, inputs: Mapping[int | None, int]) -> None:
+    until = call.backward.end
+    kept = [
+        row
+        for row in scene.allocations(call.forward)
+        if scene.end(row) >= call.forward.end and scene.phase(row) == "forward"
+    ]
+    needed = [row for row in kept if scene.end(row) in call.backward]
+    if not needed:
+        return
+    output = output_of(scene, kept)
+    for row in needed:
+        if row == output:
+            replay.keep_apart(row, max(until, inputs.get(row, 0)))
+            # the second one stays to the end as well
+            replay.add(scene.log.size[row], scene.end(row), until)
+        else:
+            replay.keep_apart(row, call.forward.end)
+    replay.insert(call.backward.begin, again(scene, call.forward, needed))
+    given = _given(scene, call)
+    if given is not None:
+        replay.free(given, until)
+
+
+def _given(scene: Scene, call: Call) -> int | None:
+    """Return what is likely the gradient that a block's backward is given: the newest there."""
+    rows = scene.allocations(Span(call.forward.end, call.backward.begin))
+    there = [
+        row for row in rows if scene.phase(row) == "backward" and scene.end(row) in call.backward
+    ]
+    return max(there, default=None)
+
+
+def _called(blocks: Sequence[Block]) -> str:
+    classes = Counter(block.kind or "block" for block in blocks)
+    names = [block.path for block in blocks]
+    shown = names if len(names) < 4 else [*names[:2], "...", names[-1]]
+    return f"{', '.join(f'{n} x {kind}' for kind, n in classes.items())}: {', '.join(shown)}"

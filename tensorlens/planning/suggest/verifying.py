@@ -1,0 +1,157 @@
+"""What suggested changes really save."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tensorlens.frameworks.trials import FAILED
+from tensorlens.planning.compare import compare
+from tensorlens.planning.compare.options import Given
+from tensorlens.planning.estimate.programs import MakeStep
+from tensorlens.planning.suggest.candidates import Act
+from tensorlens.planning.suggest.simulating import explained
+from tensorlens.records.comparisons import Comparison, Outcome
+from tensorlens.records.suggestions import Suggestion, Suggestions
+from tensorlens.units import format_bytes
+
+_BASE = "as it is"
+_NOTABLE = 1.01
+"""How far apart the peaks of repeats must be to be told, as a ratio."""
+_OWN_CODE = "whether your code still needs it, no option can know"
+_STEPS = 2
+"""Optimizers make their state in the first; the second has it."""
+_NO_OPTION = "compare() has no setting that does it"
+
+
+def verified(
+    told: Suggestions,
+    step: MakeStep,
+    acts: Mapping[str, Act],
+    *,
+    by_step: bool = False,
+    **asked: Any,
+) -> Suggestions:
+    """Return suggestions with what they save when the step runs with them.
+
+    Args:
+        told: the suggestions.
+        step: the program.
+        acts: what does a change, by its text, where :func:`tensorlens.compare` has no setting.
+        by_step: the peak of the median step counts, not that of the highest.
+        asked: further arguments of :func:`tensorlens.compare`.
+    """
+    options = {_BASE: {}, **_options(told, acts)}
+    if len(options) == 1:
+        return replace(told, verified=True, suggestions=tuple(map(_unmeasured, told)))
+    found = compare(step, options, baseline=_BASE, device=told.device, **asked)
+    told = _without(told, found)
+    if by_step:
+        found = replace(found, outcomes=tuple(map(_of_median_step, found.outcomes)))
+    return replace(
+        told,
+        verified=True,
+        measured_peak=_peak(found[_BASE]),
+        notes=(*told.notes, *_noise(found, "median steps" if by_step else "peaks")),
+        suggestions=tuple(
+            _measured(each, found) if each.change in options else _unmeasured(each) for each in told
+        ),
+    )
+
+
+def without_failures(
+    told: Suggestions,
+    step: MakeStep,
+    acts: Mapping[str, Act],
+    framework: str,
+    asked: Mapping[str, Any],
+) -> Suggestions:
+    """Return suggestions without those with which the program fails.
+
+    Args:
+        told: the suggestions.
+        step: the program, which is run for two steps with each.
+        acts: as for :func:`verified`.
+        framework: of the program.
+        asked: further arguments of :func:`tensorlens.compare`.
+    """
+    options = _options(told, acts)
+    if not options:
+        return told
+    few = {**asked, "warmup": 0, "steps": min(asked["warmup"] + asked["steps"], _STEPS)}
+    found = compare(step, options, device=told.device, repeats=1, framework=framework, **few)
+    return _without(told, found)
+
+
+def _options(told: Suggestions, acts: Mapping[str, Act]) -> dict[str, Given]:
+    given = {each.change: each.option or acts.get(each.change) for each in told}
+    return {change: option for change, option in given.items() if option is not None}
+
+
+def _without(told: Suggestions, found: Comparison) -> Suggestions:
+    """Leave out what the program fails with, unless it fails without any change too."""
+    failed = {each.name: each.why for each in found.outcomes if each.status == FAILED}
+    if _BASE in failed:
+        return told
+    return replace(
+        told,
+        suggestions=tuple(each for each in told if each.change not in failed),
+        notes=(*told.notes, *(f"{name} is left out: {explained(failed[name])}" for name in failed)),
+    )
+
+
+def _of_median_step(outcome: Outcome) -> Outcome:
+    return replace(outcome, peaks=outcome.step_peaks) if outcome.step_peaks else outcome
+
+
+def _unmeasured(suggestion: Suggestion) -> Suggestion:
+    return replace(suggestion, missing=_OWN_CODE if suggestion.kind == "kept" else _NO_OPTION)
+
+
+def _measured(suggestion: Suggestion, found: Comparison) -> Suggestion:
+    outcome, before = found[suggestion.change], found[found.baseline]
+    if not outcome.ran:
+        return replace(suggestion, missing=f"{outcome.status}: {outcome.why}")
+    ratio = found.time_ratio(suggestion.change)
+    peak, level = _level(suggestion, outcome), _level(suggestion, before)
+    return replace(
+        suggestion,
+        measured_peak=peak,
+        measured_saving=None if peak is None or level is None else level - peak,
+        measured_time=None if ratio is None else ratio.point,
+        missing="" if peak is not None and level is not None else _why(outcome, before),
+    )
+
+
+def _level(suggestion: Suggestion, outcome: Outcome) -> int | None:
+    """Return the most that there was of the memory that the change is about."""
+    return outcome.held_ahead if suggestion.memory else _peak(outcome)
+
+
+def _peak(outcome: Outcome) -> int | None:
+    """Return the peak, of repeats the median.
+
+    Where the peak depends on what runs first, the highest of a few is that of an unlucky one.
+    """
+    return statistics.median_high(outcome.peaks) if outcome.peaks else outcome.peak_allocated
+
+
+def _noise(found: Comparison, what: str) -> Iterator[str]:
+    """Say how far apart the peaks of repeats are, where that is far."""
+    ranges = [
+        f"{each.name} {format_bytes(min(each.peaks))} to {format_bytes(max(each.peaks))}"
+        for each in found.outcomes
+        if each.peaks and max(each.peaks) > _NOTABLE * min(each.peaks)
+    ]
+    if ranges:
+        yield (
+            f"measured in {found.repeats} runs, the median of their {what} counts: "
+            + ", ".join(ranges)
+        )
+
+
+def _why(*outcomes: Outcome) -> str:
+    reasons = [each.missing.get("held_ahead", "") or each.why for each in outcomes]
+    return next(filter(None, reasons), "no loader was left after the last step")

@@ -1,0 +1,86 @@
+"""What is shown of a snapshot: per device a headline, its roles, its tensors and its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tensorlens.records.snapshots import Snapshot
+from tensorlens.render.blocks import (
+    Block,
+    Heading,
+    Markup,
+    Note,
+    Only,
+    Paragraph,
+    Rows,
+    Section,
+    named,
+)
+from tensorlens.render.figures import counted, size
+from tensorlens.render.view import View
+from tensorlens.tensors.present import columns as table
+from tensorlens.tensors.present.headlines import headline, without_memory
+from tensorlens.tensors.present.inventory import (
+    DeviceInventory,
+    device_sources,
+    inventories,
+    left_out,
+)
+from tensorlens.tensors.present.tables import ledger_table, role_table, tensor_table
+from tensorlens.tensors.present.treemap import treemap
+
+
+def title(snapshot: Snapshot) -> str:
+    """Return the title of a page."""
+    return "tensors in memory"
+
+
+def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
+    """Return the tensors and the ledger of each device; a page has a treemap too."""
+    devices = inventories(snapshot, view)
+    others = left_out(snapshot, view)
+    nothing = () if devices or others else (Note("no tensors found"),)
+    shown: list[Block] = [
+        Section(
+            (
+                Heading("Tensors in memory", snapshot.provenance, snapshot.process),
+                named(device_sources(snapshot.ledger)),
+                *(Note(note, label="note") for note in snapshot.notes),
+                *nothing,
+            )
+        ),
+        *(device_section(device, headline(device), view) for device in devices if device.is_memory),
+        *(
+            Section((), without_memory(device), device.device)
+            for device in devices
+            if not device.is_memory
+        ),
+    ]
+    if others:
+        totals = (f"{name} ({size(nbytes)} in {counted(count)})" for name, count, nbytes in others)
+        shown.append(Paragraph(f"Not shown: {', '.join(totals)}"))
+    return [*shown, Only(("page",), lambda: [Markup(treemap(snapshot, view))])]
+
+
+def device_section(device: DeviceInventory, headline: str, view: View) -> Section:
+    """Return what is shown of a device that has memory."""
+    return Section(tuple(_device(device, view)), headline, device.device, is_parted=True)
+
+
+def rows(snapshot: Snapshot) -> Rows:
+    """Return one row per tensor."""
+    return Rows(table.COLUMNS, table.rows(snapshot.tensors), table.TEXT, (), ("storage",))
+
+
+def _device(device: DeviceInventory, view: View) -> Iterator[Block]:
+    if device.roles:
+        yield role_table(device)
+    tensors: list[Block] = [tensor_table(device.rows, device.hidden, view)]
+    if device.aliases and not view.verbose:
+        share = "shares" if device.aliases == 1 else "share"
+        text = f"{counted(device.aliases)} {share} the storage of another (verbose shows which)"
+        tensors.append(Note(text, "soft"))
+    if device.rows or device.hidden or device.aliases:
+        yield Section(tuple(tensors))
+    if device.ledger:
+        yield ledger_table(device.ledger, view)

@@ -1,0 +1,72 @@
+"""What is shown of the difference of two snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tensorlens.records.differences import Difference
+from tensorlens.render.blocks import Block, Heading, Note, Paragraph, Rows, Section
+from tensorlens.render.figures import counted, size
+from tensorlens.render.view import View
+from tensorlens.tensors.present.columns import CHANGE_COLUMNS, CHANGE_TEXT, change_rows
+from tensorlens.tensors.present.headlines import change_headline
+from tensorlens.tensors.present.inventory import ChangeSection, devices_changed, is_memory, sections
+from tensorlens.tensors.present.tables import ledger_changes, role_changes, tensor_table
+
+
+def title(difference: Difference) -> str:
+    """Return the title of a page."""
+    return "what changed in memory"
+
+
+def blocks(difference: Difference, view: View) -> Sequence[Block]:
+    """Return what appeared, went and grew on each device."""
+    changed = any(changes for _, changes in difference.kinds())
+    nothing = () if changed else (Note("no tensor appeared, went or changed its size"),)
+    notes = (Note(note, label="note") for note in difference.notes)
+    heading = Heading("What changed in memory", process=difference.process)
+    shown: list[Block] = [Section((heading, *notes, *nothing))]
+    others = []
+    for device in devices_changed(difference):
+        if view.shows_device(device):
+            parts = tuple(_device(difference, device, view)) if is_memory(device) else ()
+            headline = change_headline(difference, device)
+            shown.append(Section(parts, headline, device, is_parted=True))
+        else:
+            others.append(f"{device} ({_change(difference, device)})")
+    if others:
+        shown.append(Paragraph(f"Not shown: {', '.join(others)}"))
+    return shown
+
+
+def rows(difference: Difference) -> Rows:
+    """Return one row per change."""
+    return Rows(
+        CHANGE_COLUMNS,
+        change_rows(difference),
+        CHANGE_TEXT,
+        (),
+        ("storage",),
+    )
+
+
+def _change(difference: Difference, device: str) -> str:
+    change = sum(role.change for role in difference.roles if role.device == device)
+    return size(change, signed=True)
+
+
+def _device(difference: Difference, device: str, view: View) -> Iterator[Block]:
+    roles = [role for role in difference.roles if role.device == device]
+    if roles:
+        yield role_changes(roles)
+    for section in sections(difference, device, view):
+        table = tensor_table(section.rows, section.hidden, view, section.kind)
+        yield Section((Note(_said(section)), table))
+    ledger = difference.ledger.get(device)
+    if ledger is not None:
+        yield ledger_changes(ledger)
+
+
+def _said(section: ChangeSection) -> str:
+    title = "changed size" if section.kind == "grown" else section.kind
+    return f"{counted(section.count)} {title}, {size(section.nbytes, signed=True)}"

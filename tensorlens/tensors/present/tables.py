@@ -1,0 +1,243 @@
+"""Tables of roles, of tensors and of a ledger, the same wherever there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tensorlens.records.differences import LedgerChange, RoleChange
+from tensorlens.records.ledger import Ledger
+from tensorlens.records.tensors import SourceLine, TensorRecord
+from tensorlens.render.blocks import (
+    NO_BREAK,
+    Block,
+    Cell,
+    Column,
+    Medium,
+    Note,
+    Row,
+    Section,
+    Table,
+    Tone,
+)
+from tensorlens.render.figures import counted, size
+from tensorlens.render.source import model_place, place, printable
+from tensorlens.render.view import View
+from tensorlens.tensors.present.balance import (
+    LedgerChangeRow,
+    LedgerRow,
+    balance,
+    balance_change,
+    unknown,
+    unknown_changes,
+    unnamed_blocks,
+)
+from tensorlens.tensors.present.inventory import DeviceInventory, Hidden, TensorRow
+
+_NAMELESS = "(no name)"
+_SHAPE_ROOM = 28
+_BORN_ROOM = 32
+_PAGES: tuple[Medium, ...] = ("cell", "page")
+
+
+def share(part: int, whole: int) -> str:
+    """Return a part of a whole in percent; empty where there is nothing."""
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def sized(nbytes: int | None, whole: int) -> Cell:
+    """Return bytes with a bar that is as long as their part of ``whole``."""
+    return Cell(size(nbytes), bar=_bar(nbytes or 0, whole))
+
+
+def _bar(nbytes: int, whole: int) -> tuple[float, float]:
+    return (0.0, max(0.0, min(nbytes / whole, 1.0)) if whole else 0.0)
+
+
+def role_table(device: DeviceInventory) -> Table:
+    """Return how much each role takes on a device."""
+    columns = (Column("Role", "text"), Column("Tensors"), Column("Size"), Column("Share"))
+    whole = device.nbytes
+    rows = (
+        (
+            each.role,
+            f"{each.count:,}",
+            size(each.nbytes),
+            Cell(share(each.nbytes, whole), bar=_bar(each.nbytes, whole)),
+        )
+        for each in device.roles
+    )
+    return Table(columns, tuple(map(Row, rows)))
+
+
+def role_changes(roles: Sequence[RoleChange]) -> Table:
+    """Return how much each role takes before and after."""
+    columns = (Column("Role", "text"), Column("Before"), Column("After"), Column("Change"))
+    return Table(columns, tuple((each.role, *_change(each)) for each in roles))
+
+
+def tensor_table(
+    rows: Sequence[TensorRow], hidden: Sequence[Hidden], view: View, kind: str = ""
+) -> Table:
+    """Return a table of tensors and what it leaves out.
+
+    Args:
+        rows: what to show.
+        hidden: what is not shown.
+        view: how fully.
+        kind: the kind of change that the rows show; empty for a snapshot's.
+    """
+    columns = [
+        Column("Name", "name", in_full=view.verbose),
+        Column("Role", "text"),
+        Column("Type", "text", rank=0),
+        Column("Shape", "text", most=_SHAPE_ROOM),
+    ]
+    if kind == "grown":
+        columns += [Column("Before"), Column("After")]
+    columns.append(Column("Change" if kind else "Size", tip="Bytes of the whole storage"))
+    if not view.verbose:
+        # a verbose report has them below the row
+        columns += [
+            Column("Born", "line", rank=1, most=_BORN_ROOM, only=("text",)),
+            Column("Born", "line", rank=1, only=_PAGES, tip="The line that allocated it"),
+            Column("Line of the model", "line", rank=1, only=_PAGES),
+        ]
+    largest = max((abs(row.change) for row in rows), default=0)
+    cells = (
+        (
+            Cell(printable(row.name) or _NAMELESS, count=row.count),
+            *(row.first.role, row.first.dtype, row.shape),
+            *_sizes(row, kind, largest),
+            *(() if view.verbose else _births(row.first)),
+        )
+        for row in rows
+    )
+    return Table(
+        tuple(columns),
+        tuple(Row(each, tuple(_remarks(row, view))) for each, row in zip(cells, rows, strict=True)),
+        rest=tuple(_rest(each, is_change=bool(kind)) for each in hidden),
+    )
+
+
+def ledger_table(ledger: Ledger, view: View) -> Section:
+    """Return a device's ledger: like a balance sheet, each figure below what it is a part of."""
+    rows = balance(ledger)
+    whole = max(max(row.nbytes or 0, 0) for row in rows)
+    table = Table(
+        (Column("Ledger", "text"), Column("Size"), Column("", "prose")),
+        tuple(
+            Row(
+                (
+                    Cell(row.label, depth=row.depth, tip=row.explanation),
+                    sized(row.nbytes, whole),
+                    Cell(_parts(row), tip="; ".join(_explained_parts(row))),
+                ),
+                tuple(_details(row, ledger, view)),
+            )
+            for row in rows
+        ),
+    )
+    return _with_reasons(table, unknown({"": ledger}))
+
+
+def ledger_changes(change: LedgerChange) -> Section:
+    """Return what changed in a device's ledger."""
+    columns = (Column("Ledger", "text"), Column("Before"), Column("After"), Column("Change"))
+    rows = (
+        Row((Cell(row.label, depth=row.depth), *_change(row))) for row in balance_change(change)
+    )
+    return _with_reasons(Table(columns, tuple(rows)), unknown_changes(change))
+
+
+def _with_reasons(table: Table, reasons: Sequence[str]) -> Section:
+    notes: list[Block] = [Note(each, "soft") for each in reasons]
+    return Section((table, *notes))
+
+
+def _change(row: RoleChange | LedgerChangeRow) -> tuple[str, str, str]:
+    return size(row.before), size(row.after), size(row.change, signed=True)
+
+
+def _sizes(row: TensorRow, kind: str, largest: int) -> Iterator[str | Cell]:
+    if kind == "grown":
+        yield from (size(row.before), size(row.after))
+    tone: Tone = "peak"
+    text = size(row.change, signed=bool(kind))
+    if kind:
+        tone = "release" if row.change < 0 else "growth"
+    elif not row.is_whole:
+        # more is shown than there is where one element stands for many (expand)
+        text = f"{size(row.nbytes)} {'of' if row.nbytes < row.after else 'from'} {text}"
+    yield Cell(text, bar=_bar(abs(row.change), largest), tone=tone)
+
+
+def _births(tensor: TensorRecord) -> tuple[str, str, str]:
+    """Return which line allocated a tensor, in short for a text."""
+    born, model = tensor.born, tensor.model_line
+    short = model_place(model) if model else place(born) if born else ""
+    return short, _place(born), _place(model)
+
+
+def _place(line: SourceLine | None) -> str:
+    return place(line, function=True) if line else ""
+
+
+def _remarks(row: TensorRow, view: View) -> Iterator[str]:
+    """Give what is to be said below a row."""
+    first = row.first
+    if len(first.names) > 1:
+        yield "= " + " = ".join(name for name in first.names if name != row.name)
+    if first.note:
+        yield first.note
+    if first.held_by:
+        yield f"held by {first.held_by}"
+    if view.verbose:
+        yield from _everything(row)
+    for alias in row.aliases:
+        yield f"shared by {alias.name}  {alias.shape}{_layout(alias)}"
+
+
+def _everything(row: TensorRow) -> Iterator[str]:
+    first = row.first
+    if first.module:
+        yield f"made in {first.module}"
+    if first.born:
+        yield f"born at {_place(first.born)}"
+    if first.model_line:
+        yield f"line of the model {_place(first.model_line)}"
+    if row.count == 1:
+        yield f"storage {first.storage:#x}{_layout(first)}"
+
+
+def _layout(tensor: TensorRecord) -> str:
+    stride = f", stride {tensor.stride}" if tensor.stride is not None else ""
+    return stride + (f", from element {tensor.offset:,}" if tensor.offset else "")
+
+
+def _rest(hidden: Hidden, *, is_change: bool) -> str:
+    nbytes = size(hidden.nbytes, signed=is_change)
+    return f"{counted(hidden.count, 'more tensor')}, {nbytes} ({hidden.why})"
+
+
+def _parts(row: LedgerRow) -> str:
+    """Return what is known of a figure's make-up; no part is torn from its size."""
+    parts = (
+        f"{printable(term.label)} {size(term.nbytes)}".replace(" ", NO_BREAK) for term in row.parts
+    )
+    return ", ".join(filter(None, (*parts, row.remark)))
+
+
+def _details(row: LedgerRow, ledger: Ledger, view: View) -> Iterator[str]:
+    """Give what is to be said below a figure."""
+    if view.explain:
+        yield from filter(None, (row.explanation, *_explained_parts(row)))
+    if row.label == "unnamed":
+        texts, rest = unnamed_blocks(ledger, all_=view.verbose)
+        # of one block the line of the figure says it all
+        if len(texts) > 1 or view.verbose or any(block.what for block in ledger.blocks):
+            yield from texts
+            yield from (rest,) if rest else ()
+
+
+def _explained_parts(row: LedgerRow) -> Iterator[str]:
+    return (f"{term.label}: {term.explanation}" for term in row.parts if term.explanation)

@@ -1,0 +1,69 @@
+"""A simulated allocator that begins where a snapshot ends, so that real traces can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, PENDING, Block, Memory
+from tensorlens.planning.allocators.cuda import CachingAllocator
+from tensorlens.records.events import START, Segment
+
+CODES = {"inactive": FREE, "active_allocated": ALLOCATED, "active_pending_free": PENDING}
+
+
+def restore(allocator: CachingAllocator, found: Iterable[Segment]) -> None:
+    """Hold the segments of a snapshot, and hand out what it has handed out.
+
+    Blocks that were handed out are in the log as having been there before the recording.
+    """
+    for block in _restored(allocator._memory, found):
+        allocator._active += block.size
+        allocator._requested += block.requested
+        if block.state == PENDING:
+            allocator._waiting.append(block)
+            continue
+        allocator._allocated += block.size
+        if allocator.log is not None:
+            size = min(allocator.settings.rules.rounded(block.requested), block.size)
+            log, stack = allocator.log, block.stack
+            block.row = log.append(START, allocator.device, block.address, size, 0, stack)
+            if size < block.size:
+                log.held[block.row] = block.size
+    allocator.reset_peaks()
+
+
+def _restored(memory: Memory, found: Iterable[Segment]) -> list[Block]:
+    """Put segments into an empty memory and return the blocks that are not free."""
+    active: list[Block] = []
+    for segment in sorted(found, key=attrgetter("address")):
+        assert not segment.expandable and segment.pool is None
+        blocks = list(_blocks(memory, segment))
+        ends = [segment.address, *(block.address + block.size for block in blocks)]
+        assert [block.address for block in blocks] == ends[:-1]
+        assert ends[-1] == segment.address + segment.size
+        for before, block in zip([None, *blocks], blocks, strict=False):
+            block.follow(before, None)
+        for block in blocks:
+            if block.state != FREE:
+                active.append(block)
+                continue
+            memory.insert(block)
+            memory.split_bytes += block.size if block.split else 0
+        memory.segments += 1
+        memory.reserved += segment.size
+        memory.keep_clear(segment.address + segment.size)
+    return active
+
+
+def _blocks(memory: Memory, segment: Segment) -> Iterator[Block]:
+    pool = memory.pool(segment.stream, segment.kind == "small")
+    for each in segment.blocks:
+        block = Block(pool, each.address, each.size, CODES[each.state])
+        block.requested, block.stack = each.requested, each.stack
+        if block.state == PENDING:
+            # which stream it waits for is not in a snapshot
+            block.uses = {-1}
+        block.segment_stack = segment.stack
+        memory.blocks[block.address] = block
+        yield block

@@ -1,0 +1,174 @@
+"""The events that the allocator writes, and what recordings make of them."""
+
+from dataclasses import replace
+
+import pytest
+from restored import restore
+
+from tensorlens.planning.allocators import CachingAllocator, OutOfMemory, Settings
+from tensorlens.records.events import Context, EventLog, Frame, Segment, SegmentBlock
+from tensorlens.records.foreign import read
+from tensorlens.records.recordings import Recording
+from tensorlens.render import renderer_for
+from tensorlens.render.html import HtmlRenderer
+from tensorlens.render.text import TextRenderer
+
+MIB = 1 << 20
+BASE = 1 << 44
+
+
+def told(log):
+    return [(event.action, event.address, event.nbytes, event.time_ns) for event in log]
+
+
+def made(settings=None, **options):
+    log = EventLog()
+    allocator = CachingAllocator(settings, log=log, **options)
+    stack = log.stacks.add([Frame("train.py", 3, "step")])
+    first = allocator.malloc(11 * MIB, time=5000, stack=stack, context=Context(op="aten::mm"))
+    second = allocator.malloc(1000, time=7000, stack=stack)
+    allocator.free(first, time=9000, stack=stack)
+    allocator.malloc(12 * MIB, time=11000)
+    allocator.free(second, time=13000)
+    allocator.empty_cache(time=15000, stack=stack)
+    allocator.write_segments()
+    return allocator, log
+
+
+def test_events_in_their_order():
+    _, log = made()
+    assert told(log) == [
+        ("segment_alloc", BASE, 12 * MIB, 5000),
+        ("alloc", BASE, 11 * MIB, 5000),
+        ("segment_alloc", BASE + 12 * MIB, 2 * MIB, 7000),
+        ("alloc", BASE + 12 * MIB, 1024, 7000),
+        ("free", BASE, 11 * MIB, 9000),
+        ("alloc", BASE, 12 * MIB, 11000),
+        ("free", BASE + 12 * MIB, 1024, 13000),
+        ("segment_free", BASE + 12 * MIB, 2 * MIB, 15000),
+    ]
+    # 11 MiB were given all of their segment
+    assert log.held == {1: 12 * MIB}
+    assert [event.pair for event in log] == [-1, 4, -1, 6, 1, -1, 3, -1]
+    assert log[1].context.op == "aten::mm" and log[1].stack[0].lineno == 3
+    assert log[2].stack == log[7].stack == log[0].stack == log[1].stack
+    assert log.segments_known
+    [segment] = log.segments
+    assert (segment.size, segment.kind, segment.expandable) == (12 * MIB, "large", False)
+
+
+def test_without_times_events_are_a_microsecond_apart():
+    log = EventLog()
+    allocator = CachingAllocator(log=log, device="cuda:1")
+    allocator.free(allocator.malloc(1))
+    assert [event.time_ns for event in log] == [0, 1000, 2000]
+    assert log.devices == ["cuda:1"]
+
+
+def test_large_segments_go_back_first_and_the_smaller_of_them_before():
+    log = EventLog()
+    allocator = CachingAllocator(log=log)
+    for place in [allocator.malloc(size) for size in (1, 30 * MIB, 12 * MIB)]:
+        allocator.free(place)
+    before = len(log)
+    allocator.empty_cache()
+    assert [event.nbytes for event in log][before:] == [12 * MIB, 30 * MIB, 2 * MIB]
+
+
+def test_a_request_without_room():
+    log = EventLog()
+    allocator = CachingAllocator(log=log, capacity=15 * MIB)
+    allocator.free(allocator.malloc(12 * MIB))
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(16 * MIB, time=9000)
+    assert told(log)[3:] == [
+        ("segment_free", BASE, 12 * MIB, 9000),
+        # the address is how much the driver had free
+        ("oom", 15 * MIB, 16 * MIB, 9000),
+    ]
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_views_agree_with_the_allocator(expandable):
+    allocator, log = made(Settings(expandable_segments=expandable))
+    recording = Recording(log)
+    figures = allocator.figures
+    peak = recording.peak()
+    assert peak.bytes == peak.held == figures.allocated.peak == 12 * MIB + 1024
+    assert peak.reserved == figures.reserved.peak == (22 if expandable else 14) * MIB
+    assert recording.fragmentation() == allocator.fragmentation()
+    assert max(recording.timeline().reserved) == figures.reserved.peak
+    assert "12.00 MiB" in TextRenderer().render(recording)
+    assert "cuda:0" in HtmlRenderer().render(recording)
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_the_viewers_format_keeps_blocks_and_segments(expandable):
+    _, log = made(Settings(expandable_segments=expandable))
+    back = read(renderer_for("pickle").render(Recording(log)))
+    assert told(back.log) == told(log)
+    # stacks are numbered anew
+    assert [without_stacks(each) for each in back.log.segments] == [
+        without_stacks(each) for each in log.segments
+    ]
+    assert back.log.held == log.held
+    assert back.log.segments_known
+    assert not any("segments" in note for note in back.origin.notes)
+
+
+def without_stacks(segment):
+    blocks = tuple(replace(block, stack=-1) for block in segment.blocks)
+    return replace(segment, stack=-1, blocks=blocks)
+
+
+def test_two_devices_in_a_log():
+    log = EventLog()
+    both = [CachingAllocator(log=log, device=f"cuda:{number}") for number in range(2)]
+    for allocator in (*both, both[0]):
+        allocator.malloc(MIB)
+        allocator.write_segments()
+    assert [(each.device, each.size) for each in log.segments] == [
+        ("cuda:1", 2 * MIB),
+        ("cuda:0", 2 * MIB),
+    ]
+    assert [Recording(log).peak(each).bytes for each in ("cuda:0", "cuda:1")] == [2 * MIB, MIB]
+
+
+def test_fragmentation_counts_a_waiting_block_as_held():
+    allocator = CachingAllocator()
+    waiting = allocator.malloc(3 * MIB)
+    allocator.record_stream(waiting, 1)
+    allocator.free(waiting)
+    allocator.free(allocator.malloc(12 * MIB))
+    found = allocator.fragmentation()
+    assert (found.reserved, found.held, found.free) == (20 * MIB, 3 * MIB, 17 * MIB)
+    assert (found.requested, found.largest_free) == (3 * MIB, 17 * MIB)
+    assert (found.inactive_split, found.segments) == (17 * MIB, 1)
+
+
+def test_beginning_from_a_snapshot():
+    blocks = (
+        SegmentBlock(BASE, 12 * MIB, 11 * MIB, "active_allocated"),
+        SegmentBlock(BASE + 12 * MIB, 3 * MIB, 0, "inactive"),
+        SegmentBlock(BASE + 15 * MIB, 5 * MIB, 5 * MIB, "active_pending_free"),
+    )
+    log = EventLog()
+    allocator = CachingAllocator(log=log)
+    restore(allocator, [Segment("cuda:0", BASE, 20 * MIB, blocks=blocks)])
+    assert told(log) == [("start", BASE, 11 * MIB, 0)] and log.held == {0: 12 * MIB}
+    figures = allocator.figures
+    assert (figures.allocated.peak, figures.active.peak) == (12 * MIB, 17 * MIB)
+    assert (figures.requested.peak, figures.inactive_split.peak) == (16 * MIB, 3 * MIB)
+    assert (figures.reserved.peak, figures.segments.peak) == (20 * MIB, 1)
+    assert allocator.malloc(2 * MIB) == BASE + 12 * MIB
+    # later segments do not lie over it
+    assert allocator.malloc(30 * MIB) == BASE + 20 * MIB
+    allocator.synchronize()
+    allocator.free(BASE)
+    assert [event.nbytes for event in log][-1] == 11 * MIB
+    # what was left of the 3 MiB was too little to be split off
+    assert [block.size for block in allocator.segments()[0].blocks] == [
+        12 * MIB,
+        3 * MIB,
+        5 * MIB,
+    ]

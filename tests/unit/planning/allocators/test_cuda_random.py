@@ -1,0 +1,138 @@
+"""Random requests under random settings: the allocator against a slow and plain one."""
+
+import random
+
+import pytest
+from restored import restore
+from slow_allocator import MIB, NoRoom, SlowAllocator
+
+from tensorlens.planning.allocators import CachingAllocator, Journal, OutOfMemory, Settings
+
+SIZES = (1, 512, 513, 4 * 1024, 300_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 25_000_001)
+
+
+def setup(rng):
+    """Return settings, capacity and the card's memory."""
+    capacity = rng.choice([None, 40 * MIB, 90 * MIB, 200 * MIB, 333 * MIB + 7])
+    fraction = rng.choice([1.0, 0.7]) if capacity else 1.0
+    large = rng.choice([20, 12, 33]) * MIB
+    settings = Settings(
+        expandable_segments=rng.random() < 0.4,
+        max_split_size=rng.choice([None, None, large, 40 * MIB]),
+        max_non_split_rounding=large,
+        roundup_power2_divisions=rng.choice([(), (4,) * 16, (8, 0, 2, 4) + (1,) * 12]),
+        garbage_collection_threshold=rng.choice([0.0, 0.3, 0.8]),
+        large_segment_size=large,
+        memory_fraction=fraction,
+    )
+    return settings, capacity, capacity and rng.choice([None, capacity + 64 * MIB])
+
+
+def compared(fast, slow):
+    figures = fast.figures
+    for name, level in slow.levels().items():
+        found = getattr(figures, name)
+        assert (name, found.current, found.peak) == (name, level, slow.peaks[name])
+    segments = [
+        (
+            each.stream,
+            each.kind == "small",
+            each.expandable,
+            [(block.address, block.size, block.state, block.requested) for block in each.blocks],
+        )
+        for each in fast.segments()
+    ]
+    assert segments == slow.stretches()
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_random_requests(seed):
+    rng = random.Random(seed)
+    settings, capacity, total = setup(rng)
+    fast = CachingAllocator(settings, capacity=capacity, total=total)
+    slow = SlowAllocator(settings, capacity, total)
+    live, failures = [], 0
+    for _ in range(150):
+        chance = rng.random()
+        if chance < 0.5:
+            size = rng.choice(SIZES) if rng.random() < 0.5 else rng.randrange(60 * MIB)
+            stream = rng.choice([0, 0, 0, 7])
+            try:
+                address = slow.malloc(size, stream)
+            except NoRoom:
+                failures += 1
+                with pytest.raises(OutOfMemory):
+                    fast.malloc(size, stream)
+            else:
+                assert fast.malloc(size, stream) == address
+                live.append(address)
+        elif chance < 0.9 and live:
+            address = live.pop(rng.randrange(len(live)))
+            if rng.random() < 0.1:
+                for each in (fast, slow):
+                    each.record_stream(address, 7)
+                    each.record_stream(address, 9)
+            fast.free(address)
+            slow.free(address)
+        elif chance < 0.95:
+            stream = rng.choice([None, 7, 9])
+            fast.synchronize(stream)
+            slow.synchronize(stream)
+        elif chance < 0.97:
+            fast.empty_cache()
+            slow.empty_cache()
+        compared(fast, slow)
+    assert fast.figures.ooms == failures
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_allocator_begun_from_another_ones_segments_goes_on_alike(seed):
+    rng = random.Random(seed)
+    first = CachingAllocator()
+    live = []
+    for _ in range(200):
+        if rng.random() < 0.6 or not live:
+            live.append(first.malloc(rng.randrange(1, 30 * MIB), rng.choice([0, 3])))
+        else:
+            first.free(live.pop(rng.randrange(len(live))))
+    first.reset_peaks()
+    second = CachingAllocator()
+    restore(second, first.segments())
+    for _ in range(200):
+        assert second.figures == first.figures
+        if rng.random() < 0.4 and live:
+            address = live.pop(rng.randrange(len(live)))
+            first.free(address)
+            second.free(address)
+        else:
+            size, stream = rng.randrange(1, 30 * MIB), rng.choice([0, 3])
+            live.append(first.malloc(size, stream))
+            assert second.malloc(size, stream) == live[-1]
+    assert second.segments() == first.segments()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_least_capacity_works_and_a_segment_less_does_not(seed):
+    rng = random.Random(seed)
+    journal = Journal()
+    live = []
+    for _ in range(120):
+        if rng.random() < 0.55 or not live:
+            live.append(journal.malloc(rng.randrange(1, 40 * MIB), rng.choice([0, 1])))
+        else:
+            request = live.pop(rng.randrange(len(live)))
+            if rng.random() < 0.1:
+                journal.record_stream(request, 2)
+            journal.free(request)
+        if rng.random() < 0.05:
+            journal.synchronize()
+        if rng.random() < 0.02:
+            journal.empty_cache()
+    settings = Settings(expandable_segments=seed % 2 == 1)
+    least = journal.least_capacity(settings)
+    uncapped = journal.replay(CachingAllocator(settings)).figures
+    assert uncapped.allocated.peak <= least <= uncapped.reserved.peak
+    capped = journal.replay(CachingAllocator(settings, capacity=least)).figures
+    assert capped.allocated == uncapped.allocated or capped.reserved.peak <= least
+    with pytest.raises(OutOfMemory):
+        journal.replay(CachingAllocator(settings, capacity=least - 2 * MIB))

@@ -1,0 +1,169 @@
+"""Changes to logs made by hand, and what their peaks would be."""
+
+import sys
+
+import pytest
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.later_use import unused
+from tensorlens.planning.suggest.asking import suggest
+from tensorlens.planning.suggest.blocks import repeated_layers, repeated_paths
+from tensorlens.planning.suggest.optimizers import bytes_in_8_bits
+from tensorlens.planning.suggest.replay import Replay
+from tensorlens.records.events import ALLOC, FREE, Context, EventLog
+from tensorlens.records.recordings import Origin, Recording
+
+
+def log_of(*changes):
+    """Make a log: a size is an allocation, a negative number frees the block of that row."""
+    log = EventLog()
+    for row, change in enumerate(changes):
+        if change > 0:
+            log.append(ALLOC, "cpu", row + 1, change, row, -1, Context())
+        else:
+            log.append(FREE, "cpu", 1 - change, log.size[-change], row, -1, Context())
+    return log
+
+
+#                 0    1    2  3   4   5
+CHANGES = log_of(100, 50, 30, -1, 40, -2)
+"""Levels: 100, 150, 180, 130, 170, 140."""
+
+
+@pytest.fixture
+def replay():
+    return Replay(CHANGES, 0)
+
+
+def test_without_a_change_it_is_the_recording(replay):
+    assert replay.peak() == (180, 2)
+
+
+def test_what_is_removed_is_never_there(replay):
+    replay.remove(0)
+    assert replay.peak() == (80, 2)
+
+
+def test_the_peak_moves(replay):
+    replay.free(1, before=2)
+    # 100, 150, then 130, 130, 170
+    assert replay.peak() == (170, 4)
+
+
+def test_what_is_freed_later(replay):
+    replay.free(1, before=5)
+    assert replay.peak() == (220, 4)
+
+
+def test_what_is_freed_where_it_never_was(replay):
+    replay.free(0, before=1)
+    assert replay.peak() == (100, 0)
+
+
+def test_another_size(replay):
+    replay.resize(1, 5)
+    # 100, 105, 135, 130, 170
+    assert replay.peak() == (170, 4)
+
+
+def test_what_is_inserted_counts_at_its_highest(replay):
+    replay.insert(4, [60, -60])
+    assert replay.peak() == (190, 4)
+
+
+def test_a_block_that_goes_and_comes_again(replay):
+    # gone before 2, and there again from 4 on; it was freed at 3, which is of the second one
+    replay.keep_apart(1, before=2)
+    replay.insert(3, [50])
+    assert replay.peak() == (180, 3)
+
+
+def test_a_block_that_is_added(replay):
+    replay.add(7, after=1, before=3)
+    assert replay.peak() == (187, 2)
+
+
+def test_other_devices_do_not_count():
+    log = log_of(10)
+    log.append(ALLOC, "cuda:0", 99, 1000, 9, -1, Context())
+    assert Replay(log, 0).peak() == (10, 0)
+    assert Replay(log, 1).peak() == (1000, 1)
+
+
+def test_repeated_paths_are_numbered_alike_and_outermost():
+    paths = [
+        *("net", "net.embedding", "net.layers"),
+        *(f"net.layers.{n}" for n in range(2)),
+        *(f"net.layers.{n}.{part}" for n in range(2) for part in ("norm", "heads", "heads.0")),
+        *(f"net.layers.{n}.heads.0.{part}" for n in range(2) for part in ("a", "b")),
+        *("net.tail.0", "net.tail.1", "net.tail.1.x"),
+    ]
+    assert repeated_paths(paths) == ["net.layers.0", "net.layers.1"]
+    assert repeated_paths(["a.10.x", "a.9.x"]) == ["a.9", "a.10"]
+    assert repeated_paths([]) == []
+
+
+def test_state_in_8_bits():
+    # an element is one byte in place of four, and 256 of them share a scale of four
+    assert bytes_in_8_bits(4 * 8192) == 8192 + 4 * 32
+    assert bytes_in_8_bits(4 * 8193) == 8193 + 4 * 33
+    # too small to be worth it
+    assert bytes_in_8_bits(4 * 4095) == 4 * 4095
+
+
+def test_variables_that_are_not_looked_at_again():
+    def function(given):
+        first, _second, third = 1, 2, 3
+        seen = unused(sys._getframe())
+        fourth = third
+        first = 5
+        return seen, fourth, first
+
+    # _second is never read again, first is stored anew, given was never read
+    assert set(function(0)[0]) >= {"given", "first", "_second"}
+    assert "third" not in function(0)[0]
+
+
+def test_a_loop_goes_round_once_more():
+    def function():
+        carried, made, seen = 0, 0, ()
+        for each in (1, 2):
+            made = carried + each
+            seen = unused(sys._getframe())
+            carried = each
+        return seen, made
+
+    # the next round reads what this one carries, and makes the other anew; it is returned though
+    found = function()[0]
+    assert "carried" in found and "made" not in found
+
+
+def test_what_inner_functions_see_is_left_out():
+    def function():
+        shared = 1
+
+        def inner():
+            return shared
+
+        return unused(sys._getframe()), inner
+
+    assert "shared" not in function()[0]
+
+
+def test_a_recording_in_which_nothing_can_be_found():
+    origin = Origin(source={"cpu": "TensorFlow CPU allocator"})
+    found = suggest(Recording(log_of(100), origin))
+    assert (len(found), found.peak) == (0, 100)
+
+
+def test_another_framework_is_refused():
+    with pytest.raises(UsageError, match="framework='jax': there is torch, tensorflow"):
+        suggest(lambda: None, framework="jax")
+
+
+def test_blocks_of_keras_by_their_paths():
+    inside = ("dense", "dense_1", "norm")
+    blocks = [f"net/{name}/{part}" for name in ("block", "block_1") for part in inside]
+    others = ["net/dense_7", "net/dense_8", "net/head/dense_9", "net/head_1/norm_2"]
+    found = repeated_layers([*blocks, *others, "net/block/norm/scale", "net/block_1/norm/scale"])
+    assert found == ["net/block", "net/block_1"]
