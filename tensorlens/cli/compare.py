@@ -49,10 +49,10 @@ examples:
   tensorlens compare train.py:make_step --set batch=32 -o options.html
 
 PROGRAM is a function that builds model, optimizer and data and returns step(),
-which may return its loss. --option has a name and settings with commas between
-them; what is no setting is an argument of the function. The program as it is is
-the baseline, unless an option is called so or --baseline names one; without any
-option the usual ones are compared.
+which may return its loss. --option has a name, or none, and settings with
+commas between them; what is no setting is an argument of the function. The
+program as it is is the baseline, unless an option is called so or --baseline
+names one; without any option the usual ones are compared.
 
 settings of torch:
 {torch}
@@ -94,7 +94,7 @@ def add_parser(subparsers: Any) -> None:
         nargs="+",
         action="append",
         default=[],
-        help="a name, then settings: NAME optimizer=adam,fused=True; repeatable",
+        help="a name, or none, then settings: NAME optimizer=adam,fused=True; repeatable",
     )
     parser.add_argument("--baseline", metavar="NAME", help="what others are compared with")
     parser.add_argument(
@@ -164,7 +164,11 @@ def _options(args: argparse.Namespace, framework: str) -> Mapping[str, Mapping[s
     for name, *words in args.option:
         if name in found:
             raise UsageError(f"--option {shlex.quote(name)}: there are two of that name")
-        found[name] = parsed([each for word in words for each in _split(word)], known, parameters)
+        # settings that nobody gave a name are called as they are written
+        settings = words or [name] * ("=" in name)
+        found[name] = parsed(
+            [each for word in settings for each in _split(word)], known, parameters
+        )
     if args.baseline is None and _BASELINE not in found and all(found.values()):
         return {_BASELINE: {}, **found}
     return found

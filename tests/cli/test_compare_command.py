@@ -153,6 +153,20 @@ def test_misspelt_setting_is_refused_with_the_nearest(
     assert run("train.py:make_step", "--option", "a", "depth=3") == 0
 
 
+def test_settings_without_a_name_are_settings_and_no_name(
+    asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--option", "checkpoint=blocks", "--option", "optimizer=sgd,fused=true"]
+    run("train:make_step", "--framework", "torch", *words)
+    assert asked.given[1] == {
+        "baseline": {},
+        "checkpoint=blocks": {"checkpoint": "blocks"},
+        "optimizer=sgd,fused=true": {"optimizer": "sgd", "fused": True},
+    }
+    assert run("train:make_step", "--framework", "torch", "--option", "checkpiont=blocks") == 2
+    assert "did you mean 'checkpoint'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_page_fits(
     asked: Asked,

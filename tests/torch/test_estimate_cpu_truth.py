@@ -74,12 +74,11 @@ def test_what_products_in_bf16_and_convolutions_take_for_themselves_is_in_the_pe
 
 def test_what_recurrent_layers_keep_and_take_is_in_the_peak():
     comparison = compared("lstm")
-    # mse_loss keeps the losses of 8 rows of 5 numbers; the gradient of a bias has a copy
-    rest = 4 * (8 * 5 - 1) + 4 * 4 * 64
+    # of the first step the peak is another one: the optimizer has no state yet
     for estimated, measured in zip(
-        comparison.estimated.peaks[1:], comparison.measured.peaks[1:], strict=True
+        comparison.estimated.peaks[2:], comparison.measured.peaks[2:], strict=True
     ):
-        assert 0 <= measured - estimated <= rest + NUMBERS_AT_ONCE
+        assert 0 <= measured - estimated <= NUMBERS_AT_ONCE
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "lstm"])
@@ -123,6 +122,30 @@ def test_parameters_of_copied_modules_are_there_once():
     assert comparison.estimated.ends == comparison.measured.ends
     for step in comparison.own:
         assert {size for size, _ in step} <= set(NUMBER)
+
+
+def reduced():
+    layer, x, y = nn.Linear(16, 16), torch.rand(32, 16), torch.rand(32, 16)
+    losses = F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss, F.binary_cross_entropy
+    kept = []
+
+    def step():
+        made = layer(x).sigmoid()
+        kept[:] = [loss(made, y).detach() for loss in (*losses, F.l1_loss, F.huber_loss)]
+        kept.append(F.mse_loss(made, y, reduction="none").detach())
+
+    return step
+
+
+def test_reduced_losses_keep_the_memory_of_each_element():
+    if not isinstance(Adapter().cpu_counter(), CpuCounter):
+        pytest.skip("; ".join(Adapter().notes()))
+    comparison = accuracy_cpu.compare(reduced)
+    # a layer and its two batches; five losses of 32 rows of 16 numbers, and two of one number
+    setup, elements = 4 * (16 * 16 + 16 + 2 * 32 * 16), 4 * 32 * 16
+    ends = [setup, *[setup + 5 * elements + 2 * 4] * accuracy_cpu.STEPS]
+    assert comparison.measured.ends == ends
+    assert comparison.estimated.ends == ends
 
 
 def tied():

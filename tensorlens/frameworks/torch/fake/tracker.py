@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.frameworks.torch.fake.inputs import BRINGING, Brought, Expressions
+from tensorlens.frameworks.torch.fake.memory.reduced_losses import keep_elements
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
 from tensorlens.frameworks.trying.steps import END
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
@@ -165,6 +166,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         here.sequence = made
         try:
             result = func(*args, **({} if kwargs is None else kwargs))
+            keep_elements(func, args, result)
             new = list(self._new(result))
             hidden = () if self._hidden is None else self._hidden_of(func, args, kwargs, result)
             if new or hidden:
