@@ -13,7 +13,7 @@ from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, sam
 from tensorlens.leaks.populations import populations
 from tensorlens.leaks.renewal import grown_lines
 from tensorlens.leaks.residue import Explained, Levels, residue
-from tensorlens.leaks.steady import UNCLEAR, climbs, may_climb
+from tensorlens.leaks.steady import CERTAIN, UNCLEAR, climbs, may_climb
 from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import Growth
 
@@ -52,7 +52,8 @@ def look(watched: Watched) -> Look:
     blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
     holdings = watched.steps.holdings([block.address for block in chosen])
     survivors = [holdings.survivors[place] for place in places]
-    groups = [each for each in grouped(blocks, survivors, watched.span) if _may_grow(each, watched)]
+    groups = grouped(blocks, survivors, watched.span)
+    groups = [each for each in groups if _may_grow(each, groups, watched)]
     del survivors
     known = frozenset(block.birth for group in groups for block in group.blocks)
     groups.sort(key=lambda group: -group.nbytes)
@@ -91,17 +92,25 @@ def second_look(
     return found + growing, drifts(watched, seen.left, explained, rest, told)
 
 
-def _may_grow(group: Group, watched: Watched) -> bool:
+def _may_grow(group: Group, groups: Sequence[Group], watched: Watched) -> bool:
     """Tell whether the figures of a group's lines let it grow.
 
     What only some of the steps left may be a state that is made late, or the pipeline of a new
-    epoch in place of that of the last: the lines have then risen once, or gained less than half.
+    epoch in place of that of the last: the lines have then risen once, or gained less than half of
+    what is left of all their groups.
     """
     if group.judgement.certainty != UNCLEAR:
         return True
     figures = [each.lines for each in watched.figures[watched.warmup : -1]]
     levels = [sum(each.get(birth, (0, 0))[1] for birth in group.births) for each in figures]
-    left = sum(block.size for block in group.blocks if block.step in watched.judged)
+    left = sum(
+        block.size
+        for each in groups
+        for block in each.blocks
+        if each.judgement.certainty != CERTAIN
+        and block.birth in group.births
+        and block.step in watched.judged
+    )
     return 2 * (levels[-1] - levels[0]) >= left and may_climb(levels)
 
 

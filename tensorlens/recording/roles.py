@@ -19,8 +19,6 @@ TEMPORARY = BLOCK_ROLES[-1]
 BEFORE = "before the recording"
 
 _INPUT, _PARAMETER = "input", "parameter"
-_FEW_NAMES = 3
-"""Weights of one size whose blocks are not told apart, but named all."""
 _KEPT = {
     "forward": "activation",
     "backward": "gradient",
@@ -37,6 +35,7 @@ _OF_MODULES = ("parameter", "buffer", "gradient", "optimizer")
 """Roles whose names tell the module: ``fc1.weight.grad``, ``Adam.fc1.weight.exp_avg``."""
 _MOST_EVENTS = 16
 """Events of a node, and of others beside it, in which its results are made."""
+_MOST_RESULTS = 4
 _Likeness = tuple[int, int, int]
 
 
@@ -152,21 +151,28 @@ class Roles:
         return BEFORE if line is None else f"{BEFORE}, at {_short(line)}"
 
     def _result(self, row: int) -> int:
-        """Return which of the results of a graph's node a block is, as TensorFlow counts them.
+        """Return which of the results of a graph's node a block is, among those of other sizes.
 
         The workspace of a pooling is ``MaxPool:1``, what a fused bias adds ``Conv2D…Filter:1``.
         """
         study, place = self.study, self.study.place(row)
         if study.context(place).phase is None or study.within_run(row):
             return 0
-        before = range(max(0, row - _MOST_EVENTS), row)
-        return sum(
-            study.place(each) == place
+        sizes, log = study.log.size, study.log
+        around = range(max(0, row - _MOST_EVENTS), min(len(log), row + _MOST_EVENTS))
+        results = [
+            each
+            for each in around
+            if study.place(each) == place
             and study.runs[each] == study.runs[row]
-            and study.log.kind[each] < FREE
+            and log.kind[each] < FREE
             and not study.within_run(each)
-            for each in before
-        )
+        ]
+        if len(results) > _MOST_RESULTS:
+            # the elements of a list
+            return 0
+        before = dict.fromkeys(sizes[each] for each in results if each <= row)
+        return [*before].index(sizes[row])
 
     def _is_temporary(self, row: int) -> bool:
         study = self.study
@@ -265,8 +271,11 @@ def role_codes(roles: Roles, study: Study) -> tuple[array[int], tuple[str, ...]]
 
 
 def _either(names: Collection[str], several: bool) -> str | None:
-    """Return the only name; where several may be told, and there are few, all of them."""
-    return " or ".join(sorted(names)) if 0 < len(names) <= (_FEW_NAMES if several else 1) else None
+    """Return the only name; of two weights both, where they may be told together."""
+    if len(names) != 2 or not several:
+        return next(iter(names)) if len(names) == 1 else None
+    (one, _, last), (other, _, end) = (name.rpartition("/") for name in sorted(names))
+    return f"{last} of {one} or {other}" if last == end else None
 
 
 def _at(line: SourceLine | None) -> str:

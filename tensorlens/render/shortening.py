@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tensorlens.render.source import shortened, width
 
-_PART_OF_NAME = re.compile(r"(?:: |[. ])?[^.\[: ]*:*[^.\[: ]*(?:\.\d+(?=[.:]|$)|\[[^\]]*\])*")
+_PART_OF_NAME = re.compile(r"(?:: |[./ ])?[^./\[: ]*:*[^./\[: ]*(?:\.\d+(?=[./:]|$)|\[[^\]]*\])*")
 _PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
-_PLACE = re.compile(r"[/\\]|:\d+(?: in |$)")
+_PLACE = re.compile(r"^[/\\]|\\|\.(?:py|ipynb|so)\b|:\d+(?: in |$)")
+"""What only names of files have: a Keras layer's path has slashes as well."""
 _LINE_OF = re.compile(r".*:\d+ in ")
 _LEAST_OF_FUNCTION = 8
 """Columns that something is left in of a function's name."""
@@ -83,7 +84,8 @@ class _Names:
         left_out: set[int] = set()
         for place in order:
             left_out.add(place)
-            if width(self._joined(parts, left_out)) <= room:
+            # of two parts the first says more than the middle
+            if width(self._joined(parts, left_out)) <= room and len(parts) > 2:
                 break
         else:
             return _cut(text, room, self._ellipsis)
@@ -99,7 +101,7 @@ class _Names:
         for place, part in enumerate(parts):
             if place not in left_out:
                 after_gap = place and place - 1 in left_out
-                text += part.removeprefix(".") if after_gap else part
+                text += part.removeprefix(".").removeprefix("/") if after_gap else part
             elif place - 1 not in left_out:
                 text += self._ellipsis
         return text

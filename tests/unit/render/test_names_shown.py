@@ -104,3 +104,20 @@ def test_a_line_keeps_its_number_where_its_function_is_long() -> None:
         assert len(set(shown)) == len(places) and max(map(len, shown)) <= room
         for place, text in zip(places, shown, strict=True):
             assert text.startswith(place.partition(" ")[0])
+
+
+def test_the_path_of_a_keras_layer_is_left_out_by_its_parts():
+    names = [
+        "Adam.conv2d_transpose_1/kernel.momentum",
+        "Adam.conv2d_transpose_2/kernel.momentum",
+        "Adam.conv2d_1/kernel.momentum",
+    ]
+    assert told_apart(names, [38] * 3, "…") == [
+        "Adam.conv2d_transpose_1…momentum",
+        "Adam.conv2d_transpose_2…momentum",
+        "Adam.conv2d_1/kernel.momentum",
+    ]
+    # the only part beside the last is what tells most
+    assert told_apart(["conv2d_transpose_1: Conv2DBackpropInput"], [38], "…") == [
+        "conv2d_transp…e_1: Conv2DBackpropInput"
+    ]
