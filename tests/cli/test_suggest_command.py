@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tensorlens.cli import main
-from tensorlens.planning.compare import launching
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tensorlens.records.loading import load
 from tensorlens.records.suggestions import Suggestions
 from tensorlens.render import text
@@ -44,8 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for module in (launching, worker):
-        monkeypatch.setattr(module, "interpreter", lambda: warm.python(fakes=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True))
     return tmp_path
 
 

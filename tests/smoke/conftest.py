@@ -6,8 +6,7 @@ import pytest
 
 from tensorlens.frameworks.torch.fake.device.library import SINCE
 from tensorlens.frameworks.torch.release import installed_release
-from tensorlens.planning.compare import launching
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tests import warm
 
 
@@ -15,5 +14,4 @@ from tests import warm
 def warm_interpreters(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     has_cards = installed_release() >= SINCE
-    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(fakes=True, device=has_cards))
-    monkeypatch.setattr(launching, "interpreter", lambda: warm.python(fakes=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True, device=has_cards))

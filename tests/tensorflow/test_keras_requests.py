@@ -12,8 +12,7 @@ from keras import layers
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare import launching
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tests import warm
 from tests.card_checks import check_largest_batch
 
@@ -21,8 +20,7 @@ from tests.card_checks import check_largest_batch
 @pytest.fixture(autouse=True, scope="module")
 def frameworks_already_imported():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "interpreter", lambda: warm.python(device=True, keras=True))
-        patch.setattr(launching, "interpreter", lambda: warm.python(tensorflow=True))
+        patch.setattr(processes, "interpreter", lambda: warm.python(device=True, keras=True))
         yield
 
 
@@ -154,7 +152,7 @@ optimizer.apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_
 def test_a_script_is_ended_where_it_trains_a_model(tmp_path, monkeypatch, interpreter):
     if interpreter == "cold":
         # Keras is imported by the script, and not with torch
-        monkeypatch.setattr(worker, "interpreter", lambda: (sys.executable,))
+        monkeypatch.setattr(processes, "interpreter", lambda: (sys.executable,))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     found = tensorlens.estimate("train.py", card="t4")

@@ -14,7 +14,7 @@ import tf_compare_programs as programs
 import tensorlens
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
-from tensorlens.planning.compare import launching
+from tensorlens.planning import processes
 from tests import warm
 from tests.under_limit import largest_batch
 
@@ -39,7 +39,7 @@ SAVING = {
 @pytest.fixture(autouse=True, scope="module")
 def warm_processes():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launching, "interpreter", lambda: warm.python(tensorflow=True))
+        patch.setattr(processes, "interpreter", lambda: warm.python(tensorflow=True))
         yield
 
 

@@ -11,7 +11,7 @@ import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.step_facts import StepWatch
-from tensorlens.planning.compare import launching
+from tensorlens.planning import processes
 from tensorlens.planning.estimate.worker import ProgramFailed
 from tensorlens.planning.suggest import asking
 from tensorlens.planning.suggest.scene import Scene
@@ -29,7 +29,7 @@ LOOP_BYTES = 4 * LOOP * (programs.WIDTH**2 + programs.WIDTH)
 @pytest.fixture(autouse=True, scope="module")
 def warm_processes():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launching, "interpreter", lambda: warm.python(tensorflow=True))
+        patch.setattr(processes, "interpreter", lambda: warm.python(tensorflow=True))
         yield
 
 

@@ -20,10 +20,10 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from tensorlens.planning.estimate import worker  # noqa: E402
+from tensorlens.planning import processes  # noqa: E402
 from tests.aside import set_libraries_aside  # noqa: E402
 
-worker.interpreter = lambda: sys.argv[1:]
+processes.interpreter = lambda: sys.argv[1:]
 
 X, Y = np.ones((12, 8), "float32"), np.ones((12, 2), "float32")
 SEEN = {}

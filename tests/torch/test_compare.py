@@ -20,8 +20,7 @@ import psutil
 import pytest
 
 import tensorlens
-from tensorlens.planning.compare import launching
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tests import warm
 from tests.under_limit import largest_batch
 
@@ -83,13 +82,12 @@ def measured():
 
 @pytest.fixture(autouse=True)
 def warm_processes(monkeypatch):
-    for module in (launching, worker):
-        monkeypatch.setattr(module, "interpreter", lambda: warm.python(fakes=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True))
 
 
 @pytest.fixture
 def fresh_processes(warm_processes, monkeypatch):
-    monkeypatch.setattr(launching, "interpreter", lambda: (sys.executable,))
+    monkeypatch.setattr(processes, "interpreter", lambda: (sys.executable,))
 
 
 def test_what_gradients_that_are_kept_take(measured):

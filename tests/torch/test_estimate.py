@@ -8,7 +8,7 @@ import torch
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tensorlens.planning.estimate.worker import ProgramFailed
 from tests import warm
 
@@ -24,7 +24,7 @@ def fresh():
 @pytest.fixture(autouse=True)
 def interpreter(request, monkeypatch):
     if "fresh" not in request.fixturenames:
-        monkeypatch.setattr(worker, "interpreter", lambda: warm.python(device=True))
+        monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
 
 
 def make(batch=32, optimizer="Adam"):

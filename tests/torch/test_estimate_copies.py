@@ -8,7 +8,7 @@ import torch
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tensorlens.planning.estimate.worker import ProgramFailed
 from tests import warm
 
@@ -17,7 +17,7 @@ LINEAR = 64 * 64 * 4 + 64 * 4
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
-    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(device=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
 
 
 def growth(make, device="cpu"):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
-from tensorlens.planning.estimate import worker as workers
+from tensorlens.planning import processes
 from tensorlens.planning.estimate.requests import request
 from tensorlens.planning.estimate.worker import Worker
 from tests import warm
@@ -26,7 +26,7 @@ PROGRAMS = {program.__name__: program for program in accuracy_cpu.PROGRAMS}
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
-    monkeypatch.setattr(workers, "interpreter", lambda: warm.python(fakes=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(fakes=True))
 
 
 @functools.cache

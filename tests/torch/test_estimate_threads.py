@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tensorlens
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tests import warm
 
 MIB = 1 << 20
@@ -16,7 +16,7 @@ CUBLAS = 8_519_680
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
-    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(device=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
 
 
 def kept_graph(busy):

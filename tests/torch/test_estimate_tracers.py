@@ -3,7 +3,7 @@
 import pytest
 
 import tensorlens
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tests import warm
 
 LIBRARY = """\
@@ -35,7 +35,7 @@ def make_step():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_mask_that_only_fake_tensors_have_is_not_estimated(tmp_path, monkeypatch, device):
-    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(device=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
     utils = tmp_path / "transformers" / "utils"
     utils.mkdir(parents=True)
     for file in (utils / "__init__.py", utils.parent / "__init__.py"):

@@ -6,14 +6,14 @@ import torch
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tests import warm
 from tests.card_checks import check_largest_batch
 
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch):
-    monkeypatch.setattr(worker, "interpreter", lambda: warm.python(device=True))
+    monkeypatch.setattr(processes, "interpreter", lambda: warm.python(device=True))
 
 
 def rows(batch=2):

@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare import launching
-from tensorlens.planning.estimate import worker
+from tensorlens.planning import processes
 from tensorlens.planning.estimate.worker import ProgramFailed
 from tensorlens.planning.suggest import asking
 from tests import warm
@@ -30,8 +29,7 @@ A, P, N = programs.OUTPUT_BYTES, programs.PARAMETER_BYTES, programs.PARAMETERS
 def one_thread():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "OMP_NUM_THREADS", "1")
-        for module in (launching, worker):
-            patch.setattr(module, "interpreter", lambda: warm.python(fakes=True))
+        patch.setattr(processes, "interpreter", lambda: warm.python(fakes=True))
         yield
 
 

@@ -19,9 +19,9 @@ from tensorlens.planning.compare.executing import Work, results
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.launching import Launcher, run_trial, shared_launcher
 from tensorlens.planning.compare.options import Given, Option, checked
-from tensorlens.planning.compare.progress import Bar
 from tensorlens.planning.estimate.places import place
 from tensorlens.planning.estimate.programs import MakeStep, program, search_path
+from tensorlens.planning.progress import Bar
 from tensorlens.records.comparisons import Comparison
 
 _HOW = ("measured", "estimated")
@@ -174,16 +174,16 @@ class _Asked:
 
     def _done(self, work: Sequence[Work], executor: Executor | None) -> list[Any]:
         found: list[Any] = [None] * len(work)
-        with Bar(len(work)) as bar, shared_launcher() as launcher:
+        with Bar("compare", len(work), "trial") as bar, shared_launcher() as launcher:
             skipped = _Skipped(launcher)
             if executor is None:
                 for place, (function, argument) in enumerate(work):
                     found[place] = skipped.result(function, argument)
-                    bar.done(_name(argument))
+                    bar.one_more(_name(argument))
             else:
                 for place, result in results(work, executor):
                     found[place] = result
-                    bar.done(_name(work[place][1]))
+                    bar.one_more(_name(work[place][1]))
         return found
 
     def _trial(self, option: Option) -> Trial:

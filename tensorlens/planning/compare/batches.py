@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.trials import CANNOT, OUT_OF_MEMORY, Measured, Result, Trial, Trouble
+from tensorlens.planning.bisection import MOST, largest_that_fits
 from tensorlens.planning.compare.launching import Launcher
 
-MOST = 1 << 24
-"""The largest batch that is tried where none is named."""
 _STEPS = 2
 """Optimizers make their state in the first step; the second has all of it from its beginning."""
 
@@ -53,17 +52,11 @@ class _Search:
         search, unit = self._search, self._search.multiple
         low = -(-search.lowest // unit)
         high = (search.highest or MOST) // unit
-        if not self._fits(low):
+        fitting, too_large = largest_that_fits(self._fits, self._guess, low, high)
+        if not fitting:
             trouble = self._refused[low]
             is_no_answer = trouble.kind != OUT_OF_MEMORY and not _may_be_memory(trouble)
             return self._found(None if is_no_answer else 0, self._said(low))
-        fitting, too_large = low, high + 1
-        while too_large - fitting > 1:
-            guess = self._guess(fitting, too_large)
-            if self._fits(guess):
-                fitting = guess
-            else:
-                too_large = guess
         if too_large > high:
             return self._found(fitting * unit, "the largest that was to be tried")
         return self._found(fitting * unit, self._said(too_large))

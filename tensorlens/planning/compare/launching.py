@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.folders import scratch_file
 from tensorlens.frameworks.trials import FAILED, Measured, Result, Trial, Trouble
 from tensorlens.planning.compare.child import FORKS, Began, Ended
-from tensorlens.planning.estimate.worker import interpreter
+from tensorlens.planning.processes import Child, ChildEnded, kill_group
 from tensorlens.records.traces import Trace
 
-_COMMAND = """
-import sys
-sys.path.insert(0, sys.argv.pop())
-from tensorlens.planning.compare.child import serve
-serve()
-"""
-_LAST = 2000
-"""Bytes of what a process wrote that are told when it ends by itself."""
+_SERVER = "tensorlens.planning.compare.child"
 _current: ContextVar[Launcher | None] = ContextVar("_current", default=None)
 
 
@@ -124,25 +113,12 @@ class _Nursery:
     """The process that trials of one environment are forked from."""
 
     def __init__(self, trial: Trial) -> None:
-        folder = str(Path(__file__).parents[2])
         self.is_over = False
         self._pid: int | None = None
         self._late = False
-        # not a pipe, which would stop a program that writes much and that nobody reads
-        self._written = scratch_file()
-        self._process = subprocess.Popen(
-            [*interpreter(), "-c", _COMMAND, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._written,
-            env={**os.environ, **trial.environment},
-            # Ctrl-C in a terminal is for whoever asks, who ends the others
-            start_new_session=True,
-        )
+        self._child = Child(_SERVER, trial.environment, is_apart=True)
 
     def run(self, trial: Trial, request: bytes) -> Result | Trace:
-        process, begin = self._process, self._written.seek(0, os.SEEK_END)
-        assert process.stdin is not None and process.stdout is not None
         self._pid, self._late = None, False
         result: Result | Trace | None = None
         timer = threading.Timer(trial.timeout or 0, self._out_of_time)
@@ -150,31 +126,28 @@ class _Nursery:
         if trial.timeout is not None:
             timer.start()
         try:
-            process.stdin.write(request)
-            process.stdin.flush()
+            self._child.ask(request)
             while True:
-                message: Any = pickle.load(process.stdout)
+                message: Any = self._child.answer()
                 if isinstance(message, Began):
                     self._pid = message.pid
                     if self._late:  # only the process that it was forked from has been ended
                         self._kill()
                 elif isinstance(message, Ended):
                     self._pid = None
-                    return result or self._ended(trial, message.code, begin)
+                    return result or self._ended(trial, message.code)
                 else:
                     result = message
                     if not FORKS:
                         return result
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+        except ChildEnded:
             self.is_over = True
-            return result or self._ended(trial, process.wait(), begin)
+            return result or self._ended(trial, self._child.code())
         finally:
             timer.cancel()
 
-    def _ended(self, trial: Trial, code: int, begin: int) -> Trouble:
-        size = self._written.seek(0, os.SEEK_END)
-        self._written.seek(max(size - _LAST, begin))
-        last = self._written.read().decode("utf-8", "replace").strip()
+    def _ended(self, trial: Trial, code: int) -> Trouble:
+        last = self._child.last_words()
         if self._late:
             return Trouble(FAILED, f"not done after {trial.timeout:g} s", last)
         return Trouble(FAILED, f"the process {ending(code)}", last)
@@ -184,29 +157,14 @@ class _Nursery:
         self._kill()
 
     def _kill(self) -> None:
-        for pid in (self._pid, self._process.pid):
+        for pid in (self._pid, self._child.pid):
             if pid is not None:
-                with contextlib.suppress(OSError):
-                    _kill_group(pid)
+                kill_group(pid)
 
     def kill(self) -> None:
         """End it, and all that it has started."""
         self._kill()
-        process = self._process
-        with contextlib.suppress(OSError):
-            if process.stdin is not None:
-                process.stdin.close()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-        self._written.close()
-
-
-def _kill_group(pid: int) -> None:
-    if hasattr(os, "killpg"):
-        os.killpg(pid, signal.SIGKILL)
-    else:
-        os.kill(pid, signal.SIGTERM)
+        self._child.close()
 
 
 def ending(code: int) -> str:

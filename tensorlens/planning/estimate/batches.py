@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.bisection import MOST, largest_that_fits
 from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.programs import MakeStep
 from tensorlens.planning.estimate.requests import request
 from tensorlens.planning.estimate.worker import Worker
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate, LargestBatch
-
-_MOST = 1 << 24
 
 
 class MaxBatch(int):
@@ -133,7 +132,7 @@ def largest_batch(
         highest: the largest; None: no end.
         surely: take the upper bound for the figure.
     """
-    return _Search(estimated, capacity, surely).largest(lowest, highest or _MOST)
+    return _Search(estimated, capacity, surely).largest(lowest, highest or MOST)
 
 
 class _Search:
@@ -145,21 +144,9 @@ class _Search:
 
     def largest(self, lowest: int, highest: int) -> MaxBatch:
         """Find it between two batches, which fit and do not; peaks grow with the batch."""
-        if not self._fits(lowest):
-            return self._answer(0, False)
-        fitting, too_large = lowest, highest + 1
-        step = lowest
-        while too_large - fitting > 1:
-            guess = self._guess(fitting, too_large, step)
-            step *= 2
-            if self._fits(guess):
-                fitting = guess
-            else:
-                too_large = guess
-        return self._answer(fitting, fitting == highest)
-
-    def _answer(self, batch: int, reaches_end: bool) -> MaxBatch:
-        return MaxBatch(batch, self._capacity, dict(sorted(self._tried.items())), reaches_end)
+        batch, _ = largest_that_fits(self._fits, self._guess, lowest, highest)
+        tried = dict(sorted(self._tried.items()))
+        return MaxBatch(batch, self._capacity, tried, batch == highest)
 
     def _fits(self, batch: int) -> bool:
         self._tried[batch] = self._estimated(batch)
@@ -172,10 +159,10 @@ class _Search:
         needed = found.needed
         return needed.high if self._surely else needed.point
 
-    def _guess(self, fitting: int, too_large: int, step: int) -> int:
+    def _guess(self, fitting: int, too_large: int) -> int:
         """Return the next to try: where a line through what is known meets the capacity."""
         if len(self._tried) == 1:
-            return min(fitting + step, too_large - 1)
+            return min(2 * fitting, too_large - 1)
         known = sorted(self._tried)
         place = known.index(fitting)
         one, other = known[max(place - 1, 0)], known[min(place + 1, len(known) - 1)]

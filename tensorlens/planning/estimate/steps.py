@@ -11,8 +11,8 @@ from tensorlens.frameworks.torch.fake.jobs import Batch, Job, Program
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.places import Place
 from tensorlens.planning.estimate.programs import search_path
-from tensorlens.planning.estimate.progress import Bar
 from tensorlens.planning.estimate.worker import Worker
+from tensorlens.planning.progress import Bar
 from tensorlens.records.estimates import Estimate
 from tensorlens.records.traces import Trace
 
@@ -66,7 +66,7 @@ class StepsRequest:
             world_size=self.world_size,
             of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
         )
-        with Bar(self.program.name, self.steps) as bar:
+        with Bar(self.program.name, self.steps, "step") as bar:
             trace = worker.run(job, bar.done)
         if trace.batch is None and self.of_keras:
             raise UsageError(

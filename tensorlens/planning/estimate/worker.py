@@ -1,36 +1,18 @@
-"""The process that programs run in, seen from the one that asks."""
+"""The process that programs run in for estimates: none of them touches a device that is there."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from types import TracebackType
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.folders import scratch_file
 from tensorlens.frameworks.torch.fake.jobs import Answer, Failure, Job, Progress
+from tensorlens.planning.processes import Child, ChildEnded
 from tensorlens.records.traces import Trace
 
+_SERVER = "tensorlens.frameworks.torch.fake.child"
 _HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
-"""Set in the process: it must not touch a device that is there."""
-_COMMAND = """
-import sys
-sys.path.insert(0, sys.argv.pop())
-from tensorlens.frameworks.torch.fake.child import serve
-serve()
-"""
-_LAST = 2000
-"""Bytes of what a process wrote that are told when it ends by itself."""
-
-
-def interpreter() -> Sequence[str]:
-    """Return the command of a fresh interpreter."""
-    return (sys.executable,)
 
 
 class ProgramFailed(TensorlensError):
@@ -48,7 +30,7 @@ class Worker:
     """A process for runs, from ``with`` to its end; it starts with the first run."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     def run(self, job: Job, progress: Callable[[int], None]) -> Trace:
         """Return what a program asks of allocators.
@@ -65,53 +47,27 @@ class Worker:
             request = pickle.dumps(job, protocol=5)
         except Exception as error:
             raise UsageError(f"the arguments cannot go to another process: {error}") from None
-        if self._process is None:
-            self._start()
+        child = self._child = self._child or Child(_SERVER, _HIDDEN)
         try:
-            self._jobs.write(request)
-            self._jobs.flush()
+            child.ask(request)
             while True:
-                answer: Answer = pickle.load(self._answers)
+                answer: Answer = child.answer()
                 if isinstance(answer, Progress):
                     progress(answer.steps_done)
                 elif isinstance(answer, Failure):
                     raise UsageError(answer.text) if answer.is_usage else ProgramFailed(answer)
                 else:
                     return answer
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            raise ProgramFailed(self._ended()) from None
-
-    def _start(self) -> None:
-        folder = str(Path(__file__).parents[2])
-        # not a pipe, which would stop a program that writes much and that nobody reads
-        self._written = scratch_file()
-        self._process = subprocess.Popen(
-            [*interpreter(), "-c", _COMMAND, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._written,
-            env={**os.environ, **_HIDDEN},
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._jobs, self._answers = self._process.stdin, self._process.stdout
-
-    def _ended(self) -> Failure:
-        assert self._process is not None
-        code = self._process.wait()
-        size = self._written.seek(0, os.SEEK_END)
-        self._written.seek(max(size - _LAST, 0))
-        last = self._written.read().decode("utf-8", "replace").strip()
-        self._close()
-        return Failure(f"the process of the program ended (exit code {code})", last)
+        except ChildEnded:
+            text = f"the process of the program ended (exit code {child.code()})"
+            failure = Failure(text, child.last_words())
+            self._close()
+            raise ProgramFailed(failure) from None
 
     def _close(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._jobs.close()
-            process.wait()
-            self._answers.close()
-            self._written.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -122,6 +78,7 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None and self._process is not None:
-            self._process.kill()
+        if kind is not None and self._child is not None:
+            self._child.kill()
+            self._child = None
         self._close()
