@@ -23,7 +23,7 @@ _HOME = {
     "find_leaks": "tensorlens.leaks.watch",
     "Plan": "tensorlens.records.plans",
     "Queue": "tensorlens.records.queues",
-    "inputs": "tensorlens.planning.inputs.asking",
+    "inputs": "tensorlens.planning.inputs.api",
     "MemReporter": "tensorlens.tensors.reporter",
     "Snapshot": "tensorlens.records.snapshots",
     "Difference": "tensorlens.records.differences",
@@ -32,13 +32,13 @@ _HOME = {
     "explain_oom": "tensorlens.capture.hooks",
     "Estimate": "tensorlens.records.estimates",
     "Comparison": "tensorlens.records.comparisons",
-    "compare": "tensorlens.planning.compare.asking",
+    "compare": "tensorlens.planning.compare.api",
     "Suggestions": "tensorlens.records.suggestions",
-    "suggest": "tensorlens.planning.suggest.asking",
+    "suggest": "tensorlens.planning.suggest.api",
     "MaxBatch": "tensorlens.planning.estimate.batches",
     "Scaling": "tensorlens.planning.estimate.scaling",
-    "estimate": "tensorlens.planning.estimate.asking",
-    "estimate_cards": "tensorlens.planning.estimate.asking",
+    "estimate": "tensorlens.planning.estimate.api",
+    "estimate_cards": "tensorlens.planning.estimate.api",
     "max_batch": "tensorlens.planning.estimate.batches",
     "scaling": "tensorlens.planning.estimate.scaling",
     "TensorlensError": "tensorlens.errors",
@@ -93,12 +93,12 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from tensorlens.lines.profiler import LineProfiler
-    from tensorlens.planning.compare.asking import compare
-    from tensorlens.planning.estimate.asking import estimate, estimate_cards
+    from tensorlens.planning.compare.api import compare
+    from tensorlens.planning.estimate.api import estimate, estimate_cards
     from tensorlens.planning.estimate.batches import MaxBatch, max_batch
     from tensorlens.planning.estimate.scaling import Scaling, scaling
-    from tensorlens.planning.inputs.asking import inputs
-    from tensorlens.planning.suggest.asking import suggest
+    from tensorlens.planning.inputs.api import inputs
+    from tensorlens.planning.suggest.api import suggest
     from tensorlens.records.comparisons import Comparison
     from tensorlens.records.differences import Difference
     from tensorlens.records.estimates import Estimate

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import tensorlens
-from tensorlens.frameworks.trials import OUT_OF_MEMORY, Measured, Trial, Trouble
+from tensorlens.frameworks.trials.trial import OUT_OF_MEMORY, Measured, Trial, Trouble
 from tensorlens.planning.compare.launching import Launcher
 from tensorlens.planning.compare.options import checked
-from tensorlens.planning.estimate.programs import program, search_path
+from tensorlens.planning.estimate.target import program, search_path
 
 CAPACITY = 64 << 20
 _HIGHEST = 17

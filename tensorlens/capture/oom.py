@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 
 from tensorlens.capture import reserve
-from tensorlens.capture.asking import located
+from tensorlens.capture.api import located
 from tensorlens.capture.regions import is_of_a_kind
 from tensorlens.capture.remedies import remarks, remedies
 from tensorlens.capture.tracebacks import kept_before, plain_names
+from tensorlens.frameworks.advice import TENSORFLOW, TORCH, Words
 from tensorlens.frameworks.registry import adapters, first_answer
-from tensorlens.frameworks.words import TENSORFLOW, TORCH, Words
 from tensorlens.records.failures import KeptGraph, OutOfMemory, Request
 from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot

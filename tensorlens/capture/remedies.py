@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from tensorlens.capture.limits import address_limit
-from tensorlens.frameworks.words import TORCH, Words
+from tensorlens.capture.memory_limits import address_limit
+from tensorlens.frameworks.advice import TORCH, Words
 from tensorlens.records.failures import KeptGraph, Remedy, Request
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.names import INDEX, KEY

@@ -26,7 +26,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.arrival import when_one_arrives
 from tensorlens.frameworks.base import Adapter, compiler
 from tensorlens.frameworks.registry import adapters, ask, supported
-from tensorlens.lines.exits import ExitReport
+from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.records.leaks import LeakReport
 from tensorlens.render import renderer_for

@@ -8,7 +8,7 @@ from typing import Any
 from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.viewing import give
 from tensorlens.errors import UsageError
-from tensorlens.planning.inputs.planning import plan
+from tensorlens.planning.inputs.batch_plan import plan
 
 
 def add_parser(subparsers: Any) -> None:

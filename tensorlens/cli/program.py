@@ -16,7 +16,8 @@ from typing import Any
 
 import tensorlens
 from tensorlens.errors import TensorlensError
-from tensorlens.lines import exits, wrapping
+from tensorlens.lines import exit_report as exits
+from tensorlens.lines import wrapping
 
 Compile = Callable[[bytes, str], types.CodeType]
 """Turns the source of a file into code."""

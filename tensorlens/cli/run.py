@@ -20,7 +20,7 @@ from tensorlens.cli.program import Program, plain
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.model_modules import library_model_module
-from tensorlens.lines.exits import ExitReport
+from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.worker_files import set_workers_output
 from tensorlens.records.lines import LineReport

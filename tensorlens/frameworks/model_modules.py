@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tensorlens.frameworks.code import FRAMEWORKS, is_foreign
-from tensorlens.frameworks.living import living
+from tensorlens.frameworks.instances import living
 
 _BASES = (
     ("torch.nn", "Module", ("_parameters", "_modules")),

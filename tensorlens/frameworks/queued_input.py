@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.host_ledger import fitted
+from tensorlens.frameworks.instances import living
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
-from tensorlens.frameworks.living import living
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.queues import Queue
 from tensorlens.units import format_bytes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tensorlens.frameworks.words import TORCH, Words
+from tensorlens.frameworks.advice import TORCH, Words
 from tensorlens.records.leaks import Reference
 
 

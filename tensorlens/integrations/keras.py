@@ -19,8 +19,8 @@ import keras
 
 from tensorlens.capture import regions, reserve
 from tensorlens.guards import warn
-from tensorlens.integrations.batches import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
-from tensorlens.integrations.following import Follower
+from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
+from tensorlens.integrations.sampler import Follower
 from tensorlens.lines.accounting import WIDTH
 from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter

@@ -19,8 +19,8 @@ from tensorlens.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from tensorlens.frameworks.base import Adapter
-    from tensorlens.integrations.limits import Peaks
-    from tensorlens.leaks.remains import Remains, Stretch
+    from tensorlens.integrations.assertions import Peaks
+    from tensorlens.leaks.residue import Remains, Stretch
 
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
@@ -176,8 +176,8 @@ def _begin(limits: _Limits) -> Callable[[], None]:
     watched: list[list[Adapter]] = []
 
     def watch() -> None:
-        from tensorlens.integrations.limits import Peaks
-        from tensorlens.leaks.remains import Stretch
+        from tensorlens.integrations.assertions import Peaks
+        from tensorlens.leaks.residue import Stretch
 
         if watched:
             late = arrivals(watched[0])
@@ -238,7 +238,7 @@ def _failure(item: pytest.Item, text: str) -> Any:
 
 
 def _text_of(remains: Sequence[Remains], limit: int) -> str:
-    from tensorlens.integrations.limits import remains_text
+    from tensorlens.integrations.assertions import remains_text
 
     total = format_bytes(sum(each.nbytes for each in remains))
     head = f"{total} of tensors outlive the test, its limit is {format_bytes(limit)}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tensorlens.frameworks.words import TORCH, Words
+from tensorlens.frameworks.advice import TORCH, Words
 from tensorlens.records.leaks import Example, Reference, ReferencePath
 from tensorlens.units import format_bytes
 

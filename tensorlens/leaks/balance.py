@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.leaks.watched import Watched
+from tensorlens.leaks.samples import Watched
 from tensorlens.records.leaks import Balance, Growth, GrowthKind, Leak
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from tensorlens.frameworks.base import Left
-from tensorlens.leaks.found import ways_of
 from tensorlens.leaks.groups import Block, Held
-from tensorlens.leaks.residue import Explained, Levels
-from tensorlens.leaks.steady import may_enlarge
-from tensorlens.leaks.watched import Watched
+from tensorlens.leaks.growth_test import may_enlarge
+from tensorlens.leaks.retained import ways_of
+from tensorlens.leaks.samples import Watched
+from tensorlens.leaks.unexplained import Explained, Levels
 from tensorlens.records.leaks import Growth, GrowthKind
 from tensorlens.units import format_bytes
 

@@ -10,7 +10,7 @@ from typing import Any
 from tensorlens.frameworks.base import Left as Blocks
 from tensorlens.frameworks.heap.describe import class_name
 from tensorlens.frameworks.survivors import Survivor
-from tensorlens.leaks.steady import CERTAIN, NONE, Judgement, Left, Span, judge
+from tensorlens.leaks.growth_test import CERTAIN, NONE, Judgement, Left, Span, judge
 
 _HEAD = re.compile(r"[^\[{]*")
 _NUMBER = re.compile(r"[ _]?\d+")

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.base import Left
 from tensorlens.leaks.drift import drifts
-from tensorlens.leaks.found import Found, described
 from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, sampled
+from tensorlens.leaks.growth_test import CERTAIN, UNCLEAR, climbs, may_climb
 from tensorlens.leaks.populations import populations
-from tensorlens.leaks.renewal import grown_lines
-from tensorlens.leaks.residue import Explained, Levels, residue
-from tensorlens.leaks.steady import CERTAIN, UNCLEAR, climbs, may_climb
-from tensorlens.leaks.watched import Watched
+from tensorlens.leaks.replacement import grown_lines
+from tensorlens.leaks.retained import Found, described
+from tensorlens.leaks.samples import Watched
+from tensorlens.leaks.unexplained import Explained, Levels, residue
 from tensorlens.records.leaks import Growth
 
 _MOST_BLOCKS = 20_000

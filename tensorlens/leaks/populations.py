@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import Left
 from tensorlens.frameworks.survivors import Below, Holdings
-from tensorlens.leaks.found import (
+from tensorlens.leaks.groups import Block, Group, Held, names, sampled
+from tensorlens.leaks.growth_test import CERTAIN, NONE, UNCLEAR, Judgement, climbs, may_climb
+from tensorlens.leaks.retained import (
     Found,
     Hanging,
     bounds_of,
@@ -17,10 +19,8 @@ from tensorlens.leaks.found import (
     reached,
     ways_of,
 )
-from tensorlens.leaks.groups import Block, Group, Held, names, sampled
-from tensorlens.leaks.residue import Explained, Levels, total
-from tensorlens.leaks.steady import CERTAIN, NONE, UNCLEAR, Judgement, climbs, may_climb
-from tensorlens.leaks.watched import Watched
+from tensorlens.leaks.samples import Watched
+from tensorlens.leaks.unexplained import Explained, Levels, total
 from tensorlens.records.leaks import Certainty, ReferencePath
 
 _MOST_BLOCKS = 4_000

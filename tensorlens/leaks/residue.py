@@ -1,113 +1,143 @@
-"""What of the figures after each step is not explained by what is known to stay behind."""
+"""What one stretch of a program left behind: not what grows, but what is still there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import gc
+import linecache
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from tensorlens.frameworks.base import Left
-from tensorlens.leaks.watched import Watched
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.base import Steps
+from tensorlens.frameworks.heap.paths import paths
+from tensorlens.frameworks.registry import adapters
+from tensorlens.frameworks.survivors import Survivor
+from tensorlens.leaks.joint_steps import follow
+from tensorlens.records.tensors import SourceLine
+
+_MOST_LINES = 10
+"""Lines of which is told who holds what they made, those with the most bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """What is known to grow."""
+class Remains:
+    """What of one line is still there, or of one device where lines are not known."""
 
-    addresses: set[int] = field(default_factory=set)
-    """Blocks that are there from the step that made them on."""
-    births: set[int] = field(default_factory=set)
-    """Lines of which everything is known."""
+    device: str
+    nbytes: int
+    tensors: int | None
+    """None where only bytes are counted."""
+    born: SourceLine | None = None
+    source: str = ""
+    """The text of ``born``."""
+    name: str = ""
+    """The name of the largest of them."""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    path: str = ""
+    """The shortest way that holds the largest; empty where none could be found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """How much of a line there is, without what is explained.
+class Stretch:
+    """A stretch of a program, from its making to :meth:`end`.
 
-    Before the first judged step and after each: without the last, which may be in use, and at the
-    end without what the last step freed.
+    Raises:
+        UsageError: no framework was imported, or nobody here tells one block from another.
     """
 
-    all_blocks: tuple[int, ...]
-    """After the last step too."""
-    all_nbytes: tuple[int, ...]
+    def __init__(self) -> None:
+        found = adapters()
+        if not found:
+            raise UsageError("no framework was imported")
+        self._steps: Steps = follow(found)
+        self._steps.begin()
+        if self._steps.left(0) is None:
+            self._steps.close()
+            raise UsageError("the counter of host memory that is in use does not know blocks")
+        self._allocated = self._steps.figures().allocated
 
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """How many blocks."""
-        return _to_the_end(self.all_blocks)
+    def end(self) -> None:
+        """What is made from now on does not belong to it."""
+        self._steps.begin()
 
-    @property
-    def nbytes(self) -> tuple[int, ...]:
-        """How many bytes."""
-        return _to_the_end(self.all_nbytes)
+    def remains(self) -> list[Remains]:
+        """Return what is still there when the collector has run, the most bytes first."""
+        gc.collect()
+        found = self._by_line()
+        found += self._of_devices({each.device for each in found})
+        return sorted(found, key=lambda each: -each.nbytes)
 
-    @property
-    def blocks_growth(self) -> int:
-        """By how many blocks it grew in all."""
-        return self.blocks[-1] - self.blocks[0]
+    def close(self) -> None:
+        """Follow no longer."""
+        self._steps.close()
 
-    @property
-    def growth(self) -> int:
-        """By how many bytes it grew in all."""
-        return self.nbytes[-1] - self.nbytes[0]
+    def _by_line(self) -> list[Remains]:
+        left = self._steps.left(0)
+        by_line: dict[int, list[int]] = {}
+        for row, step in enumerate(left.step if left is not None else ()):
+            if step == 0 and left is not None:
+                by_line.setdefault(left.birth[row], []).append(row)
+        if left is None or not by_line:
+            return []
+        sums = {birth: sum(left.size[row] for row in rows) for birth, rows in by_line.items()}
+        lines = sorted(sums, key=lambda birth: -sums[birth])
+        largest = [max(by_line[birth], key=lambda row: left.size[row]) for birth in lines]
+        shown = largest[:_MOST_LINES]
+        holdings = self._steps.holdings([left.address[row] for row in shown])
+        known = [_known(each) for each in holdings.survivors]
+        ways = _ways(holdings.survivors)
+        del holdings
+        blank = ("", "", ())
+        return [
+            self._of_line(
+                birth,
+                sums[birth],
+                len(by_line[birth]),
+                known[place] if place < len(known) else blank,
+                ways[place] if place < len(ways) else "",
+            )
+            for place, birth in enumerate(lines)
+        ]
 
+    def _of_line(
+        self,
+        birth: int,
+        nbytes: int,
+        tensors: int,
+        known: tuple[str, str, tuple[int, ...]],
+        path: str,
+    ) -> Remains:
+        line = self._steps.line(birth)
+        source = "" if line is None else linecache.getline(line.filename, line.lineno).strip()
+        name, dtype, shape = known
+        device = self._steps.device(birth)
+        return Remains(device, nbytes, tensors, line, source, name, dtype, shape, path)
 
-def total(several: Sequence[Levels]) -> Levels:
-    """Return the sum of the levels of some lines."""
-    blocks = zip(*(each.all_blocks for each in several), strict=True)
-    nbytes = zip(*(each.all_nbytes for each in several), strict=True)
-    return Levels(tuple(map(sum, blocks)), tuple(map(sum, nbytes)))
-
-
-def residue(watched: Watched, left: Left | None, explained: Explained) -> dict[int, Levels]:
-    """Return what of the figures is not explained, by the number of the line.
-
-    A block that lives at the end lived after each step since its own. What the last step makes may
-    be in use, and is left out; what it frees has not stayed: the collector may have run in it.
-
-    Args:
-        watched: the steps.
-        left: what lives at the end; None if nobody counts.
-        explained: what is known.
-    """
-    figures = watched.figures[watched.warmup :]
-    count = len(figures)
-    blocks: dict[int, list[int]] = {}
-    nbytes: dict[int, list[int]] = {}
-    for birth, step, taken in _known(left, explained):
-        first = max(0, step + 1 - watched.warmup)
-        if first < count:
-            blocks.setdefault(birth, [0] * count)[first] += 1
-            nbytes.setdefault(birth, [0] * count)[first] += taken
-    lines: dict[int, Levels] = {}
-    for birth in {birth for each in figures for birth in each.lines} - explained.births:
-        series = [each.lines.get(birth, (0, 0)) for each in figures]
-        numbers = _less([number for number, _ in series], blocks.get(birth))
-        sizes = _less([size for _, size in series], nbytes.get(birth))
-        lines[birth] = Levels(numbers, sizes)
-    return lines
-
-
-def _known(left: Left | None, explained: Explained) -> Iterator[tuple[int, int, int]]:
-    if left is None:
-        return
-    rows = zip(left.address, left.birth, left.step, left.taken, strict=True)
-    for address, birth, step, taken in rows:
-        if step >= 0 and address in explained.addresses and birth not in explained.births:
-            yield birth, step, taken
-
-
-def _less(levels: list[int], added: list[int] | None) -> tuple[int, ...]:
-    """Return levels without what was added at each place and stayed."""
-    if added is None:
-        return tuple(levels)
-    found, known = [], 0
-    for level, more in zip(levels, added, strict=True):
-        known += more
-        found.append(level - known)
-    return tuple(found)
+    def _of_devices(self, told: Collection[str]) -> list[Remains]:
+        found = []
+        for device, now in self._steps.figures().allocated.items():
+            before = self._allocated.get(device, 0)
+            if device != "cpu" and device not in told and before >= 0 and now > before:
+                found.append(Remains(device, now - before, None))
+        return found
 
 
-def _to_the_end(levels: Sequence[int]) -> tuple[int, ...]:
-    """Return levels without the last step's, the one before it less what that freed."""
-    return (*levels[:-2], min(levels[-2:]))
+def _known(survivor: Survivor) -> tuple[str, str, tuple[int, ...]]:
+    return survivor.name, survivor.dtype, survivor.shape
+
+
+def _ways(survivors: Sequence[Survivor]) -> list[str]:
+    """Return the shortest way to each that can be seen, and on to what hangs below it."""
+    items = []
+    for survivor in survivors:
+        held = (*survivor.tensors, *survivor.arrays, *survivor.storages)
+        items.append(held[0] if held else survivor.holders[0].item if survivor.holders else None)
+    found = iter(paths([item for item in items if item is not None]))
+    ways = []
+    for survivor, item in zip(survivors, items, strict=True):
+        own = next(found) if item is not None else []
+        is_below = not (survivor.tensors or survivor.arrays or survivor.storages)
+        onward = survivor.holders[0].references if is_below and survivor.holders else ()
+        texts = [str(own[0])] if own else []
+        ways.append(" -> ".join([*texts, *(each.text for each in onward)]))
+    return ways

@@ -10,8 +10,7 @@ from dataclasses import replace
 from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
 from tensorlens.leaks.balance import balance
-from tensorlens.leaks.bounds import end_of
-from tensorlens.leaks.found import Found
+from tensorlens.leaks.bounded import end_of
 from tensorlens.leaks.garbage import (
     collect,
     folded,
@@ -19,17 +18,18 @@ from tensorlens.leaks.garbage import (
     other_garbage,
     without_garbage,
 )
-from tensorlens.leaks.host import HostSample, host_growth
-from tensorlens.leaks.host_arrays import growing_arrays
-from tensorlens.leaks.look import Look, look, second_look
-from tensorlens.leaks.steady import (
+from tensorlens.leaks.growth_test import (
     CERTAIN,
     LIKELY,
     UNCLEAR,
     Judgement,
     growing,
 )
-from tensorlens.leaks.watched import Watched
+from tensorlens.leaks.host import HostSample, host_growth
+from tensorlens.leaks.host_arrays import growing_arrays
+from tensorlens.leaks.look import Look, look, second_look
+from tensorlens.leaks.retained import Found
+from tensorlens.leaks.samples import Watched
 from tensorlens.records.leaks import (
     Balance,
     BelowLine,

@@ -17,8 +17,8 @@ from tensorlens.guards import guarded
 from tensorlens.leaks.garbage import Collections
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.joint_steps import follow, pinned
+from tensorlens.leaks.samples import Watched
 from tensorlens.leaks.verdict import verdict
-from tensorlens.leaks.watched import Watched
 from tensorlens.records.leaks import LeakReport
 
 _T = TypeVar("_T")

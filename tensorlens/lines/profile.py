@@ -18,7 +18,7 @@ from tensorlens.guards import guarded
 from tensorlens.lines.accounting import one_line
 from tensorlens.lines.blocks import Block
 from tensorlens.lines.engine import engine
-from tensorlens.lines.exits import ExitReport
+from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.failures import explain
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices

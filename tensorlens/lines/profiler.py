@@ -13,7 +13,7 @@ from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
 from tensorlens.lines.accounting import Account, Switch
-from tensorlens.lines.around import AroundCall
+from tensorlens.lines.call_scope import AroundCall
 from tensorlens.lines.engine import Engine, engine
 from tensorlens.lines.failures import explain
 from tensorlens.lines.functions import (

@@ -4,7 +4,7 @@ from tensorlens.recording.backward import backward, backward_modules
 from tensorlens.recording.change import churn, growth
 from tensorlens.recording.fragmentation import fragmentation
 from tensorlens.recording.instants import blocks, moment, peak
-from tensorlens.recording.places import row_at
+from tensorlens.recording.named_instants import row_at
 from tensorlens.recording.timeline import timeline
 
 __all__ = [

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tensorlens.recording.devices import chosen
+from tensorlens.recording.event_index import Place, Study, Table, study
 from tensorlens.recording.instants import roles_of
 from tensorlens.recording.roles import Roles
-from tensorlens.recording.study import Place, Study, Table, study
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.moments import BackwardCost
 from tensorlens.records.recordings import Recording

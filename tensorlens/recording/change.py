@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from tensorlens.recording.devices import chosen, device_peak
+from tensorlens.recording.event_index import Place, study
 from tensorlens.recording.instants import roles_of
-from tensorlens.recording.places import row_at
-from tensorlens.recording.study import Place, study
+from tensorlens.recording.named_instants import row_at
 from tensorlens.recording.walk import residents
 from tensorlens.records.events import ALLOC
 from tensorlens.records.moments import Churn, Growth

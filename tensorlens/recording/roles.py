@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import cache, cached_property
 
-from tensorlens.recording.study import Place, Study, Table
+from tensorlens.recording.event_index import Place, Study, Table
 from tensorlens.records.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
 from tensorlens.roles import BLOCK_ROLES

@@ -8,10 +8,10 @@ from itertools import accumulate
 
 from tensorlens.errors import UsageError
 from tensorlens.recording.devices import beginning, chosen, device_levels, device_peak
+from tensorlens.recording.event_index import study
 from tensorlens.recording.instants import roles_of
 from tensorlens.recording.roles import role_codes
 from tensorlens.recording.segments import reserved_levels
-from tensorlens.recording.study import study
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
 from tensorlens.records.moments import Timeline
 from tensorlens.records.recordings import Recording

@@ -214,7 +214,7 @@ if __name__ == "__main__":
     ready = prepare(card=CARDS["NVIDIA A100-SXM4-80GB"])
     if not ready.is_ready:
         raise SystemExit(f"no CUDA device can be simulated: {ready.reason}")
-    from tensorlens.frameworks.torch.fake.memory.temporaries import otherwise
+    from tensorlens.frameworks.torch.fake.memory.temporaries import kernel_overrides as otherwise
 
     otherwise.install()
     show_all(*sys.argv[1:2])

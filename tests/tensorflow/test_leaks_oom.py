@@ -12,8 +12,8 @@ import tensorlens
 from tensorlens.capture import oom
 from tensorlens.capture.oom import explain
 from tensorlens.capture.remedies import remedies
+from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.tensorflow.failures import failed_request
-from tensorlens.frameworks.words import TENSORFLOW
 from tensorlens.records.failures import Request
 
 HUGE = 1 << 45

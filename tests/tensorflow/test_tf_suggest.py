@@ -13,8 +13,8 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.step_facts import StepWatch
 from tensorlens.planning import processes
 from tensorlens.planning.estimate.worker import ProgramFailed
-from tensorlens.planning.suggest import asking
-from tensorlens.planning.suggest.scene import Scene
+from tensorlens.planning.suggest import api as asking
+from tensorlens.planning.suggest.recorded_steps import Scene
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 

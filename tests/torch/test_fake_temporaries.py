@@ -28,7 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries, otherwise
+from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries
+from tensorlens.frameworks.torch.fake.memory.temporaries import kernel_overrides as otherwise
 from tensorlens.frameworks.torch.fake.tracker import Tracker
 from tensorlens.records.traces import Trace
 otherwise.install()

@@ -17,7 +17,7 @@ from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.torch import steps as torch_steps
 from tensorlens.frameworks.torch.leaks import device_steps
 from tensorlens.frameworks.torch.leaks.device_blocks import DeviceBlocks
-from tensorlens.leaks.remains import Stretch
+from tensorlens.leaks.residue import Stretch
 from tensorlens.leaks.watch import LeakWatch, find_leaks
 from tests.torch.healthy_programs import HEALTHY
 from tests.torch.leak_programs import LEAKS

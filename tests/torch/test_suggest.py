@@ -15,7 +15,7 @@ from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.planning.estimate.worker import ProgramFailed
-from tensorlens.planning.suggest import asking
+from tensorlens.planning.suggest import api as asking
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 

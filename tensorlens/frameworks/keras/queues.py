@@ -18,6 +18,7 @@ from multiprocessing.pool import ApplyResult
 from typing import Any
 
 from tensorlens.frameworks.batch_bytes import batch_bytes
+from tensorlens.frameworks.instances import living
 from tensorlens.frameworks.keras.kinds import (
     Never,
     backend,
@@ -26,7 +27,6 @@ from tensorlens.frameworks.keras.kinds import (
     imported,
     items_of,
 )
-from tensorlens.frameworks.living import living
 from tensorlens.frameworks.queues_joined import joined
 from tensorlens.frameworks.worker_memory import workers_of
 from tensorlens.records.queues import Queue, QueuePart

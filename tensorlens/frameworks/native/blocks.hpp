@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "birth.hpp"
+#include "alloc_site.hpp"
 #include "table.hpp"
 
 #include <algorithm>

@@ -7,9 +7,9 @@
 
 #pragma once
 
-#include "begun.hpp"
+#include "scope_capsule.hpp"
 #include "exports.hpp"
-#include "living.hpp"
+#include "live_blocks.hpp"
 #include "resident.hpp"
 
 #include <atomic>
@@ -302,7 +302,7 @@ TL_EXPORT void tl_record_look(const Span* span, int which, const void** columns,
   figures[4] = which == 0 ? span->past_unlisted : span->dropped_unlisted;
 }
 
-// Has `namer` called on the main thread when backward begins from now on, see wishes.hpp. The
+// Has `namer` called on the main thread when backward begins from now on, see pending_names.hpp. The
 // caller keeps it alive for good.
 TL_EXPORT void tl_name_at_backward(PyObject* namer) {
   g_modules_named.store(0, std::memory_order_relaxed);

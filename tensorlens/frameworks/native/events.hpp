@@ -3,10 +3,10 @@
 
 #pragma once
 
-#include "elsewhere.hpp"
+#include "graph_threads.hpp"
 #include "log.hpp"
 #include "nodes.hpp"
-#include "wishes.hpp"
+#include "pending_names.hpp"
 
 #include <unordered_map>
 #include <vector>

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tensorlens.frameworks.base import Counter, Left, StepFigures
 from tensorlens.frameworks.native.allocator import NativeAllocator
-from tensorlens.frameworks.native.living import LivingBlocks
+from tensorlens.frameworks.native.live_blocks import LivingBlocks
 from tensorlens.records.tensors import SourceLine
 
 _lock = threading.Lock()

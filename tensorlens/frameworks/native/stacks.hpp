@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "births.hpp"
+#include "alloc_sites.hpp"
 #include "nodes.hpp"
 
 #include <deque>

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.frameworks.batch_bytes import batch_bytes
+from tensorlens.frameworks.instances import living
 from tensorlens.frameworks.keras.kinds import content_of, imported
-from tensorlens.frameworks.living import living
 from tensorlens.frameworks.queues_joined import joined
 from tensorlens.frameworks.tensorflow.dataset_structure import (
     AUTOTUNE,

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.frameworks.heap.objects import instances
+from tensorlens.frameworks.instances import living
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.living import living
 from tensorlens.frameworks.step_facts import Ahead, Block, MadeOptimizer, StepFacts
 from tensorlens.frameworks.tensorflow.module_calls import module_paths
 from tensorlens.frameworks.tensorflow.options.stage import (

@@ -15,7 +15,7 @@ from tensorlens.frameworks.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.keras.kinds import content_of
 from tensorlens.frameworks.step_facts import Ahead
 from tensorlens.frameworks.torch.queues import named, number
-from tensorlens.frameworks.trying.stage import wrapped
+from tensorlens.frameworks.trials.stage import wrapped
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.step_facts import Waiting
-from tensorlens.frameworks.trying.stage import CannotApply, wrapped
+from tensorlens.frameworks.trials.stage import CannotApply, wrapped
 
 
 def freed_before_backward(

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.batch_bytes import batch_bytes
+from tensorlens.frameworks.instances import living
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
-from tensorlens.frameworks.living import living
 from tensorlens.frameworks.queues_joined import joined
 from tensorlens.frameworks.torch.in_flight import Sent, sent, shared_in_flight
 from tensorlens.frameworks.torch.queue_tasks import Counts, Tasks, items

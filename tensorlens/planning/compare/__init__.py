@@ -7,6 +7,6 @@ What an option does to a step is its framework's matter: ``frameworks/torch/opti
 here imports a framework. ``docs/compare.md`` has the method and what each option does.
 """
 
-from tensorlens.planning.compare.asking import compare
+from tensorlens.planning.compare.api import compare
 
 __all__ = ["compare"]

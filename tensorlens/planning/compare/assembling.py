@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tensorlens.frameworks.trials import Measured, Result, Trouble
+from tensorlens.frameworks.trials.trial import Measured, Result, Trouble
 from tensorlens.planning.compare.batches import Found
 from tensorlens.planning.compare.estimates import Estimated
 from tensorlens.planning.compare.options import Option

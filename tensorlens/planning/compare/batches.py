@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tensorlens.frameworks.trials import CANNOT, OUT_OF_MEMORY, Measured, Result, Trial, Trouble
+from tensorlens.frameworks.trials.trial import (
+    CANNOT,
+    OUT_OF_MEMORY,
+    Measured,
+    Result,
+    Trial,
+    Trouble,
+)
 from tensorlens.planning.bisection import MOST, largest_that_fits
 from tensorlens.planning.compare.launching import Launcher
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from os import _exit
 from typing import Any, BinaryIO
 
-from tensorlens.frameworks.torch.fake.failing import failure
-from tensorlens.frameworks.trials import (
+from tensorlens.frameworks.program_failures import failure
+from tensorlens.frameworks.trials.trial import (
     CANNOT,
     FAILED,
     CannotApply,

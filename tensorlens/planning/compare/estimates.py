@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.trials import CANNOT, FAILED, Choice, Program, Trial, Trouble
+from tensorlens.frameworks.trials.trial import CANNOT, FAILED, Choice, Program, Trial, Trouble
 from tensorlens.planning.compare.launching import Launcher
 from tensorlens.planning.compare.tracing import TracedProgram, TraceFailed
-from tensorlens.planning.estimate.asking import estimate
+from tensorlens.planning.estimate.api import estimate
 from tensorlens.planning.estimate.batches import MaxBatch, max_batch
 from tensorlens.planning.estimate.cards import find_card
-from tensorlens.planning.estimate.programs import search_path
+from tensorlens.planning.estimate.target import search_path
 from tensorlens.planning.estimate.worker import ProgramFailed
 from tensorlens.records.estimates import Estimate, Range
 from tensorlens.units import format_bytes

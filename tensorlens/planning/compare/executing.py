@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future, as_completed
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials import FAILED, Trouble
+from tensorlens.frameworks.trials.trial import FAILED, Trouble
 
 Work = tuple[Callable[[Any], Any], Any]
 """A function that can be imported anywhere, and its argument."""

@@ -11,8 +11,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials import OPTIONS, Program
-from tensorlens.planning.estimate.programs import search_path
+from tensorlens.frameworks.trials.trial import OPTIONS, Program
+from tensorlens.planning.estimate.target import search_path
 
 _USUAL = "torch"
 _KERAS, _JAX = "keras", "jax"

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials import FAILED, Measured, Result, Trial, Trouble
+from tensorlens.frameworks.trials.trial import FAILED, Measured, Result, Trial, Trouble
 from tensorlens.planning.compare.child import FORKS, Began, Ended
 from tensorlens.planning.processes import Child, ChildEnded, kill_group
 from tensorlens.records.traces import Trace

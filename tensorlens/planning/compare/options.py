@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch.fake.parcels import pack
-from tensorlens.frameworks.trials import OPTIONS, Catalogue, Choice, catalogue
+from tensorlens.frameworks.pickling import pack
+from tensorlens.frameworks.trials.trial import OPTIONS, Catalogue, Choice, catalogue
 from tensorlens.records.comparisons import texts
 
 Given = Mapping[str, Any] | Callable[..., Any] | None

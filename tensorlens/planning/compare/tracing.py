@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.trials import Trial, Trouble
+from tensorlens.frameworks.trials.trial import Trial, Trouble
 from tensorlens.planning.compare.launching import Launcher
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.batches import MaxBatch, largest_batch

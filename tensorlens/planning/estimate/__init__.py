@@ -9,7 +9,7 @@ No module here imports torch. The method, each figure's rule and the accuracy ar
 ``docs/estimate.md``.
 """
 
-from tensorlens.planning.estimate.asking import estimate, estimate_cards
+from tensorlens.planning.estimate.api import estimate, estimate_cards
 from tensorlens.planning.estimate.batches import MaxBatch, max_batch
 from tensorlens.planning.estimate.scaling import Scaling, scaling
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators import Settings
-from tensorlens.planning.estimate.apart import apart
+from tensorlens.planning.estimate.context_overhead import apart
 from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
 from tensorlens.planning.estimate.terms import why
 from tensorlens.records.cards import Card

@@ -9,8 +9,8 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.planning.bisection import MOST, largest_that_fits
 from tensorlens.planning.estimate.cards import find_card
-from tensorlens.planning.estimate.programs import MakeStep
-from tensorlens.planning.estimate.requests import request
+from tensorlens.planning.estimate.request import request
+from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.estimate.worker import Worker
 from tensorlens.records.cards import Card
 from tensorlens.records.estimates import Estimate, LargestBatch

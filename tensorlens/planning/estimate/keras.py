@@ -11,7 +11,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.keras_on_torch import KerasOnTorch, check_argument
-from tensorlens.planning.estimate.places import Place
+from tensorlens.planning.estimate.placement import Place
 from tensorlens.planning.estimate.worker import Worker
 from tensorlens.records.estimates import Estimate
 

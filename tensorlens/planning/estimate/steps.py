@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch.fake.jobs import Batch, Job, Program
+from tensorlens.frameworks.protocol import Batch, Job, Program
 from tensorlens.planning.estimate.assembling import assemble
-from tensorlens.planning.estimate.places import Place
-from tensorlens.planning.estimate.programs import search_path
+from tensorlens.planning.estimate.placement import Place
+from tensorlens.planning.estimate.target import search_path
 from tensorlens.planning.estimate.worker import Worker
 from tensorlens.planning.progress import Bar
 from tensorlens.records.estimates import Estimate

@@ -9,6 +9,6 @@ and :mod:`.queues`, those of TensorFlow :mod:`.recomputing`, :mod:`.slots`, :mod
 :mod:`.lower_precision`, :mod:`.keras_options`. No module here imports a framework.
 """
 
-from tensorlens.planning.suggest.asking import suggest
+from tensorlens.planning.suggest.api import suggest
 
 __all__ = ["suggest"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.step_facts import Block
-from tensorlens.planning.suggest.scene import TENSORFLOW, Scene, Span
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, Scene, Span
 from tensorlens.records.events import Stacks
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorlens.planning.suggest.scene import Scene
+from tensorlens.planning.suggest.recorded_steps import Scene
 from tensorlens.records.suggestions import REPLAYED
 
 Act = Callable[[Callable[[], Any]], Any]

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from tensorlens.frameworks.step_facts import BACKWARD, Block
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
 from tensorlens.planning.suggest.candidates import Candidate
+from tensorlens.planning.suggest.recorded_steps import Scene
 from tensorlens.planning.suggest.replay import Replay
-from tensorlens.planning.suggest.scene import Scene
 from tensorlens.planning.suggest.second_forward import again, cost_of, keep_inputs, output_of
 
 _RANDOM_STATE = 5056

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorlens.frameworks.step_facts import ZERO_GRAD
 from tensorlens.planning.suggest.candidates import Candidate
-from tensorlens.planning.suggest.scene import Scene, Span
+from tensorlens.planning.suggest.recorded_steps import Scene, Span
 from tensorlens.records.events import FREE, START
 
 _ACCUMULATES = "AccumulateGrad"

@@ -11,11 +11,15 @@ from tensorlens.planning.suggest.lower_precision import (
     is_worth_a_try,
     policy,
 )
+from tensorlens.planning.suggest.optimizer_slots import (
+    is_left_to_simulation,
+    replayed_sgd,
+    simulated_sgd,
+)
 from tensorlens.planning.suggest.optimizers import SGD_SETTINGS
 from tensorlens.planning.suggest.recomputing import RECOMPUTE, candidate, is_replayed
-from tensorlens.planning.suggest.scene import Scene
+from tensorlens.planning.suggest.recorded_steps import Scene
 from tensorlens.planning.suggest.simulating import Simulation
-from tensorlens.planning.suggest.slots import is_left_to_simulation, replayed_sgd, simulated_sgd
 from tensorlens.records.suggestions import SIMULATED
 from tensorlens.units import format_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorlens.planning.suggest.candidates import Candidate
-from tensorlens.planning.suggest.scene import Scene
+from tensorlens.planning.suggest.recorded_steps import Scene
 from tensorlens.planning.suggest.simulating import Simulation
 from tensorlens.records.suggestions import SIMULATED
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from tensorlens.frameworks.step_facts import Ahead
 from tensorlens.planning.suggest.candidates import Candidate
+from tensorlens.planning.suggest.recorded_steps import Scene
 from tensorlens.planning.suggest.replay import Replay
-from tensorlens.planning.suggest.scene import Scene
 from tensorlens.records.events import ALLOC
 
 

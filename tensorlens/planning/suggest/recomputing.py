@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tensorlens.frameworks.step_facts import Block
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
 from tensorlens.planning.suggest.candidates import Candidate
+from tensorlens.planning.suggest.recorded_steps import Scene, Span
 from tensorlens.planning.suggest.replay import Replay
-from tensorlens.planning.suggest.scene import Scene, Span
 from tensorlens.planning.suggest.second_forward import again, cost_of, keep_inputs, output_of
 from tensorlens.records.suggestions import REPLAYED
 

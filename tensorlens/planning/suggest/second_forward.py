@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensorlens.planning.suggest.blocks import Call
+from tensorlens.planning.suggest.recorded_steps import Scene, Span
 from tensorlens.planning.suggest.replay import Replay
-from tensorlens.planning.suggest.scene import Scene, Span
 from tensorlens.records.events import ALLOC, FREE
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.trials import FAILED
+from tensorlens.frameworks.trials.trial import FAILED
 from tensorlens.planning.compare import compare
 from tensorlens.planning.compare.options import Given
-from tensorlens.planning.estimate.programs import MakeStep
+from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.suggest.candidates import Act
 from tensorlens.planning.suggest.simulating import explained
 from tensorlens.records.comparisons import Comparison, Outcome

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.capture.asking import located
+from tensorlens.capture.api import located
 from tensorlens.records.events import ALLOC, OOM, Context, EventLog, Frame
 from tensorlens.records.failures import Request
 from tensorlens.records.recordings import Recording

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from tensorlens.frameworks.living import living
+from tensorlens.frameworks.instances import living
 
 
 class Kept:

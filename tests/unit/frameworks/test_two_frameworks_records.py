@@ -6,9 +6,9 @@ from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps
 from tensorlens.capture.recorders import Recorders
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
+from tensorlens.frameworks.advice import TENSORFLOW, TORCH
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
 from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.frameworks.words import TENSORFLOW, TORCH
 from tensorlens.leaks.joint_steps import JointHoldings, follow
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Block, Ledger, Term

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorlens.integrations import following
-from tensorlens.integrations.batches import (
+from tensorlens.integrations import sampler as following
+from tensorlens.integrations.epoch_report import (
     EVALUATE,
     FIT,
     PREDICT,
@@ -15,7 +15,7 @@ from tensorlens.integrations.batches import (
     Trend,
     growth_of,
 )
-from tensorlens.integrations.following import Follower
+from tensorlens.integrations.sampler import Follower
 
 
 class Script:

@@ -6,7 +6,7 @@ import pytest
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import arrival, registry
-from tensorlens.integrations import limits
+from tensorlens.integrations import assertions as limits
 from tensorlens.integrations import pytest as plugin
 
 

@@ -3,7 +3,7 @@ from array import array
 from tensorlens.frameworks.base import Left
 from tensorlens.frameworks.survivors import Holder, Survivor
 from tensorlens.leaks.groups import Block, candidates, grouped
-from tensorlens.leaks.steady import Span
+from tensorlens.leaks.growth_test import Span
 
 SPAN = Span(count=8, warmup=2)
 """Steps 2 to 6 are judged."""

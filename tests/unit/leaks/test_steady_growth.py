@@ -1,6 +1,6 @@
 import pytest
 
-from tensorlens.leaks.steady import (
+from tensorlens.leaks.growth_test import (
     CERTAIN,
     LIKELY,
     NONE,

@@ -2,7 +2,7 @@
 
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.lines.spans import Span
+from tensorlens.lines.region import Span
 from tensorlens.records.lines import LineMemory
 
 

@@ -16,8 +16,8 @@ from bench import Bench
 if sys.version_info >= (3, 12):
     pytest.skip("from 3.12 on there are no twins: sys.monitoring", allow_module_level=True)
 
-from tensorlens.lines import twins
-from tensorlens.lines.twins import hooked_code, make_twin
+from tensorlens.lines import instrumentation as twins
+from tensorlens.lines.instrumentation import hooked_code, make_twin
 
 Outcome = tuple[list[int], Any]
 
@@ -135,7 +135,7 @@ def test_bytecode_that_cannot_be_assembled_is_traced_instead(
     def refuse(*args: Any) -> CodeType:
         raise RuntimeError("cannot assemble")
 
-    monkeypatch.setattr("tensorlens.lines.twins.hooked_code", refuse)
+    monkeypatch.setattr("tensorlens.lines.instrumentation.hooked_code", refuse)
     bench = Bench("decorated")
 
     @bench.profile

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
+from tensorlens.frameworks.tensorflow.estimate.buffer_forwarding import FORWARDS
 from tensorlens.frameworks.tensorflow.estimate.held import Value
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Shape
-from tensorlens.frameworks.tensorflow.estimate.reuse import FORWARDS
 
 Rule = Callable[[Node, Sequence[Shape | None], Sequence[Value]], Shape | None]
 

@@ -7,6 +7,13 @@ from dataclasses import replace
 from math import prod
 
 from tensorlens.frameworks.tensorflow.estimate import lists
+from tensorlens.frameworks.tensorflow.estimate.buffer_forwarding import (
+    ALIASES,
+    FORWARDS,
+    FORWARDS_SECOND,
+    is_alias,
+    viewed,
+)
 from tensorlens.frameworks.tensorflow.estimate.held import (
     NOTHING,
     Buffer,
@@ -20,13 +27,6 @@ from tensorlens.frameworks.tensorflow.estimate.held import (
 from tensorlens.frameworks.tensorflow.estimate.inference import inferred
 from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node, Output, Shape
 from tensorlens.frameworks.tensorflow.estimate.numbers import computed
-from tensorlens.frameworks.tensorflow.estimate.reuse import (
-    ALIASES,
-    FORWARDS,
-    FORWARDS_SECOND,
-    is_alias,
-    viewed,
-)
 from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
 
 ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]

@@ -21,8 +21,8 @@ from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
 from tensorlens.frameworks.tensorflow.estimate.nodes import ENTERS, Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
 from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD, Meter, likeliest, spread
-from tensorlens.frameworks.tensorflow.estimate.places import Places
 from tensorlens.frameworks.tensorflow.estimate.playing import Play, bytes_of
+from tensorlens.frameworks.tensorflow.estimate.provenance import Places
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
 from tensorlens.frameworks.tensorflow.estimate.xla import compiled_by
 from tensorlens.records.events import Label

@@ -12,6 +12,15 @@ import tensorflow as tf
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
+from tensorlens.frameworks.tensorflow.estimate.clone_model import (
+    StepGraph,
+    build,
+    is_built,
+    made_anew,
+    names_and_seeds_kept,
+    twin_of,
+    with_policy,
+)
 from tensorlens.frameworks.tensorflow.estimate.loops import unrolled
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
 from tensorlens.frameworks.tensorflow.estimate.shapes import inputs_of, targets_of
@@ -20,15 +29,6 @@ from tensorlens.frameworks.tensorflow.estimate.tape import (
     forget_gradients,
     held_by_results,
     noting_gradients,
-)
-from tensorlens.frameworks.tensorflow.estimate.twins import (
-    StepGraph,
-    build,
-    is_built,
-    made_anew,
-    names_and_seeds_kept,
-    twin_of,
-    with_policy,
 )
 
 

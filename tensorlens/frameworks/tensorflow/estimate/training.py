@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.run import run
-from tensorlens.frameworks.trying.stage import wrapped
+from tensorlens.frameworks.trials.stage import wrapped
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Trace
 

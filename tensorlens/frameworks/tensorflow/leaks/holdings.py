@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens import collector
+from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.heap.outside import outside, shown
 from tensorlens.frameworks.heap.paths import paths
 from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
@@ -17,7 +18,6 @@ from tensorlens.frameworks.tensorflow.census.named import NamedRows
 from tensorlens.frameworks.tensorflow.census.reading import Reader, reader
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
-from tensorlens.frameworks.words import TENSORFLOW
 from tensorlens.records.leaks import Reference
 from tensorlens.roles import ROLES
 

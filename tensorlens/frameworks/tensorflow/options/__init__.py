@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tensorlens.frameworks.trials import Catalogue, Result, Setting, Trial
+from tensorlens.frameworks.trials.trial import Catalogue, Result, Setting, Trial
 from tensorlens.records.traces import Trace
 
 MEMORY_OPTIMIZATIONS = (

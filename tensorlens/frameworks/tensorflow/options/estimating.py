@@ -10,7 +10,7 @@ from tensorlens.frameworks.tensorflow.estimate.training import (
 )
 from tensorlens.frameworks.tensorflow.options.keras_here import keras
 from tensorlens.frameworks.tensorflow.options.program import optioned
-from tensorlens.frameworks.trials import CannotApply, Trial
+from tensorlens.frameworks.trials.trial import CannotApply, Trial
 from tensorlens.records.traces import Trace
 
 _OWN_LOOP = (

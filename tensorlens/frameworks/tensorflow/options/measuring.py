@@ -15,11 +15,11 @@ from tensorlens.frameworks.tensorflow.counters import device_counter, used_devic
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.tensorflow.options.program import optioned
-from tensorlens.frameworks.trials import CannotApply, Measured, Result, Trial
-from tensorlens.frameworks.trying.losses import NotATensor
-from tensorlens.frameworks.trying.memory import host_limited, peak_resident
-from tensorlens.frameworks.trying.optioned import Optioned
-from tensorlens.frameworks.trying.running import run_trial
+from tensorlens.frameworks.trials.losses import NotATensor
+from tensorlens.frameworks.trials.memory import host_limited, peak_resident
+from tensorlens.frameworks.trials.optioned import Optioned
+from tensorlens.frameworks.trials.running import run_trial
+from tensorlens.frameworks.trials.trial import CannotApply, Measured, Result, Trial
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """What kernels and the libraries below them say when the system gives them no memory."""

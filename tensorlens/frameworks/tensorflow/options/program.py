@@ -11,8 +11,8 @@ from tensorlens.frameworks.tensorflow.options.precision import Policy
 from tensorlens.frameworks.tensorflow.options.recomputing import recompute
 from tensorlens.frameworks.tensorflow.options.rewriting import MemoryOptimization
 from tensorlens.frameworks.tensorflow.options.stage import Option, Stage
-from tensorlens.frameworks.trials import Trial
-from tensorlens.frameworks.trying.optioned import Optioned
+from tensorlens.frameworks.trials.optioned import Optioned
+from tensorlens.frameworks.trials.trial import Trial
 
 _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
     "memory_optimization": MemoryOptimization,

@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session
 from tensorflow.python.eager import context
 
-from tensorlens.frameworks.trying.stage import wrapped
+from tensorlens.frameworks.trials.stage import wrapped
 
 _RECOMPUTED, _TRIGGER = "Recomputed/", "RecomputeTrigger/"
 _SWAPPED = ("swap_out_", "swap_in_")

@@ -7,8 +7,8 @@ from typing import Any
 
 from tensorlens.frameworks.heap.objects import instances
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.trying import stage
-from tensorlens.frameworks.trying.stage import CannotApply, Step, wrapped
+from tensorlens.frameworks.trials import stage
+from tensorlens.frameworks.trials.stage import CannotApply, Step, wrapped
 
 __all__ = ["CannotApply", "Option", "Stage", "Step", "layers_of", "repeated_blocks", "wrapped"]
 

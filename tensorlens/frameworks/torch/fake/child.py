@@ -11,11 +11,11 @@ import sys
 from typing import Any, BinaryIO
 
 from tensorlens.folders import temporary_folder
+from tensorlens.frameworks.program_failures import failure
+from tensorlens.frameworks.protocol import Answer, Job, Progress
 from tensorlens.frameworks.torch.fake.device.setup import Readiness, prepare
-from tensorlens.frameworks.torch.fake.failing import failure
-from tensorlens.frameworks.torch.fake.jobs import Answer, Job, Progress
 from tensorlens.frameworks.torch.release import check_release
-from tensorlens.frameworks.trying.keras_training import check_is_of_torch, traced
+from tensorlens.frameworks.trials.keras_training import check_is_of_torch, traced
 from tensorlens.records.cards import H100
 
 _PASSING = (
@@ -76,7 +76,7 @@ def _ready(job: Job) -> Readiness:
     else:
         readiness = prepare(job.devices, job.card or H100, warn=tell)
     from tensorlens.frameworks.torch.fake.device import mode
-    from tensorlens.frameworks.torch.fake.memory.temporaries import otherwise
+    from tensorlens.frameworks.torch.fake.memory.temporaries import kernel_overrides as otherwise
 
     if not readiness.is_ready:
         mode.install()

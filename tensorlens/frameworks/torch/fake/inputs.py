@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 import torch
 
 from tensorlens.frameworks.code import is_foreign
-from tensorlens.recording.study import Study
+from tensorlens.recording.event_index import Study
 from tensorlens.records.events import EventLog, Label
 
 _LONGEST = 60

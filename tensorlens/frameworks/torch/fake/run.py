@@ -15,36 +15,36 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.global_settings import SEED, applied
 from tensorlens.frameworks.native.logs import sources_of
+from tensorlens.frameworks.protocol import Job
 from tensorlens.frameworks.torch.fake.cautions import Cautions, told_to
 from tensorlens.frameworks.torch.fake.device.setup import Readiness, measure_with
 from tensorlens.frameworks.torch.fake.inputs import name_inputs
-from tensorlens.frameworks.torch.fake.jobs import Job
 from tensorlens.frameworks.torch.fake.memory.attention import FusedAttention
 from tensorlens.frameworks.torch.fake.memory.attention_memory import AttentionTemporaries
 from tensorlens.frameworks.torch.fake.memory.host_kernels import HostKernels
 from tensorlens.frameworks.torch.fake.memory.temporaries import Temporaries
 from tensorlens.frameworks.torch.fake.memory.workspaces import Workspaces
 from tensorlens.frameworks.torch.fake.names import BlockNames
+from tensorlens.frameworks.torch.fake.patches.compiled import compiling
+from tensorlens.frameworks.torch.fake.patches.copies import copying
+from tensorlens.frameworks.torch.fake.patches.distributed import distributed
+from tensorlens.frameworks.torch.fake.patches.host import on_host
+from tensorlens.frameworks.torch.fake.patches.loading import loading
+from tensorlens.frameworks.torch.fake.patches.random_states import random_states
+from tensorlens.frameworks.torch.fake.patches.threads import in_threads
+from tensorlens.frameworks.torch.fake.patches.tracers import not_tracing
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-from tensorlens.frameworks.torch.fake.surroundings.compiled import compiling
-from tensorlens.frameworks.torch.fake.surroundings.copies import copying
-from tensorlens.frameworks.torch.fake.surroundings.distributed import distributed
-from tensorlens.frameworks.torch.fake.surroundings.host import on_host
-from tensorlens.frameworks.torch.fake.surroundings.loading import loading
-from tensorlens.frameworks.torch.fake.surroundings.random_states import random_states
-from tensorlens.frameworks.torch.fake.surroundings.threads import in_threads
-from tensorlens.frameworks.torch.fake.surroundings.tracers import not_tracing
 from tensorlens.frameworks.torch.fake.tracker import Hidden, HiddenOf, Tracker, noting_nodes
-from tensorlens.frameworks.torch.fake.values.answers import answering
+from tensorlens.frameworks.torch.fake.values.data_dependent import answering
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
-from tensorlens.frameworks.trying.beginning import beginning
-from tensorlens.frameworks.trying.keras_training import (
+from tensorlens.frameworks.trials.beginning import beginning
+from tensorlens.frameworks.trials.keras_training import (
     SAMPLES,
     ended_at_training,
     intercepted,
     step_of,
 )
-from tensorlens.frameworks.trying.steps import Steps
+from tensorlens.frameworks.trials.steps import Steps
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensorlens.frameworks.torch.fake.inputs import BRINGING, Brought, Expressions
 from tensorlens.frameworks.torch.fake.memory.reduced_losses import keep_elements
 from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-from tensorlens.frameworks.trying.steps import END
+from tensorlens.frameworks.trials.steps import END
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.traces import Trace
 

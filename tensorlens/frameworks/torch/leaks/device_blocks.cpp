@@ -13,7 +13,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 
-#include "births.hpp"
+#include "alloc_sites.hpp"
 #include "imports.hpp"
 
 #include <algorithm>

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorlens.frameworks.torch.release import check_release
-from tensorlens.frameworks.trials import Catalogue, Result, Setting, Trial
+from tensorlens.frameworks.trials.trial import Catalogue, Result, Setting, Trial
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adam8bit")
 PRECISIONS = ("bf16", "fp16")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tensorlens.frameworks.trying.memory import host_limited
+from tensorlens.frameworks.trials.memory import host_limited
 
 
 @contextlib.contextmanager

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.trying.losses import NotATensor
-from tensorlens.frameworks.trying.losses import loss_of as loss_in
+from tensorlens.frameworks.trials.losses import NotATensor
+from tensorlens.frameworks.trials.losses import loss_of as loss_in
 
 
 def number(value: Any) -> float | None:

@@ -13,10 +13,10 @@ from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.torch.options.limits import limited
 from tensorlens.frameworks.torch.options.losses import number
 from tensorlens.frameworks.torch.options.program import optioned
-from tensorlens.frameworks.trials import Measured, Result, Trial
-from tensorlens.frameworks.trying.memory import peak_resident
-from tensorlens.frameworks.trying.optioned import Optioned
-from tensorlens.frameworks.trying.running import run_trial
+from tensorlens.frameworks.trials.memory import peak_resident
+from tensorlens.frameworks.trials.optioned import Optioned
+from tensorlens.frameworks.trials.running import run_trial
+from tensorlens.frameworks.trials.trial import Measured, Result, Trial
 
 
 def run(trial: Trial) -> Result:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.options.stage import CannotApply, Option, Stage
-from tensorlens.frameworks.trying.exchanging import accepted, exchanging
+from tensorlens.frameworks.trials.exchanging import accepted, exchanging
 
 _KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
 """Arguments that the other optimizer is given as well, where it takes them."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.protocol import Program
 from tensorlens.frameworks.torch.fake.cautions import tell
-from tensorlens.frameworks.torch.fake.jobs import Program
 from tensorlens.frameworks.torch.options.activations import (
     Autocast,
     ChannelsLast,
@@ -21,8 +21,8 @@ from tensorlens.frameworks.torch.options.loading import PrefetchFactor
 from tensorlens.frameworks.torch.options.optimizers import Optimizers
 from tensorlens.frameworks.torch.options.sharding import Shards
 from tensorlens.frameworks.torch.options.stage import Option, Stage
-from tensorlens.frameworks.trials import CannotApply, Choice
-from tensorlens.frameworks.trying.optioned import Optioned
+from tensorlens.frameworks.trials.optioned import Optioned
+from tensorlens.frameworks.trials.trial import CannotApply, Choice
 
 _KINDS: dict[str, type[Option]] = {
     "set_to_none": SetToNone,

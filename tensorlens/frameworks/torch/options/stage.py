@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.heap.objects import instances
-from tensorlens.frameworks.trying import stage
-from tensorlens.frameworks.trying.stage import CannotApply, Step, wrapped
+from tensorlens.frameworks.trials import stage
+from tensorlens.frameworks.trials.stage import CannotApply, Step, wrapped
 
 __all__ = [
     "CannotApply",

@@ -6,7 +6,7 @@ import pytest
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials import (
+from tensorlens.frameworks.trials.trial import (
     FAILED,
     OUT_OF_MEMORY,
     Choice,

@@ -6,9 +6,9 @@ import types
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials import Program
+from tensorlens.frameworks.trials.trial import Program
 from tensorlens.planning.compare.guessing import framework_of
-from tensorlens.planning.estimate.programs import program
+from tensorlens.planning.estimate.target import program
 
 
 def made(source, name="make_step", **given):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.estimate.apart import KERNELS, apart
 from tensorlens.planning.estimate.cards import DEFAULT, find_card, known_cards
+from tensorlens.planning.estimate.context_overhead import KERNELS, apart
 from tensorlens.records.cards import H100, Card
 from tensorlens.records.estimates import CONTEXT
 from tensorlens.records.events import ALLOC, Context

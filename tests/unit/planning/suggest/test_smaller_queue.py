@@ -3,9 +3,9 @@
 import pytest
 
 from tensorlens.frameworks.step_facts import Ahead, StepFacts
-from tensorlens.planning.suggest.asking import _told
+from tensorlens.planning.suggest.api import _told
 from tensorlens.planning.suggest.queues import smaller_queue
-from tensorlens.planning.suggest.scene import Scene
+from tensorlens.planning.suggest.recorded_steps import Scene
 from tensorlens.records.events import ALLOC, Context, EventLog
 from tensorlens.records.recordings import Recording
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.fake.values.known import known
+from tensorlens.frameworks.torch.fake.values.const_propagation import known
 
 Tell = Callable[[str], None]
 

@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.torch.fake.values.known import MOST_ELEMENTS, is_uniform, known, note
+from tensorlens.frameworks.torch.fake.values.const_propagation import (
+    MOST_ELEMENTS,
+    is_uniform,
+    known,
+    note,
+)
 
 _aten = torch.ops.aten
 Tell = Callable[[str], None]

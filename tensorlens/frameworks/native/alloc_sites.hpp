@@ -1,0 +1,348 @@
+// Which source line allocates: the innermost line of the user's own code on the calling thread, and
+// where that calls a model that a library defines, the innermost line of the model's own code.
+//
+// Nothing here takes a reference to a Python object or asks for the GIL (see frames.hpp): a line
+// is kept as text of its own, written the first time it allocates. What is remembered by a code
+// object's address is forgotten when the interpreter announces its end, so that another one at the
+// same address is not taken for it.
+
+#pragma once
+
+#include "alloc_site.hpp"
+#include "frames.hpp"
+#include "table.hpp"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <dlfcn.h>
+
+extern "C" ssize_t PyUnicode_GetLength(PyObject*);
+extern "C" uint32_t PyUnicode_ReadChar(PyObject*, ssize_t);
+extern "C" void* PyType_GetSlot(PyObject*, int);
+
+namespace {
+
+// so that a long stack of other people's code cannot make every allocation slow
+constexpr int kDeepest = 512;
+
+// A line is "filename NUL line NUL function", the line as one character.
+class Lines {
+ public:
+  int32_t number(const std::u32string& line) {
+    const Holding holding(lock);
+    const auto [entry, fresh] = numbers_.emplace(line, static_cast<int32_t>(texts_.size()));
+    if (fresh) {
+      texts_.push_back(&entry->first);
+    }
+    return entry->second;
+  }
+
+  const std::u32string* text(int32_t number) {
+    const Holding holding(lock);
+    return number >= 0 && static_cast<size_t>(number) < texts_.size() ? texts_[number] : nullptr;
+  }
+
+  SpinLock lock;
+
+ private:
+  std::unordered_map<std::u32string, int32_t> numbers_;
+  std::vector<const std::u32string*> texts_;
+};
+
+// never destroyed: threads may allocate later than that
+Lines& g_lines = *new Lines;
+
+// A code object that was met on a stack.
+struct Seen {
+  uintptr_t key;
+  int32_t* births;  // per instruction unit 1 + the number of its line, 0 until it is needed
+  int32_t units;
+  bool foreign;
+  bool model;
+  bool wrapper;
+};
+
+// What is known of code objects. Threads share a few memos, so that they seldom wait.
+struct alignas(64) Memo {
+  SpinLock lock;
+  Table<Seen> codes;
+};
+
+constexpr int kMemoBits = 3;
+Memo g_memos[1 << kMemoBits];
+
+// Both are written once, before anything is watched.
+const Layout* g_layout = nullptr;
+// the folders of code that is not the user's, each with its separator at the end
+const std::vector<std::u32string>* g_foreign_folders = nullptr;
+// what functions are called that compute a layer, and the packages whose layers are no model's;
+// empty where nobody asks for lines of models
+const std::vector<std::u32string>* g_layers = nullptr;
+const std::vector<std::u32string>* g_packages = nullptr;
+// what functions of a framework are called whose own C++ code takes memory for a model
+const std::vector<std::u32string>* g_wrappers = nullptr;
+
+// Switched with all memos locked: once it is off, nobody is on the way through a stack.
+std::atomic<bool> g_watching{false};
+
+void lock_births() {
+  for (Memo& memo : g_memos) {
+    memo.lock.lock();
+  }
+  g_lines.lock.lock();
+}
+
+void unlock_births() {
+  g_lines.lock.unlock();
+  for (Memo& memo : g_memos) {
+    memo.lock.unlock();
+  }
+}
+
+// Both functions only read a string that never changes, so they need no GIL.
+std::u32string text_of(PyObject* string) {
+  std::u32string text;
+  const ssize_t length = PyUnicode_GetLength(string);
+  text.reserve(length > 0 ? length : 0);
+  for (ssize_t index = 0; index < length; ++index) {
+    text.push_back(static_cast<char32_t>(PyUnicode_ReadChar(string, index)));
+  }
+  return text;
+}
+
+std::u32string code_text(uintptr_t code, int field) {
+  return text_of(Direct().get<PyObject*>(code + field));
+}
+
+constexpr char32_t kInstalled[] = U"/site-packages/";
+constexpr char32_t kDistribution[] = U"/dist-packages/";
+
+bool is_foreign(const std::u32string& filename) {
+  for (const std::u32string& folder : *g_foreign_folders) {
+    // a star stands for any part of the name
+    const size_t star = folder.find(U'*');
+    const size_t begin = std::min(star, folder.size());
+    if (filename.compare(0, begin, folder, 0, begin) == 0 &&
+        (star == std::u32string::npos ||
+         filename.find(folder.substr(star + 1), begin) != std::u32string::npos)) {
+      return true;
+    }
+  }
+  return filename.find(kInstalled) != std::u32string::npos ||
+      filename.find(kDistribution) != std::u32string::npos;
+}
+
+bool is_one_of(const std::vector<std::u32string>* words, const std::u32string& word) {
+  return words != nullptr && std::find(words->begin(), words->end(), word) != words->end();
+}
+
+// The same as Frame.model of tensorlens.records.events.
+bool is_model(const std::u32string& filename, const std::u32string& qualname) {
+  const size_t dot = qualname.rfind(U'.');
+  if (!is_one_of(g_layers, qualname.substr(dot + 1))) {
+    return false;
+  }
+  const std::u32string locals = U"<locals>";
+  if (dot != std::u32string::npos && dot >= locals.size() &&
+      qualname.compare(dot - locals.size(), locals.size(), locals) == 0) {
+    return false;
+  }
+  size_t inside = 0;
+  for (const std::u32string folder : {kInstalled, kDistribution}) {
+    const size_t place = filename.rfind(folder);
+    inside = place == std::u32string::npos ? inside : std::max(inside, place + folder.size());
+  }
+  return inside != 0 &&
+      !is_one_of(g_packages, filename.substr(inside, filename.find(U'/', inside) - inside));
+}
+
+Seen* look_up(Memo& memo, uintptr_t code) {
+  Seen* seen = memo.codes.find(code);
+  if (seen == nullptr) {
+    const std::u32string filename = code_text(code, g_layout->filename);
+    const bool foreign = is_foreign(filename);
+    const std::u32string qualname = foreign ? code_text(code, g_layout->qualname) : U"";
+    const bool model = foreign && is_model(filename, qualname);
+    const bool wrapper = foreign && is_one_of(g_wrappers, qualname);
+    seen = memo.codes.put(code);
+    if (seen != nullptr) {
+      seen->foreign = foreign;
+      seen->model = model;
+      seen->wrapper = wrapper;
+    }
+  }
+  return seen;
+}
+
+int32_t birth_at(Seen* seen, uintptr_t code, int64_t unit) {
+  if (seen->births == nullptr) {
+    const auto units = Direct().get<int64_t>(code + kSizeOfCode);
+    seen->births = static_cast<int32_t*>(std::calloc(units, sizeof(int32_t)));
+    seen->units = seen->births == nullptr ? 0 : static_cast<int32_t>(units);
+  }
+  if (unit >= seen->units) {
+    return kNoBirth;
+  }
+  int32_t& birth = seen->births[unit];
+  if (birth == 0) {
+    const int line = line_of(*g_layout, code, unit);
+    std::u32string text = code_text(code, g_layout->filename);
+    text.push_back(0);
+    text.push_back(static_cast<char32_t>(
+        line > 0 ? line : Direct().get<int>(code + g_layout->first_line)));
+    text.push_back(0);
+    text += code_text(code, g_layout->qualname);
+    birth = 1 + g_lines.number(text);
+  }
+  return birth - 1;
+}
+
+Birth birth_on(Memo& memo, PyThreadState* thread) {
+  Direct read;
+  Birth birth;
+  Seen* innermost = nullptr;
+  uintptr_t innermost_code = 0;
+  int64_t innermost_unit = 0;
+  Frames<Direct> frames(*g_layout, read, thread);
+  for (int depth = 0; depth < kDeepest && !frames.at_end(); ++depth, frames.step()) {
+    const uintptr_t code = frames.code();
+    Seen* seen = look_up(memo, code);
+    if (seen == nullptr) {
+      return Birth();
+    }
+    if (!seen->foreign) {
+      birth.line = birth_at(seen, code, frames.unit(code));
+      return birth;
+    }
+    if ((seen->model || (seen->wrapper && depth == 0)) && birth.model == kNoBirth) {
+      birth.model = birth_at(seen, code, frames.unit(code));
+    }
+    if (depth == 0) {
+      innermost_code = code;
+      innermost_unit = frames.unit(code);
+    }
+  }
+  // looked up again: the table may have grown since
+  innermost = innermost_code == 0 ? nullptr : memo.codes.find(innermost_code);
+  if (innermost != nullptr) {
+    birth.line = birth_at(innermost, innermost_code, innermost_unit);
+  }
+  return birth;
+}
+
+// The lines that are allocating; none on threads without Python code.
+Birth birth_here() {
+  if (!g_watching.load(std::memory_order_relaxed)) {
+    return Birth();
+  }
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr) {
+    return Birth();
+  }
+  Memo& memo = g_memos[hash_of(reinterpret_cast<uintptr_t>(thread)) >> (64 - kMemoBits)];
+  const Holding holding(memo.lock);
+  // the interpreter's exit frees the states of other threads, and switches off before
+  if (!g_watching.load(std::memory_order_relaxed)) {
+    return Birth();
+  }
+  try {
+    return birth_on(memo, thread);
+  } catch (...) {
+    return Birth();  // no memory for a text
+  }
+}
+
+// The end of code objects. It is announced with the GIL held, and nobody waits for the GIL with a
+// memo locked.
+
+void forget_code(PyObject* code) {
+  for (Memo& memo : g_memos) {
+    Seen seen{};
+    {
+      const Holding holding(memo.lock);
+      memo.codes.take(reinterpret_cast<uintptr_t>(code), &seen);
+    }
+    std::free(seen.births);
+  }
+}
+
+int on_code_event(int, PyObject* code) {
+  // a code object that begins makes what was known of its address as stale as one that ends
+  forget_code(code);
+  return 0;
+}
+
+using Destructor = void (*)(PyObject*);
+Destructor g_destroy_code = nullptr;
+
+void destroy_code(PyObject* code) {
+  forget_code(code);
+  g_destroy_code(code);
+}
+
+bool hear_of_ends() {
+  constexpr int kDestructorSlot = 52;  // Py_tp_dealloc
+  constexpr int kDestructorOffset = 48;
+  using AddWatcher = int (*)(int (*)(int, PyObject*));
+  const auto add = reinterpret_cast<AddWatcher>(dlsym(RTLD_DEFAULT, "PyCode_AddWatcher"));
+  if (add != nullptr) {
+    if (add(&on_code_event) >= 0) {
+      return true;
+    }
+    PyErr_Clear();
+  }
+  // 3.11 has no watchers, and others may have taken the eight there are
+  void* const destroy = PyType_GetSlot(reinterpret_cast<PyObject*>(PyCode_Type), kDestructorSlot);
+  char* const slot = PyCode_Type + kDestructorOffset;
+  if (destroy == nullptr || std::memcmp(slot, &destroy, sizeof destroy) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  g_destroy_code = reinterpret_cast<Destructor>(destroy);
+  __atomic_store_n(
+      reinterpret_cast<void**>(slot), reinterpret_cast<void*>(&destroy_code), __ATOMIC_RELEASE);
+  return true;
+}
+
+// They are separated by NUL.
+const std::vector<std::u32string>* words_of(const char32_t* words, int64_t length) {
+  auto* found = new std::vector<std::u32string>;
+  const std::u32string text(words, static_cast<size_t>(length));
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find(char32_t{0}, begin), text.size());
+    found->push_back(text.substr(begin, end - begin));
+  }
+  return found;
+}
+
+// 0: births can be watched. 1: this Python's frames are not known. 2: they are not as expected.
+// 3: the end of code objects cannot be heard of.
+int prepare_births(const char32_t* folders, int64_t length, int least_frames) {
+  if (g_layout != nullptr) {
+    return 0;
+  }
+  const Layout* layout = known_layout();
+  if (layout == nullptr || sizeof(void*) != 8) {
+    return 1;
+  }
+  if (!check_layout(*layout, least_frames)) {
+    return 2;
+  }
+  if (!hear_of_ends()) {
+    return 3;
+  }
+  g_foreign_folders = words_of(folders, length);
+  g_layout = layout;
+  return 0;
+}
+
+void switch_births(bool on) {
+  lock_births();
+  g_watching.store(on && g_layout != nullptr, std::memory_order_relaxed);
+  unlock_births();
+}
+
+}  // namespace

@@ -1,0 +1,149 @@
+"""A trial run for real: its steps, their peaks, their time and their losses."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from tensorlens.frameworks.caller import restore
+from tensorlens.frameworks.trials.held_ahead import held_ahead
+from tensorlens.frameworks.trials.losses import loss_of
+from tensorlens.frameworks.trials.optioned import Optioned
+from tensorlens.frameworks.trials.steps import Followed, Marks, Steps
+from tensorlens.frameworks.trials.trial import OUT_OF_MEMORY, Measured, Result, Trial, Trouble
+
+_NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
+
+
+class Meter(Marks, Protocol):
+    """Takes the marks of steps, and reads the peaks."""
+
+    def wait(self) -> None:
+        """Return when devices have done all that they were asked to."""
+
+    def figures(self) -> Measured:
+        """Return the peaks."""
+
+
+class Bench(Protocol):
+    """What a framework brings to the running of a trial."""
+
+    def seed(self) -> None:
+        """Let the framework's generators of random numbers begin with 0."""
+
+    def meter(self, device: str | None) -> Meter:
+        """Return what measures from here on; ``device``: whose figures are wanted."""
+
+    def optioned(self, trial: Trial, batch: int | None) -> Optioned:
+        """Return the program with its option around it."""
+
+    def follow(self, act: Callable[[], None]) -> Followed:
+        """Call ``act`` after each step of an optimizer."""
+
+    def number(self, tensor: Any) -> float | None:
+        """Return the number in a tensor; raise NotATensor for what is none."""
+
+    def refusal(self, error: BaseException, *, limited: bool) -> str | None:
+        """Return what was asked for if the error is for want of memory, else None."""
+
+    def limited(self, nbytes: int | None) -> AbstractContextManager[None]:
+        """Let the program have so many bytes from here on; None: as many as there are."""
+
+    def rehearses(self) -> bool:
+        """Tell whether one small step comes before a limit, for what libraries load."""
+
+    def cleared(self) -> None:
+        """Leave nothing of the rehearsal."""
+
+
+def run_trial(trial: Trial, bench: Bench) -> Result:
+    """Run a trial and return what it came to.
+
+    Args:
+        trial: what to run.
+        bench: of the framework.
+
+    Raises:
+        CannotApply: the option cannot work here.
+    """
+    _seed(bench)
+    restore(trial.program.caller, trial.program.carried)
+    if trial.limit is not None and trial.rehearsal is not None and bench.rehearses():
+        _rehearse(trial, bench)
+        restore(trial.program.caller)
+    meter = bench.meter(trial.device)
+    losses: list[float | None] = []
+    optioned = bench.optioned(trial, trial.batch)
+
+    def call(step: Callable[[], Any]) -> None:
+        losses.append(loss_of(step(), bench.number))
+        meter.wait()
+
+    made: list[Any] = []
+    """The step, which keeps its loaders until they were looked at."""
+
+    def begin() -> Any:
+        made.append(optioned.begin())
+        return made[0]
+
+    steps = Steps(trial.warmup + trial.steps, meter, _nobody, bench.follow)
+    try:
+        with bench.limited(trial.limit):
+            steps.run(trial.program, begin, call)
+    except BaseException as error:
+        text = bench.refusal(error, limited=trial.limit is not None)
+        if text is None:
+            raise
+        return Trouble(OUT_OF_MEMORY, text)
+    optioned.finished()
+    ahead = held_ahead()
+    known = [loss for loss in losses if loss is not None]
+    figures = meter.figures()
+    missing = dict(figures.missing)
+    has_losses = bool(known) and len(known) == len(losses)
+    if not has_losses:
+        missing["losses"] = _NO_LOSS
+    if ahead.missing:
+        missing["held_ahead"] = ahead.missing
+    return Measured(
+        device=figures.device,
+        peak_allocated=figures.peak_allocated,
+        peak_reserved=figures.peak_reserved,
+        setup_allocated=figures.setup_allocated,
+        seconds=tuple(steps.seconds[trial.warmup :]),
+        losses=tuple(known) if has_losses else None,
+        held_ahead=ahead.nbytes,
+        step_peaks=figures.step_peaks[trial.warmup :],
+        notes=tuple(optioned.stage.notes),
+        missing=missing,
+    )
+
+
+def _nobody(done: int) -> None:
+    """Tell of steps done: a message for each would be work for a processor that the next needs."""
+
+
+def _rehearse(trial: Trial, bench: Bench) -> None:
+    """Run one small step and leave nothing of it, so that libraries are loaded and threads run."""
+    # a program may refuse so small a batch: what else is wrong with it shows in the run itself
+    with contextlib.suppress(Exception):
+        step = bench.optioned(trial, trial.rehearsal).begin()
+        if step is not None:
+            step()
+        del step
+    bench.cleared()
+    gc.collect()
+
+
+def _seed(bench: Bench) -> None:
+    """Let every option begin with the same random numbers; the program may seed its own."""
+    random.seed(0)
+    bench.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(0)

@@ -1,0 +1,306 @@
+"""``compare()``: what each of several memory options takes and costs, on the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.pickling import pack
+from tensorlens.frameworks.trials.trial import Measured, Program, Trial, Trouble
+from tensorlens.planning.allocators import Settings
+from tensorlens.planning.allocators.settings import VARIABLES
+from tensorlens.planning.compare.assembling import estimated_outcome, measured_outcome
+from tensorlens.planning.compare.batches import Search, run_search
+from tensorlens.planning.compare.estimates import Estimated, Estimation, run_estimate
+from tensorlens.planning.compare.executing import Work, results
+from tensorlens.planning.compare.guessing import framework_of
+from tensorlens.planning.compare.launching import Launcher, run_trial, shared_launcher
+from tensorlens.planning.compare.options import Given, Option, checked
+from tensorlens.planning.estimate.placement import place
+from tensorlens.planning.estimate.target import MakeStep, program, search_path
+from tensorlens.planning.progress import Bar
+from tensorlens.records.comparisons import Comparison
+
+_HOW = ("measured", "estimated")
+
+
+def compare(
+    make_step: MakeStep,
+    options: Mapping[str, Given],
+    *,
+    how: str = "measured",
+    baseline: str | None = None,
+    device: str | None = None,
+    card: str | None = None,
+    capacity: int | str | None = None,
+    batch: int | None = None,
+    lowest: int = 1,
+    highest: int | None = None,
+    warmup: int = 1,
+    steps: int = 3,
+    repeats: int = 3,
+    arguments: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+    executor: Executor | None = None,
+    framework: str | None = None,
+) -> Comparison:
+    """Return what the same step takes, and what it costs, under each of several options.
+
+    Each repeat of an option runs in a process of its own, one after the other, and the repeats of
+    all options take turns. An option that cannot work here, or whose process fails or crashes, is
+    a row that says why.
+
+    Args:
+        make_step: builds model, optimizer and data and returns ``step()``, which runs one step and
+            may return its loss. Or ``"module:function"`` or ``"file.py:function"``.
+        options: name to option: a dict of built-in settings (``docs/compare.md``), of
+            ``arguments`` for ``make_step`` and ``function``; or one's own function, which is
+            called with ``make_step`` and returns the step.
+        how: ``measured``, or ``estimated``: on tensors without data, for a card that need not be
+            there.
+        baseline: the option that others are compared with; by default ``baseline`` if there is
+            one, else the first.
+        device: whose memory is compared: ``cpu``, ``cuda:0``. By default the CUDA device that is
+            used most, or the CPU where none is used; estimated, ``cuda``.
+        card: of an estimate, the card's name.
+        capacity: bytes, or a text such as ``24 GiB``: the largest batch under it is looked for;
+            ``make_step`` is called with the batch. Measured on the CPU it is what the process may
+            take beyond what it has when the program begins; on CUDA, all of the device.
+        batch: what ``make_step`` is called with for the figures; None calls it without one, or
+            with ``lowest`` where there is a capacity.
+        lowest: the smallest batch worth trying.
+        highest: the largest.
+        warmup: steps before those that are timed.
+        steps: how many are timed in each repeat.
+        repeats: how many times each option is run; 2 or more tell noise from difference.
+        arguments: keyword arguments of ``make_step`` for all options.
+        timeout: seconds after which one process is ended.
+        executor: what runs the processes in place of this one: any
+            ``concurrent.futures.Executor``, of this machine or of others.
+        framework: whose built-in settings the options are of: ``torch`` or ``tensorflow``, which
+            has Keras's; by default what the program imports.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+    """
+    measured = _how(how)
+    if measured and card is not None:
+        raise UsageError('card= is for how="estimated": what is measured runs on what is here')
+    _check_numbers(
+        lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
+    )
+    room = place(device or "cuda", card, capacity).capacity
+    asked_program = _program(make_step, with_data=measured)
+    framework = framework or framework_of(make_step, asked_program)
+    checked_options = _options(options, framework, arguments or {}, with_data=measured)
+    asked = _Asked(
+        program=asked_program,
+        options=checked_options,
+        baseline=_baseline(checked_options, baseline),
+        framework=framework,
+        device=device,
+        card=card,
+        capacity=room,
+        batch=lowest if batch is None and room is not None else batch,
+        lowest=lowest,
+        highest=highest,
+        warmup=warmup,
+        steps=steps,
+        repeats=repeats if measured else 1,
+        timeout=timeout,
+        in_turns=executor is None,
+    )
+    return asked.measured(executor) if measured else asked.estimated(executor)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    program: Program
+    options: tuple[Option, ...]
+    baseline: str
+    framework: str
+    device: str | None
+    card: str | None
+    capacity: int | None
+    batch: int | None
+    lowest: int
+    highest: int | None
+    warmup: int
+    steps: int
+    repeats: int
+    timeout: float | None
+    in_turns: bool
+    notes: list[str] = field(default_factory=list)
+
+    def measured(self, executor: Executor | None) -> Comparison:
+        """Run every option as often as there are repeats, in turns, then look for batches."""
+        count = len(self.options)
+        trials = [self._trial(option) for option in self.options]
+        work: list[Work] = [(run_trial, trial) for _ in range(self.repeats) for trial in trials]
+        if self.capacity is not None:
+            work += [(run_search, self._search(trial)) for trial in trials]
+        found = self._done(work, executor)
+        runs = self.repeats * count
+        outcomes = tuple(
+            measured_outcome(
+                option,
+                [found[place] for place in range(number, runs, count)],
+                found[runs + number] if self.capacity is not None else None,
+            )
+            for number, option in enumerate(self.options)
+        )
+        known = [each for each in found if isinstance(each, Measured)]
+        if not self.in_turns:
+            self.notes.append(
+                "an executor ran the processes: where it ran several at once, times say less"
+            )
+        device = next((each.device for each in known), self.device or "cpu")
+        if len({each.device for each in known}) > 1:
+            self.notes.append("the options used different devices: their peaks do not compare")
+        return self._comparison(outcomes, device, "measured", "")
+
+    def estimated(self, executor: Executor | None) -> Comparison:
+        """Estimate every option."""
+        work: list[Work] = [(run_estimate, self._estimation(each)) for each in self.options]
+        found = self._done(work, executor)
+        outcomes = tuple(map(estimated_outcome, self.options, found))
+        known = [each for each in found if isinstance(each, Estimated)]
+        device = next((each.device for each in known), self.device or "cuda")
+        card = next((each.card for each in known), "")
+        return self._comparison(outcomes, device, "estimated", card)
+
+    def _done(self, work: Sequence[Work], executor: Executor | None) -> list[Any]:
+        found: list[Any] = [None] * len(work)
+        with Bar("compare", len(work), "trial") as bar, shared_launcher() as launcher:
+            skipped = _Skipped(launcher)
+            if executor is None:
+                for place, (function, argument) in enumerate(work):
+                    found[place] = skipped.result(function, argument)
+                    bar.one_more(_name(argument))
+            else:
+                for place, result in results(work, executor):
+                    found[place] = result
+                    bar.one_more(_name(work[place][1]))
+        return found
+
+    def _trial(self, option: Option) -> Trial:
+        conf = option.choice.settings.get("alloc_conf")
+        return Trial(
+            name=option.name,
+            program=self.program,
+            choice=option.choice,
+            framework=self.framework,
+            path=search_path(),
+            device=self.device,
+            batch=self.batch,
+            warmup=self.warmup,
+            steps=self.steps,
+            timeout=self.timeout,
+            environment={} if conf is None else dict.fromkeys(VARIABLES, conf),
+        )
+
+    def _search(self, trial: Trial) -> Search:
+        assert self.capacity is not None
+        multiple = trial.choice.settings.get("accumulate", 1)
+        return Search(trial, self.capacity, self.lowest, self.highest, multiple)
+
+    def _estimation(self, option: Option) -> Estimation:
+        return Estimation(
+            name=option.name,
+            program=self.program,
+            choice=option.choice,
+            framework=self.framework,
+            device=self.device or "cuda",
+            card=self.card,
+            batch=self.batch,
+            steps=max(self.steps, 2),
+            capacity=self.capacity,
+            lowest=self.lowest,
+            highest=self.highest,
+        )
+
+    def _comparison(self, outcomes: Any, device: str, provenance: str, card: str) -> Comparison:
+        return Comparison(
+            outcomes=outcomes,
+            baseline=self.baseline,
+            device=device,
+            provenance=provenance,
+            program=self.program.name,
+            framework=self.framework,
+            card=card,
+            capacity=self.capacity,
+            batch=self.batch,
+            steps=self.steps,
+            repeats=self.repeats,
+            notes=tuple(self.notes),
+        )
+
+
+class _Skipped:
+    """Runs work here, but for further repeats of an option that has failed."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._failed: dict[str, Trouble] = {}
+
+    def result(self, function: Any, argument: Any) -> Any:
+        name = _name(argument)
+        if name in self._failed:
+            return self._failed[name]
+        if function is run_trial:
+            result = self._launcher.run(argument)
+        elif function is run_estimate:
+            result = run_estimate(argument, self._launcher)
+        else:
+            # in processes from a fresh one: what is mapped before a limit is to be the same
+            result = function(argument)
+        if isinstance(result, Trouble):
+            self._failed[name] = result
+        return result
+
+
+def _name(argument: Trial | Search | Estimation) -> str:
+    return argument.trial.name if isinstance(argument, Search) else argument.name
+
+
+def _how(how: str) -> bool:
+    if how not in _HOW:
+        raise UsageError(f"how={how!r}: it is {' or '.join(_HOW)}")
+    return how == "measured"
+
+
+def _check_numbers(*, lowest: int, **others: int | None) -> None:
+    least = {"warmup": 0, "highest": lowest}
+    for name, number in {"lowest": lowest, **others}.items():
+        if number is None and name in ("highest", "batch"):
+            continue
+        if isinstance(number, bool) or not isinstance(number, int) or number < least.get(name, 1):
+            raise UsageError(f"{name}={number}: it is a number, at least {least.get(name, 1)}")
+
+
+def _options(
+    given: Mapping[str, Given], framework: str, arguments: Mapping[str, Any], *, with_data: bool
+) -> tuple[Option, ...]:
+    options = checked(given, framework=framework, arguments=arguments, with_data=with_data)
+    for option in options:
+        Settings.parse(option.choice.settings.get("alloc_conf", ""))
+    return options
+
+
+def _program(make_step: MakeStep, *, with_data: bool) -> Program:
+    found = program(make_step)
+    if found.parcel is None or isinstance(make_step, str):
+        return found
+    return replace(found, parcel=pack(make_step, with_data=with_data))
+
+
+def _baseline(options: Sequence[Option], wanted: str | None) -> str:
+    names = [option.name for option in options]
+    if wanted is None:
+        return "baseline" if "baseline" in names else names[0]
+    if wanted not in names:
+        raise UsageError(f"baseline={wanted!r}: it is none of the options {', '.join(names)}")
+    return wanted

@@ -1,0 +1,96 @@
+"""``estimate()``: what a program's steps will need, from a run on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.planning.estimate.request import request
+from tensorlens.planning.estimate.target import MakeStep
+from tensorlens.planning.estimate.worker import Worker
+from tensorlens.records.cards import Card
+from tensorlens.records.estimates import Estimate
+
+
+def estimate(
+    make_step: MakeStep | Any,
+    *,
+    device: str = "cuda",
+    card: str | Card | None = None,
+    steps: int = 2,
+    capacity: int | str | None = None,
+    settings: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    world_size: int = 1,
+    script_args: Sequence[str] = (),
+    **of_keras: Any,
+) -> Estimate:
+    """Return what a program's training steps will need on a card that need not be there.
+
+    The steps run on fake tensors, which have shapes and no bytes, in a process of its own; what
+    they ask for is given to a simulator of torch's caching allocator.
+
+    Args:
+        make_step: builds model, optimizer and data and returns ``step()``, which runs one step; if
+            it returns None it was the whole program, whose steps are counted by its optimizer. It
+            may return a compiled Keras model on TensorFlow, or a step that trains one.
+            Or ``"module:function"``, ``"file.py:function"``, or a script. Or a Keras model, whose
+            train step is traced without data, as it is compiled: of TensorFlow in this process; on
+            torch the model is made anew from its configuration in the other one.
+        device: ``cuda``, or ``cpu`` for host memory.
+        card: the card's name: ``h100``, ``rtx 3090``.
+        steps: how many are run: optimizers make their state in the first one.
+        capacity: bytes of the card to fit into, or a text such as ``24 GiB``.
+        settings: what ``PYTORCH_CUDA_ALLOC_CONF`` will be; by default what it is now.
+        arguments: keyword arguments of ``make_step``.
+        world_size: how many processes train together; the figures are of one.
+        script_args: what a script finds in ``sys.argv[1:]``.
+        of_keras: of a Keras model: ``batch_size`` (32), and what it is compiled with where that
+            is to be different: ``optimizer``, ``loss``, ``policy`` (``"mixed_float16"``),
+            ``run_eagerly``; ``input_shape`` without the batch, and ``input_dtype``, where the model
+            has none.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+        ProgramFailed: the program raised an error.
+    """
+    asked = request(
+        make_step,
+        device=device,
+        card=card,
+        steps=steps,
+        capacity=capacity,
+        settings=settings,
+        arguments=arguments,
+        world_size=world_size,
+        script_args=script_args,
+        **of_keras,
+    )
+    with Worker() as worker:
+        return asked.ask(worker)
+
+
+def estimate_cards(
+    make_step: MakeStep | Any, cards: Sequence[str | Card], **options: Any
+) -> Mapping[str, Estimate]:
+    """Return the estimate for each of several cards, by the cards' full names.
+
+    Args:
+        make_step: as for :func:`estimate`.
+        cards: their names.
+        options: as for :func:`estimate`.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+        ProgramFailed: the program raised an error.
+    """
+    if isinstance(cards, str | Card) or not cards:
+        raise UsageError(f'cards={cards!r}: give a list of names: ["t4", "a100-80gb"]')
+    asked = [request(make_step, card=card, **options) for card in cards]
+    found = {}
+    for each in asked:
+        with Worker() as worker:
+            answer = each.ask(worker)
+        found["" if answer.card is None else answer.card.name] = answer
+    return found

@@ -1,0 +1,299 @@
+"""``suggest()``: the changes that would save most, and on request what they really save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.folders import scratch_folder
+from tensorlens.frameworks.protocol import Failure
+from tensorlens.frameworks.step_facts import StepFacts
+from tensorlens.planning.compare import compare
+from tensorlens.planning.compare.guessing import framework_of
+from tensorlens.planning.compare.launching import shared_launcher
+from tensorlens.planning.estimate.target import MakeStep, program
+from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.suggest.candidates import Candidate, Finder
+from tensorlens.planning.suggest.checkpoints import checkpointed
+from tensorlens.planning.suggest.gradients import set_to_none, zero_before_forward
+from tensorlens.planning.suggest.keras_options import simulated
+from tensorlens.planning.suggest.late_frees import during_backward, of_the_step_before
+from tensorlens.planning.suggest.lower_precision import autocast
+from tensorlens.planning.suggest.optimizer_slots import without_slots
+from tensorlens.planning.suggest.optimizers import in_8_bits, without_state
+from tensorlens.planning.suggest.prefetching import smaller_buffers
+from tensorlens.planning.suggest.queues import smaller_queue
+from tensorlens.planning.suggest.recomputing import recomputed
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Scene
+from tensorlens.planning.suggest.simulating import Simulation
+from tensorlens.planning.suggest.verifying import verified, without_failures
+from tensorlens.planning.suggest.watching import Watcher, watched
+from tensorlens.recording.devices import dropped_peak
+from tensorlens.records.comparisons import Comparison, Outcome, texts
+from tensorlens.records.recordings import Recording
+from tensorlens.records.suggestions import SIMULATED, Suggestion, Suggestions
+from tensorlens.units import format_bytes
+
+_ON_HOST = (
+    "of TensorFlow's steps suggest() knows the CPU's memory alone: TensorFlow does not tell of"
+    " single blocks on an accelerator; compare() measures its options there"
+)
+WORTH = 0.01
+"""A change is told when it saves at least this part of the peak, or, where its bytes are beside
+the peak, of what the host holds at most."""
+_GRAPH_REPEATS = 3
+_GRAPH_STEPS, _SHORT_STEPS, _SHORT, _PATIENCE = 10, 30, 0.2, 60.0
+"""Of a graph, how many steps are measured, and of steps below so many seconds, after as many that
+warm up; as many as was asked for where they take longer than so many seconds together. At first
+threads disturb each other: the dozen first steps of 3 ms had higher peaks than the hundreds after
+them."""
+
+_FINDERS: dict[str, tuple[Finder, ...]] = {
+    TORCH: (
+        checkpointed,
+        without_state,
+        in_8_bits,
+        set_to_none,
+        zero_before_forward,
+        of_the_step_before,
+        during_backward,
+        smaller_queue,
+    ),
+    TENSORFLOW: (recomputed, without_slots, of_the_step_before, smaller_buffers),
+}
+_SIMULATED = {TORCH: autocast, TENSORFLOW: simulated}
+
+
+def suggest(
+    step: MakeStep | Recording,
+    *,
+    verify: bool = False,
+    top: int = 3,
+    device: str | None = None,
+    batch: int | None = None,
+    warmup: int = 1,
+    steps: int = 2,
+    repeats: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+    framework: str | None = None,
+) -> Suggestions:
+    """Return the changes that would save most at the peak, each with its predicted saving.
+
+    The program runs once, in a process of its own, from its first line through ``warmup + steps``
+    steps, and is recorded. Each change is tried on that recording; the new peak is looked for over
+    all of it. Those that save less than 1 % of the peak are left out.
+
+    Args:
+        step: ``make_step``, a function that builds model, optimizer and data and returns
+            ``step()``; or ``"module:function"`` or ``"file.py:function"``. Or a recording that
+            there is already, of one step or more.
+        verify: run the step with each change as well, by :func:`tensorlens.compare`, and tell the
+            measured saving beside the predicted one.
+        top: how many changes are returned.
+        device: whose memory: ``cpu``, ``cuda:0``. By default the CUDA device that is used most, or
+            the CPU where none is used; of a recording, the one with the highest peak.
+        batch: what ``make_step`` is called with; None: nothing.
+        warmup: steps before those that are timed where changes are verified.
+        steps: steps that follow. Where changes to a graph of TensorFlow are verified, whose order
+            is another each time, the peak of the median step counts: of thirty after thirty that
+            warm up, of ten where they take 0.2 s and more, of these where they take 6 s and more.
+        repeats: how often each change is run where changes are verified; of several peaks the
+            median counts. By default once, and such a graph three times.
+        arguments: keyword arguments of ``make_step``.
+        timeout: seconds after which a process is ended.
+        framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
+            what the program imports, and torch's where a recording has both.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+        ProgramFailed: the program raised an error, or its process crashed.
+    """
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise UsageError(f"top={top}: how many changes are wanted, at least 1")
+    if framework is not None and framework not in _FINDERS:
+        raise UsageError(f"framework={framework!r}: there is {', '.join(_FINDERS)}")
+    if isinstance(step, Recording):
+        if verify:
+            raise UsageError("verify=True runs the program: give make_step in place of a recording")
+        scene = Scene(step.still(), device=device, framework=framework or "")
+        return _told(scene, _candidates(scene), top, "")
+    if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
+        raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
+    framework = framework or framework_of(step, program(step))
+    if framework == TENSORFLOW and device not in (None, "cpu"):
+        raise UsageError(_ON_HOST)
+    asked: dict[str, Any] = {
+        "batch": batch,
+        "warmup": warmup,
+        "steps": steps,
+        "arguments": arguments,
+        "timeout": timeout,
+    }
+    with shared_launcher():
+        return _tried(step, framework, device, asked, top=top, verify=verify, repeats=repeats)
+
+
+def _tried(
+    step: MakeStep,
+    framework: str,
+    device: str | None,
+    asked: Mapping[str, Any],
+    *,
+    top: int,
+    verify: bool,
+    repeats: int | None,
+) -> Suggestions:
+    """Return the suggestions for a program, which is run; ``asked`` is as for ``compare``."""
+    recording, facts, run = _recorded(step, framework, device, asked)
+    scene = Scene(recording, facts, run.device, framework)
+    simulation = Simulation(
+        step,
+        framework,
+        scene.device,
+        asked["batch"],
+        asked["arguments"] or {},
+        asked["warmup"] + asked["steps"],
+    )
+    found = [
+        *_simulated(scene, simulation, _candidates(scene)),
+        *_SIMULATED[framework](scene, simulation),
+    ]
+    told = _told(scene, found, top, run.program, simulation.notes)
+    if not told.suggestions:
+        return replace(told, verified=verify)
+    acts = {each.change: each.act for each in found if each.act is not None}
+    if not verify:
+        return told if facts.is_whole else without_failures(told, step, acts, framework, asked)
+    if repeats is None:
+        repeats = _GRAPH_REPEATS if facts.is_graph else 1
+    ways: list[Mapping[str, Any]] = [asked]
+    if facts.is_graph:
+        # a program may not have so many steps
+        ways.insert(0, {**asked, **_settled(step, framework, asked)})
+    for way in ways:
+        done = verified(
+            told, step, acts, by_step=facts.is_graph, framework=framework, repeats=repeats, **way
+        )
+        if done.measured_peak is not None:
+            break
+    return done
+
+
+def _simulated(
+    scene: Scene, simulation: Simulation, candidates: Iterable[Candidate]
+) -> Iterator[Candidate]:
+    """Give candidates, with the simulated peak where blocks are computed again.
+
+    What else a block's second forward does, as with a cache, no recording tells; and one that
+    does something else fails.
+    """
+    for each in candidates:
+        is_by_torch = each.kind == "checkpoint" and scene.framework == TORCH
+        if not is_by_torch or scene.facts is None or scene.facts.is_whole:
+            yield each
+            continue
+        if _saving(scene, each) < _least(scene, each):
+            continue
+        saving = simulation.savings({each.change: each.settings}).get(each.change)
+        if saving is not None:
+            yield replace(each, peak=scene.peak - saving, how=SIMULATED)
+        elif not simulation.refuses(each.change):
+            yield each
+
+
+def _recorded(
+    step: MakeStep, framework: str, device: str | None, asked: Mapping[str, Any]
+) -> tuple[Recording, StepFacts, Comparison]:
+    """Return the recording of a program, what it told besides, and what its run came to."""
+    with scratch_folder() as folder:
+        watcher = Watcher(folder, asked["warmup"] + asked["steps"], framework)
+        done = compare(
+            step, {"as it is": watcher}, device=device, repeats=1, framework=framework, **asked
+        )
+        left = watched(folder)
+    outcome: Outcome = done.outcomes[0]
+    if not outcome.ran or left is None:
+        text = outcome.why or "the program made no steps that could be recorded"
+        raise ProgramFailed(Failure(f"the program failed: {text}", outcome.details))
+    recording, facts = left
+    if framework == TENSORFLOW and done.device != "cpu":
+        raise UsageError(_ON_HOST)
+    return recording, facts, done
+
+
+def _settled(step: MakeStep, framework: str, asked: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many steps of a graph warm up and are measured, by how long one takes."""
+    done = compare(step, {"as it is": {}}, repeats=1, framework=framework, **asked)
+    seconds = min(done.outcomes[0].seconds, default=math.inf)
+    if seconds * _GRAPH_STEPS > _PATIENCE:
+        return {}
+    warmup, steps = (_SHORT_STEPS, _SHORT_STEPS) if seconds < _SHORT else (0, _GRAPH_STEPS)
+    return {"warmup": max(asked["warmup"], warmup), "steps": max(asked["steps"], steps)}
+
+
+def _candidates(scene: Scene) -> Iterator[Candidate]:
+    for find in _FINDERS[scene.framework]:
+        yield from find(scene)
+
+
+def _told(
+    scene: Scene,
+    candidates: Iterable[Candidate],
+    top: int,
+    program: str,
+    notes: Sequence[str] = (),
+) -> Suggestions:
+    worth = [each for each in candidates if _saving(scene, each) >= _least(scene, each)]
+    worth.sort(key=lambda each: -_saving(scene, each))
+    return Suggestions(
+        suggestions=tuple(_suggestion(scene, each) for each in worth[:top]),
+        device=scene.device,
+        peak=scene.peak,
+        moment=scene.moment(scene.peak_row),
+        program=program,
+        others=tuple(_in_short(scene, each) for each in worth[top:]),
+        notes=(*_dropped(scene), *notes),
+    )
+
+
+def _saving(scene: Scene, candidate: Candidate) -> int:
+    return (scene.peak if candidate.before is None else candidate.before) - candidate.peak
+
+
+def _least(scene: Scene, candidate: Candidate) -> float:
+    """Return the bytes from which on it is told: a part of the peak, or of all on the host."""
+    if candidate.before is None:
+        return max(1.0, WORTH * scene.peak)
+    return WORTH * (scene.host_peak + candidate.before)
+
+
+def _suggestion(scene: Scene, candidate: Candidate) -> Suggestion:
+    return Suggestion(
+        kind=candidate.kind,
+        change=candidate.change,
+        what=candidate.what,
+        code=candidate.code,
+        predicted_peak=candidate.peak,
+        predicted_saving=_saving(scene, candidate),
+        how=candidate.how,
+        cost=candidate.cost,
+        settings=texts(candidate.settings),
+        memory=candidate.memory,
+        before=candidate.before,
+    )
+
+
+def _in_short(scene: Scene, candidate: Candidate) -> str:
+    saving = _saving(scene, candidate)
+    if candidate.memory:
+        return f"{candidate.change} ({format_bytes(saving)} of {candidate.memory})"
+    return f"{candidate.change} ({100 * saving / scene.peak:.1f} %)"
+
+
+def _dropped(scene: Scene) -> Iterator[str]:
+    if dropped_peak(scene.recording, scene.device) > scene.peak:
+        yield "the highest instant is among the events that were dropped: record a shorter span"

@@ -1,0 +1,191 @@
+"""Tensors that are there after their last use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.frameworks.step_facts import BACKWARD, Waiting
+from tensorlens.planning.suggest.candidates import Candidate
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Scene, Span
+from tensorlens.records.events import START
+from tensorlens.records.tensors import SourceLine
+
+_ITEM = re.compile(r"\[-?\d+\]$")
+_NEEDS = {
+    TORCH: ".item(), .cpu()",
+    TENSORFLOW: "float(...), .numpy()",
+}
+_NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
+
+
+def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
+    """Give what forward made in one step and what is still there in the next, by variable."""
+    kept = _outliving(scene)
+    groups: dict[str, list[tuple[int, int]]] = {}
+    graph = any(_is_of_graph(scene, row) for row, _ in kept)
+    for row, until in kept:
+        # what a graph keeps goes with the variable that keeps the graph
+        groups.setdefault("" if graph else _variable(scene, row), []).append((row, until))
+    for found in groups.values():
+        replay = scene.replay()
+        name, line = _named(scene, [row for row, _ in found])
+        if graph and scene.framework == TENSORFLOW:
+            name, found = "the tape", _released_together(scene, found)
+        for row, until in found:
+            replay.free(row, until)
+        is_list = any(_ITEM.search(scene.roles.named(row) or "") for row, _ in found)
+        yield Candidate(
+            kind="kept",
+            change=f"free {name} after the step",
+            what=f"made at {line}, still there in the next step" if line else "of the step before",
+            code=_code(scene, name, graph, is_list=is_list),
+            peak=replay.peak()[0],
+            cost="none",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FreedBeforeBackward:
+    """Makes a step in which a variable is let go where ``backward()`` is called."""
+
+    waiting: Waiting
+
+    def __call__(self, make_step: Callable[[], Any]) -> Any:
+        """Return the step, in the process of the program."""
+        # imported where the program runs: here torch need not be
+        from tensorlens.frameworks.torch.freed_variables import freed_before_backward
+
+        return freed_before_backward(make_step, self.waiting)
+
+
+def during_backward(scene: Scene) -> Iterator[Candidate]:
+    """Give the variables that wait for backward to end, which backward has no use for."""
+    begins = scene.marks(BACKWARD)
+    waiting = () if scene.facts is None else scene.facts.waiting
+    for each in waiting:
+        place = scene.at(each.address, begins[-1]) if begins else None
+        if place is None:
+            continue
+        replay = scene.replay()
+        for row in scene.alike(place):
+            begin = next((begin for begin in begins if row < begin < scene.end(row)), None)
+            if begin is not None:
+                replay.free(row, begin)
+        line = SourceLine(each.filename, each.lineno, each.function)
+        is_only = [other.name for other in waiting].count(each.name) == 1
+        name = each.name if is_only else f"{each.name} of {each.function}()"
+        yield Candidate(
+            kind="kept",
+            change=f"free {name} before backward",
+            what=f"a variable of {each.function}() that backward has no use for",
+            code=f"# before {_short(line)}\ndel {each.name}",
+            peak=replay.peak()[0],
+            cost="none",
+            act=FreedBeforeBackward(each),
+        )
+
+
+def _outliving(scene: Scene) -> list[tuple[int, int]]:
+    """Return what outlives the step whose forward made it, and the row where that step ends.
+
+    What only the first step makes is a cache, and stays. What was there when the recording began
+    counts where a census called it an activation and it is freed in the recording.
+    """
+    log = scene.log
+    if len(scene.steps) < 2:
+        return [
+            (row, 0)
+            for row in scene.allocations()
+            if log.kind[row] == START and scene.role(row) == "activation" and log.pair[row] >= 0
+        ]
+    found = [(row, span.end) for span in scene.steps[1:-1] for row in _left(scene, span)]
+    again = {_variable(scene, row) for row, _ in found}
+    first = scene.steps[0]
+    for row in _left(scene, first):
+        # what only the first step makes is a cache
+        if _comes_again(scene, row) or _variable(scene, row) in again:
+            found += [(row, first.end)]
+    return found
+
+
+def _released_together(scene: Scene, kept: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return with what a tape keeps of forward what goes when that goes: old values of weights."""
+    ends: dict[int, list[int]] = {}
+    for row, until in kept:
+        if scene.end(row) < len(scene.log):
+            ends.setdefault(until, []).append(scene.end(row))
+    found = dict(kept)
+    for row in scene.allocations():
+        for until, rows in ends.items():
+            if row < until and min(rows) <= scene.end(row) <= max(rows):
+                found[row] = until
+    return [*found.items()]
+
+
+def _left(scene: Scene, step: Span) -> Iterator[int]:
+    """Give what a step's forward made that is there when it has ended, and is not meant to be."""
+    for row in scene.allocations(step):
+        if scene.phase(row) == "forward" and scene.end(row) >= step.end:
+            if scene.role(row) not in _NEEDED:
+                yield row
+
+
+def _comes_again(scene: Scene, row: int) -> bool:
+    second = scene.steps[1]
+    return any(other in second for other in scene.alike(row))
+
+
+def _is_of_graph(scene: Scene, row: int) -> bool:
+    """Tell whether it is autograd's graph, or a tape, that holds it, and no variable."""
+    name = scene.roles.named(row)
+    if name is None:
+        return False
+    short = name.rpartition(": ")[2]
+    return "Backward" in short or (
+        scene.framework == TENSORFLOW and short == scene.study.context(scene.study.place(row)).op
+    )
+
+
+def _variable(scene: Scene, row: int) -> str:
+    """Return the variable that holds it, a list for its items; else the line that made it."""
+    name = scene.roles.named(row)
+    if name is None:
+        return str(scene.study.born[scene.study.place(row)])
+    return _ITEM.sub("", name)
+
+
+def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
+    """Return the variable that is largest, of those that no graph holds, and where it was made."""
+    ordered = sorted(rows, key=lambda row: -scene.log.size[row])
+    names = [row for row in ordered if not _is_of_graph(scene, row) and scene.roles.named(row)]
+    row = names[0] if names else ordered[0]
+    line = scene.study.born[scene.study.place(row)]
+    name = scene.roles.named(row) if names else None
+    short = "what is kept" if name is None else _ITEM.sub("", name.rpartition(": ")[2])
+    return short, "" if line is None else _short(line)
+
+
+def _code(scene: Scene, name: str, graph: bool, *, is_list: bool) -> str:
+    """Return what to write; the name alone may be none that Python has."""
+    is_name = all(part.isidentifier() for part in name.split("."))
+    if graph and scene.framework == TENSORFLOW:
+        return "# at the end of the step: it keeps all that it recorded\ndel tape"
+    if graph:
+        text = "# or .item(): with it, it keeps its whole graph"
+        line = (
+            f"{name} = [each.detach() for each in {name}]"
+            if is_list
+            else f"{name} = {name}.detach()"
+        )
+    else:
+        text = f"# at the end of the step, or keep what is needed of it: {_NEEDS[scene.framework]}"
+        line = f"del {name}"
+    return f"{text}\n{line}" if is_name else text
+
+
+def _short(line: SourceLine) -> str:
+    name = line.filename.replace("\\", "/").rpartition("/")[2]
+    return f"{name or line.filename}:{line.lineno}"

@@ -1,0 +1,206 @@
+"""A recording of a program's steps, as what-if questions need it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from tensorlens.frameworks.step_facts import GRAPH_CALL, MadeOptimizer, StepFacts
+from tensorlens.planning.suggest.replay import Replay
+from tensorlens.recording.devices import chosen, device_peak
+from tensorlens.recording.event_index import study
+from tensorlens.recording.instants import roles_of
+from tensorlens.records.events import ALLOC, FREE
+from tensorlens.records.recordings import Recording
+
+TORCH, TENSORFLOW = "torch", "tensorflow"
+_STEP = re.compile(r"step \d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows from ``begin`` up to ``end``, which is not one of them."""
+
+    begin: int
+    end: int
+
+    def __contains__(self, row: int) -> bool:
+        return self.begin <= row < self.end
+
+
+class Scene:
+    """A recording on one device.
+
+    Args:
+        recording: one or more steps; set-up may be in it.
+        facts: what the program told besides, None where there is the recording alone.
+        device: whose memory; None: the one with the highest peak.
+        framework: whose steps; empty: as the recording tells, torch's where both were there.
+
+    Raises:
+        UsageError: the recording has no events, or knows no such device.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        facts: StepFacts | None = None,
+        device: str | None = None,
+        framework: str = "",
+    ) -> None:
+        self.recording = recording
+        self.facts = facts
+        self.framework = framework or _framework(recording)
+        self.device = chosen(recording, device)
+        self.log = recording.log
+        self.number = self.log.devices.index(self.device)
+        self.study = study(recording)
+        self.roles = roles_of(recording)
+        self.peak, self.peak_row = device_peak(recording, self.device)
+
+    @property
+    def optimizers(self) -> Sequence[MadeOptimizer]:
+        """Those of the program, where it told of them."""
+        return () if self.facts is None else self.facts.optimizers
+
+    @cached_property
+    def host_peak(self) -> int:
+        """The most that was handed out on the host; 0 where that is not recorded."""
+        return device_peak(self.recording, "cpu")[0] if "cpu" in self.log.devices else 0
+
+    def replay(self) -> Replay:
+        """Return the events, for changes."""
+        return Replay(self.log, self.number)
+
+    def phase(self, row: int) -> str:
+        """Return what the program was at."""
+        return self.study.phase[self.study.place(row)]
+
+    def allocations(self, span: Span | None = None) -> Iterator[int]:
+        """Give the rows of the device's blocks, those from before the recording included."""
+        log, number = self.log, self.number
+        for row in range(len(log)) if span is None else range(span.begin, span.end):
+            if log.kind[row] < FREE and log.device[row] == number:
+                yield row
+
+    def end(self, row: int) -> int:
+        """Return the row at which a block was freed; the log's end where it was not."""
+        pair = self.log.pair[row]
+        return len(self.log) if pair < 0 else pair
+
+    def role(self, row: int) -> str:
+        """Return what a block was for."""
+        return self.roles.role(row)
+
+    def nbytes(self, rows: Iterable[int]) -> int:
+        """Return the bytes of blocks."""
+        return sum(self.log.size[row] for row in rows)
+
+    def resident(self, row: int, at: int) -> bool:
+        """Tell whether a block was there after an event."""
+        return row <= at < self.end(row)
+
+    def at(self, address: int, row: int) -> int | None:
+        """Return the block that an address was in right before an event."""
+        log = self.log
+        for each in self.allocations():
+            inside = log.address[each] <= address < log.address[each] + log.size[each]
+            if inside and each < row <= self.end(each):
+                return each
+        return None
+
+    def alike(self, row: int) -> list[int]:
+        """Return the blocks that the same line and operator made, of the same size."""
+        return self._alike.get(self._likeness(row), [row])
+
+    @cached_property
+    def _alike(self) -> dict[tuple[int, int, int], list[int]]:
+        found: dict[tuple[int, int, int], list[int]] = {}
+        for row in self.allocations():
+            found.setdefault(self._likeness(row), []).append(row)
+        return found
+
+    def _likeness(self, row: int) -> tuple[int, int, int]:
+        log = self.log
+        return log.stack[row], log.context[row], log.size[row]
+
+    def marks(self, name: str) -> list[int]:
+        """Return the first rows after each mark of a name."""
+        return [mark.row for mark in self.log.marks if mark.name == name]
+
+    @cached_property
+    def steps(self) -> Sequence[Span]:
+        """The steps: from mark to mark ``step 1``, ``step 2``, or else by steps of optimizers.
+
+        Of a graph, whose phases lie beside each other, by its calls. What follows the last one is
+        a step of its own where forward runs again.
+        """
+        bounds = [mark.row for mark in self.log.marks if _STEP.fullmatch(mark.name)]
+        if bounds:
+            return [Span(*each) for each in pairwise([*bounds, len(self.log)])]
+        if self._calls:
+            bounds = [0, *self._calls[1:], len(self.log)]
+        else:
+            bounds = [0, *(span.end for span in self.updates)]
+            if len(bounds) > 1 and all(row < bounds[-1] for row in self.forward_rows):
+                bounds[-1] = len(self.log)
+            elif bounds[-1] != len(self.log):
+                bounds.append(len(self.log))
+        return [Span(*each) for each in pairwise(bounds)]
+
+    @cached_property
+    def _calls(self) -> Sequence[int]:
+        """Where graphs are called that run a model, go back over it and step its optimizer."""
+        calls = [*self.marks(GRAPH_CALL), len(self.log)]
+        found = []
+        for begin, end in pairwise(calls):
+            phases = {self._graph_phase(row) for row in range(begin, end)}
+            if phases >= {"forward", "backward", "optimizer"}:
+                found.append(begin)
+        return found
+
+    def _graph_phase(self, row: int) -> str | None:
+        return self.study.context(self.study.place(row)).phase
+
+    @cached_property
+    def updates(self) -> Sequence[Span]:
+        """Steps of the optimizers, one after the other; what lies between them is of other phases.
+
+        Several optimizers that step with nothing computed between them are one.
+        """
+        found: list[Span] = []
+        last = "other"
+        for row in range(len(self.log)):
+            phase = self.phase(row)
+            if phase == "optimizer":
+                begin = found.pop().begin if last == "optimizer" else row
+                found.append(Span(begin, row + 1))
+            if phase != "other":
+                last = phase
+        return found
+
+    @cached_property
+    def forward_rows(self) -> Sequence[int]:
+        """Rows of the forward phase that hand something out."""
+        log = self.log
+        return [
+            row
+            for row in range(len(log))
+            if log.kind[row] == ALLOC and self.phase(row) == "forward"
+        ]
+
+    def moment(self, row: int) -> str:
+        """Return where in the program an event is: ``in backward of step 2``."""
+        phase = "at the beginning" if row < 0 else self.phase(row)
+        number = next((n for n, span in enumerate(self.steps, 1) if row in span), None)
+        words = {"optimizer": "in the optimizer's step", "other": "between the phases"}
+        text = words.get(phase, phase if row < 0 else f"in {phase}")
+        return text if number is None else f"{text}, step {number}"
+
+
+def _framework(recording: Recording) -> str:
+    source = " ".join(recording.origin.source.values())
+    return TENSORFLOW if "TensorFlow" in source and TORCH not in source else TORCH
