@@ -97,12 +97,14 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: Watched) -> bool:
 
     What only some of the steps left may be a state that is made late, or the pipeline of a new
     epoch in place of that of the last: the lines have then risen once, or gained less than half of
-    what is left of all their groups.
+    what is left of all their groups. So have all lines together where what they replace was made
+    elsewhere: weights that the model's own line had made.
     """
     if group.judgement.certainty != UNCLEAR:
         return True
     figures = [each.lines for each in watched.figures[watched.warmup : -1]]
     levels = [sum(each.get(birth, (0, 0))[1] for birth in group.births) for each in figures]
+    everything = [sum(nbytes for _, nbytes in each.values()) for each in figures]
     left = sum(
         block.size
         for each in groups
@@ -111,7 +113,8 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: Watched) -> bool:
         and block.birth in group.births
         and block.step in watched.judged
     )
-    return 2 * (levels[-1] - levels[0]) >= left and may_climb(levels)
+    gained = min(levels[-1] - levels[0], everything[-1] - everything[0])
+    return 2 * gained >= left and may_climb(levels)
 
 
 def _without_consumed(

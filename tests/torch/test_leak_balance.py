@@ -553,6 +553,21 @@ def state_made_late_by_the_line_that_replaces_a_weight():
     return step
 
 
+@healthy
+def weights_replaced_now_and_then_that_another_line_has_made():
+    one, two, three = (torch.zeros(1000) for _ in range(3))
+
+    def step(number):
+        nonlocal one, two, three
+        if number in (6, 7, 12):
+            made = torch.zeros(1000)
+            one, two, three = {6: (made, two, three), 7: (one, made, three)}.get(
+                number, (one, two, made)
+            )
+
+    return step
+
+
 @pytest.mark.parametrize("steps", [6, 12, 30])
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_loops_stay_healthy(name, steps):
