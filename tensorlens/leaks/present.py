@@ -91,6 +91,9 @@ def _levels(report: LeakReport) -> Iterator[Levels]:
         known = tuple(each for each in series if each >= 0)
         if known and any(known):
             first, last = size(known[0]), size(known[-1])
+            if size(min(known)) == size(max(known)):
+                # what is too small to be told would look like a climb
+                known = (known[0],) * len(known)
             text = last if first == last else f"{first} to {last}"
             yield Levels(device, known, text)
 

@@ -157,3 +157,12 @@ def test_what_comes_once_is_told_in_all_and_never_by_the_step() -> None:
     text = TextRenderer(width=80).render(leaks.report(balance={"cpu": once}))
     assert "  growth     cpu  +196.00 KiB over 11 steps, at no steady rate\n" in text
     assert "a step" not in text.partition("growth")[2].partition("\n")[0]
+
+
+def test_levels_that_print_alike_are_drawn_alike() -> None:
+    mib = 1024 * leaks.KIB
+    levels = {"cpu": (5 * mib, 5 * mib + 4, 5 * mib + 4, 5 * mib + 8)}
+    text = TextRenderer(width=80).render(leaks.report(allocated=levels))
+    assert "  allocated  cpu  ▁▁▁▁  5.00 MiB\n" in text
+    text = TextRenderer(width=80).render(leaks.report(allocated={"cpu": (5 * mib, 6 * mib)}))
+    assert "  allocated  cpu  ▁█  5.00 MiB to 6.00 MiB\n" in text
