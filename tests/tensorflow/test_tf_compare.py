@@ -161,6 +161,14 @@ def refused(make_step):
     return step
 
 
+def test_policy_of_layers_without_a_constructor():
+    options = {"bf16": {"policy": "mixed_bfloat16"}}
+    found = tensorlens.compare(
+        programs.make_layer_without_constructor, options, repeats=1, warmup=0, steps=1
+    )
+    assert (found["bf16"].status, found["bf16"].why) == ("ran", "")
+
+
 def test_what_cannot_work_or_fails_is_a_row():
     options = {
         "baseline": {},

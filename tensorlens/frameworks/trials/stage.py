@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
@@ -63,9 +64,14 @@ class Option(Generic[S]):
 
 @contextlib.contextmanager
 def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute by what ``make`` makes of it, while it is entered."""
-    own = vars(owner).get(name)
-    replacement = make(getattr(owner, name))
+    """Replace an attribute by what ``make`` makes of it, while it is entered.
+
+    It keeps its signature, which Keras reads with ``getfullargspec``: that looks through no wrapper.
+    """
+    own, original = vars(owner).get(name), getattr(owner, name)
+    replacement = make(original)
+    if inspect.isfunction(original) and inspect.isfunction(replacement):
+        replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     setattr(owner, name, replacement)
     try:
         yield
