@@ -66,7 +66,7 @@ class Option(Generic[S]):
 def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
     """Replace an attribute by what ``make`` makes of it, while it is entered.
 
-    It keeps its signature, which Keras reads with ``getfullargspec``: that looks through no wrapper.
+    It keeps its signature: Keras reads it with ``getfullargspec``, which follows no wrapper.
     """
     own, original = vars(owner).get(name), getattr(owner, name)
     replacement = make(original)
