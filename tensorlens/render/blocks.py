@@ -342,18 +342,6 @@ class Markup:
     html: str
 
 
-@dataclass(frozen=True, slots=True)
-class Custom:
-    """What is drawn by functions of its own, where no block can show it."""
-
-    text: Callable[[Any], list[str]] | None = None
-    """Returns parts of the text, to be parted by empty lines."""
-    html: Callable[[], str] | None = None
-    """Returns the markup for a notebook's cell."""
-    page: Callable[[], str] | None = None
-    """Returns the markup for a page; None takes ``html``."""
-
-
 Block: TypeAlias = (
     Heading
     | Paragraph
@@ -369,7 +357,6 @@ Block: TypeAlias = (
     | Section
     | Only
     | Markup
-    | Custom
 )
 
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from tensorlens.render.blocks import (
     Block,
-    Custom,
     Levels,
-    Markup,
     Medium,
     Only,
     Plane,
@@ -58,9 +56,6 @@ def _of_medium(blocks: Sequence[Block], medium: Medium) -> list[Block]:
             found += _of_medium(block.blocks(), medium) if medium in block.media else []
         elif isinstance(block, Section):
             found.append(replace(block, blocks=tuple(_of_medium(block.blocks, medium))))
-        elif isinstance(block, Custom):
-            write = (block.page or block.html) if medium == "page" else block.html
-            found += [Markup(write())] if write is not None else []
         else:
             found.append(block)
     return found

@@ -8,7 +8,6 @@ from dataclasses import replace
 from tensorlens.render.blocks import (
     MEASURED,
     Block,
-    Custom,
     Heading,
     Item,
     KeyValues,
@@ -66,9 +65,7 @@ class _Writer:
         """Return blocks as parts, to be parted by empty lines."""
         found: list[str] = []
         for block in blocks:
-            if isinstance(block, Custom):
-                found += block.text(self._page) if block.text is not None else []
-            elif isinstance(block, Section) and block.is_parted:
+            if isinstance(block, Section) and block.is_parted:
                 several = self.parts(block.blocks)
                 title = self._title(block)
                 found += ["\n".join([*title, *several[:1]]), *several[1:]]
@@ -98,8 +95,6 @@ class _Writer:
             case Section():
                 found = (self._lines(each) for each in block.blocks)
                 return [*self._title(block), *(line for lines in found for line in lines)]
-            case Custom():
-                return block.text(page) if block.text is not None else []
             case _:
                 # a picture of what a table has in figures
                 return []

@@ -1,4 +1,4 @@
-"""What every text report is made with: how wide it may be, its marks, and plain tables."""
+"""What every text report is made with: how wide it may be, its marks, and lines of words."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tensorlens.render.blocks import Mark
-from tensorlens.render.shortening import told_apart
 from tensorlens.render.source import leading, printable, width
 from tensorlens.render.view import View
 
 GAP = 2
 _HANGING = 4
 _DEFAULT_WIDTH = 120
-_NAME_LEAST = 12
 _WORD = re.compile(r" *(?:[^ ]*\d (?:B|[KMGTPE]iB|%|[num]?s)(?!\w)[^ ]*|[^ ]+)")
 """A figure and its unit are one word."""
 
@@ -95,67 +93,6 @@ def padded(text: str, room: int, *, right: bool = False) -> str:
     """Return ``text`` filled up with blanks to ``room`` columns of a terminal."""
     blanks = " " * (room - width(text))
     return blanks + text if right else text + blanks
-
-
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool], indent: int = 0) -> list[str]:
-    """Return rows of cells as lines in columns two blanks apart.
-
-    Not tabulate's, which counts characters where a terminal counts columns: a name in Chinese
-    would shift all that stands right of it.
-    """
-    rooms = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    return [
-        (
-            " " * indent
-            + (" " * GAP).join(
-                padded(cell, room, right=to_right)
-                for cell, room, to_right in zip(row, rooms, right, strict=True)
-            )
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def ruled(lines: Sequence[str], page: Page, indent: int = 0) -> list[str]:
-    """Return the lines of a table with a rule below the first, its titles."""
-    longest = min(page.width, max(map(width, lines)))
-    return [lines[0], " " * indent + page.glyphs.rule * (longest - indent), *lines[1:]]
-
-
-def table(
-    rows: Sequence[Sequence[str]],
-    right: Sequence[bool],
-    page: Page,
-    indent: int = 0,
-    spare: Sequence[int] = (),
-) -> list[str]:
-    """Return rows in columns with a rule below the first, its titles, as wide as the page.
-
-    Where they are wider, the columns of the numbers ``spare`` give way, the first of them first,
-    and are named below the table; then the names in the first column are shortened.
-    """
-    shown, gone = list(range(len(right))), list[int]()
-    while _room(rows, shown, indent) > page.width and len(gone) < len(spare):
-        gone.append(spare[len(gone)])
-        shown.remove(gone[-1])
-    cells = [[row[column] for column in shown] for row in rows]
-    over = _room(rows, shown, indent) - page.width
-    if over > 0:
-        names = [row[0] for row in cells]
-        room = max(max(map(width, names)) - over, _NAME_LEAST)
-        short = told_apart(names, [room] * len(names), page.glyphs.ellipsis)
-        cells = [[name, *row[1:]] for name, row in zip(short, cells, strict=True)]
-    lines = ruled(aligned(cells, [right[column] for column in shown], indent), page, indent)
-    if not gone:
-        return lines
-    titles = ", ".join(rows[0][column] for column in sorted(gone))
-    said = f"Left out to fit {page.width} characters: {titles}."
-    return lines + page.wrapped(" " * indent, said)
-
-
-def _room(rows: Sequence[Sequence[str]], shown: Sequence[int], indent: int) -> int:
-    widest = (max(width(row[column]) for row in rows) for column in shown)
-    return indent + sum(widest) + GAP * (len(shown) - 1)
 
 
 def output_width() -> int:
