@@ -121,10 +121,10 @@ def named(texts: Iterable[tuple[str, str]]) -> KeyValues:
     return KeyValues(tuple(Fact("", Named(*each)) for each in texts))
 
 
-Kind: TypeAlias = Literal["figure", "text", "name", "line", "prose", "source"]
-"""Figures stand right, all others left. Names and lines of code are shortened where they do not
-differ, a source is cut at its end, prose goes on below itself; of the last two a table has one, as
-its last column."""
+Kind: TypeAlias = Literal["figure", "text", "name", "line", "prose", "code", "source"]
+"""Figures stand right, all others left. Names and places in files are shortened where they do not
+differ, code is cut at its end, the source of a whole function, behind a bar, as well; prose goes on
+below itself. Of the last three a table has one, as its last column."""
 
 
 @dataclass(frozen=True, slots=True)

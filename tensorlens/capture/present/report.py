@@ -142,7 +142,7 @@ def _growth(recording: Recording, view: View) -> Iterator[Block]:
     most = max((abs(each.nbytes) for each in shown), default=1)
     columns = (
         *(Column("Change"), Column("Blocks"), Column("Role", "text"), Column("Line", "line")),
-        *([Column("Source", "source", rank=0)] if any(sources) else []),
+        *([Column("Source", "code", rank=0)] if any(sources) else []),
     )
     rows = (
         (

@@ -30,7 +30,7 @@ def line_cells(row: LineRow) -> tuple[Cell, str]:
 
 def line_columns(has_source: bool) -> tuple[Column, ...]:
     """Return the columns of lines, and of their source where that is known."""
-    source = (Column("Source", "source", rank=0),) if has_source else ()
+    source = (Column("Source", "code", rank=0),) if has_source else ()
     return (Column("Line", "line"), *source)
 
 

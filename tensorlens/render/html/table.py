@@ -14,9 +14,14 @@ _CLASSES: Mapping[Kind, str] = {
     "name": "tl-text tl-tensor",
     "line": "tl-text tl-long",
     "prose": "tl-text tl-soft tl-remarks",
+    "code": "tl-text tl-source",
     "source": "tl-text tl-source",
 }
-_TITLES: Mapping[Kind, str] = {"figure": "", "source": "tl-text tl-source"}
+_TITLES: Mapping[Kind, str] = {
+    "figure": "",
+    "code": "tl-text tl-source",
+    "source": "tl-text tl-source",
+}
 _LONGEST = 200
 """So many columns of a name or a path are shown."""
 _MARKS = {"": "", "peak": "▲", "growth": "●", "raised": "✗"}
@@ -110,7 +115,7 @@ def _shown(cell: Cell, kind: Kind) -> ShownCell:
     if cell.depth:
         classes.append("tl-part")
         style.append(f"--tl-depth: {cell.depth}")
-    if kind not in ("source", "prose"):
+    if kind not in ("code", "source", "prose"):
         cell = replace(cell, text=clipped(printable(cell.text), _LONGEST, "…"))
     found = " ".join(filter(None, classes))
     return ShownCell(cell, found, "; ".join(style), _MARKS[cell.mark], kind)

@@ -19,11 +19,11 @@ _STEP = 2
 """A part of something stands so much further to the right than the whole."""
 _BLANK = "\ue000"
 """A blank that tabulate does not strip; its switch for that is the user's program's."""
-_ENOUGH: Mapping[Kind, int] = {"name": 36, "line": 52, "source": 32, "prose": 30}
+_ENOUGH: Mapping[Kind, int] = {"name": 36, "line": 52, "code": 32, "source": 32, "prose": 30}
 """What each kind keeps before other columns go."""
-_LEAST: Mapping[Kind, int] = {"name": 12, "line": 22, "source": 8, "prose": 20}
+_LEAST: Mapping[Kind, int] = {"name": 12, "line": 22, "code": 8, "source": 8, "prose": 20}
 """What each kind keeps where no column can go."""
-_WANTED: Mapping[Kind, int] = {"name": 60, "line": 56, "source": 120, "prose": 120}
+_WANTED: Mapping[Kind, int] = {"name": 60, "line": 56, "code": 120, "source": 120, "prose": 120}
 """What each kind gets before another gets all that it wants."""
 _ROOMY = "A wider terminal, .html and .csv show {}."
 
@@ -242,7 +242,7 @@ def _fitted(
         room = column.most if room is None else min(room, column.most)
     if room is None or column.kind == "prose":
         return list(texts)
-    if column.kind == "source":
+    if column.kind in ("code", "source"):
         return [clipped(each, room, dots) for each in texts]
     names = [each.removesuffix(count) for each, count in zip(texts, counts, strict=True)]
     begins = [each[: len(each) - len(each.lstrip(_BLANK))] for each in names]

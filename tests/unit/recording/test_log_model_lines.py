@@ -83,8 +83,8 @@ def test_lines_of_the_model_stand_below_the_users() -> None:
     made = two_levels()
     made.log.sources = {"/me/train.py": [""] * 9 + ["trainer.train()"]}
     text = TextRenderer(width=110, encoding="utf-8").render(made.recording)
-    assert "900 B  100.0 %  /me/train.py:10                                      │ trainer" in text
-    assert "900 B  100.0 %    modeling_bert.py:245 in BertSelfAttention.forward  │\n" in text
+    assert "900 B  100.0 %  /me/train.py:10                                      trainer" in text
+    assert "900 B  100.0 %    modeling_bert.py:245 in BertSelfAttention.forward\n" in text
     # of the block itself the innermost of both
     (row,) = [line for line in text.splitlines() if line.startswith("  layer.self: aten::bmm")]
     assert row.endswith("modeling_bert.py:245")

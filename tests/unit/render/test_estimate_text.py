@@ -17,8 +17,8 @@ TRAINING_80 = """\
 Estimate for cuda:0: train.py:make_step
   fits into 1.00 GiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB), 578.00 MiB to
     spare
-  card       NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
-  versions   torch 2.13.0
+  card      NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
+  versions  torch 2.13.0
 
                        Likeliest    At least     At most        Bytes
   ───────────────────────────────────────────────────────────────────
@@ -43,12 +43,12 @@ At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
   cuBLAS workspace            8.00 MiB  23.9 %
   remainders of blocks      512.00 KiB   1.5 %
 
-       Size   Share  Line             │ Source
-  ──────────────────────────────────────────────────────
-  18.00 MiB  53.7 %  train.py:2       │ h = net(x)
-   8.00 MiB  23.9 %  train.py:5       │ optimizer.step()
-   5.50 MiB  16.4 %  (no line known)  │
-   2.00 MiB   6.0 %  train.py:3       │ loss = h.sum()
+       Size   Share  Line             Source
+  ────────────────────────────────────────────────────
+  18.00 MiB  53.7 %  train.py:2       h = net(x)
+   8.00 MiB  23.9 %  train.py:5       optimizer.step()
+   5.50 MiB  16.4 %  (no line known)
+   2.00 MiB   6.0 %  train.py:3       loss = h.sum()
 
   Step         Peak  Peak reserved  At its end  Reserved then
   ───────────────────────────────────────────────────────────

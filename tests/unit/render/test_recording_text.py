@@ -34,11 +34,11 @@ cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, event 4, in
   step(): x                input        20.00 KiB   before  (no line known)
   aten::sum at train.py:3  activation    8.00 KiB  1.00 ms  train.py:3
 
-        Size   Share  Line             │ Source
-  ─────────────────────────────────────────────────────
-  140.00 KiB  52.2 %  train.py:2       │ h = net(x)
-  120.00 KiB  44.8 %  (no line known)  │
-    8.00 KiB   3.0 %  train.py:3       │ loss = h.sum()
+        Size   Share  Line             Source
+  ───────────────────────────────────────────────────
+  140.00 KiB  52.2 %  train.py:2       h = net(x)
+  120.00 KiB  44.8 %  (no line known)
+    8.00 KiB   3.0 %  train.py:3       loss = h.sum()
 
   reserved n/a: the recording knows no segments of the allocator; the allocator
     counted the same peak by itself
@@ -46,14 +46,14 @@ cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, event 4, in
     train.py:2 (140.00 KiB)
 
 cpu  allocated in backward, by the forward line that it goes back to: 100.00 KiB
-   Allocated        Kept        Peak  Line        │ Source
-  ────────────────────────────────────────────────────────────
-  100.00 KiB  100.00 KiB  100.00 KiB  train.py:2  │ h = net(x)
+   Allocated        Kept        Peak  Line        Source
+  ──────────────────────────────────────────────────────────
+  100.00 KiB  100.00 KiB  100.00 KiB  train.py:2  h = net(x)
 
 Growth from "forward" to "end": +100.00 KiB
-       Change  Blocks  Role      Line        │ Source
-  ───────────────────────────────────────────────────────
-  +100.00 KiB      +1  gradient  train.py:2  │ h = net(x)
+       Change  Blocks  Role      Line        Source
+  ─────────────────────────────────────────────────────
+  +100.00 KiB      +1  gradient  train.py:2  h = net(x)
 """
 TRAINING_120 = (
     TRAINING_80.replace("in\n    backward", "in backward")

@@ -27,15 +27,14 @@ from tensorlens.render.blocks import (
     Block,
     Cell,
     Column,
-    Fact,
     Heading,
-    KeyValues,
     Note,
     Only,
     Row,
     Section,
     Table,
     Tone,
+    named,
 )
 from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.source import place
@@ -92,7 +91,7 @@ def _answer(estimate: Estimate) -> Iterator[Block]:
     yield Note(verdict(estimate), "" if fit is None else _TONES[fit.verdict])
     if estimate.approximate:
         yield Note(estimate.approximate, "warning", "approximate")
-    yield KeyValues(tuple(Fact(label, text) for label, text in conditions(estimate)))
+    yield named(conditions(estimate))
 
 
 def _stacks(estimate: Estimate) -> Sequence[Block]:
