@@ -101,7 +101,7 @@ def _levels(report: LeakReport) -> Iterator[Levels]:
 def _balances(report: LeakReport) -> Iterator[Named]:
     """Yield by what each device's memory grew a step, and in what, of those where any did."""
     for device, each in report.balance.items():
-        if any((each.growth, each.leaks, each.unknown, each.freed)):
+        if each.growth > 0 or any((each.leaks, each.garbage, each.filling)):
             yield Named(device, _balance(each))
 
 

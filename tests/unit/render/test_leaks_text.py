@@ -159,6 +159,11 @@ def test_what_comes_once_is_told_in_all_and_never_by_the_step() -> None:
     assert "a step" not in text.partition("growth")[2].partition("\n")[0]
 
 
+def test_memory_that_only_fell_is_no_growth() -> None:
+    fell = Balance(47, -4 * leaks.KIB, 0, freed=4 * leaks.KIB)
+    assert "growth" not in TextRenderer(width=80).render(leaks.report(balance={"cpu": fell}))
+
+
 def test_levels_that_print_alike_are_drawn_alike() -> None:
     mib = 1024 * leaks.KIB
     levels = {"cpu": (5 * mib, 5 * mib + 4, 5 * mib + 4, 5 * mib + 8)}
