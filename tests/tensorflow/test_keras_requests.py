@@ -210,6 +210,8 @@ def test_the_tool_varies_the_batch_of_a_function_that_takes_none(maker):
     assert (found, found.capacity, found.reaches_end) == (known, 1 << 30, known.reaches_end)
     assert figures(found.estimates) == figures(known.estimates)
     assert [each.batch for each in found.estimates.values()] == [*found.estimates]
+    # the same layers, not the next ones of the same kinds
+    assert len({tuple(sorted(map(str, each.by_module))) for each in found.estimates.values()}) == 1
 
 
 def test_scaling_varies_the_batch_of_a_function_that_takes_none(steps):

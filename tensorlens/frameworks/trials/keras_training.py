@@ -69,6 +69,7 @@ def ended_at_training(begin: Callable[[], Any]) -> Any:
     Keras may be imported on the way. TensorFlow's own steps are not run on fake tensors: a script
     that calls ``fit()`` would be trained to its end.
     """
+    _name_from_one()
     with ExitStack() as stack:
         stack.callback(when_imported("keras", lambda: stack.enter_context(intercepted()) and None))
         try:
@@ -111,6 +112,16 @@ def check_is_of_torch(trace: Trace) -> None:
     """
     if not trace.log.devices and "tensorflow" in sys.modules:
         raise UsageError(_OWN_LOOP)
+
+
+def _name_from_one() -> None:
+    """Let Keras number its layers anew: the program may have made the same model for other batches.
+
+    Nothing else of its state is touched (keras/src/utils/naming.py, 3.15).
+    """
+    state = sys.modules.get("keras.src.backend.common.global_state")
+    if state is not None:
+        state.set_global_attribute("object_name_uids", None)
 
 
 def _is_training(error: BaseException) -> bool:
