@@ -27,10 +27,10 @@ _HOME = {
     "MemReporter": "tensorlens.tensors.reporter",
     "Snapshot": "tensorlens.records.snapshots",
     "Difference": "tensorlens.records.differences",
-    "Recording": "tensorlens.records.recordings",
+    "Recording": "tensorlens.recording.recordings",
     "record": "tensorlens.capture.record",
     "explain_oom": "tensorlens.capture.hooks",
-    "Estimate": "tensorlens.records.estimates",
+    "Estimate": "tensorlens.planning.estimate.result",
     "Comparison": "tensorlens.records.comparisons",
     "compare": "tensorlens.planning.compare.api",
     "Suggestions": "tensorlens.records.suggestions",
@@ -42,7 +42,7 @@ _HOME = {
     "max_batch": "tensorlens.planning.estimate.batches",
     "scaling": "tensorlens.planning.estimate.scaling",
     "TensorlensError": "tensorlens.errors",
-    "load": "tensorlens.records.loading",
+    "load": "tensorlens.loading",
     "load_ipython_extension": "tensorlens.integrations.ipython",
     "unload_ipython_extension": "tensorlens.integrations.ipython",
 }
@@ -93,21 +93,21 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from tensorlens.lines.profiler import LineProfiler
+    from tensorlens.loading import load
     from tensorlens.planning.compare.api import compare
     from tensorlens.planning.estimate.api import estimate, estimate_cards
     from tensorlens.planning.estimate.batches import MaxBatch, max_batch
+    from tensorlens.planning.estimate.result import Estimate
     from tensorlens.planning.estimate.scaling import Scaling, scaling
     from tensorlens.planning.inputs.api import inputs
     from tensorlens.planning.suggest.api import suggest
+    from tensorlens.recording.recordings import Recording
     from tensorlens.records.comparisons import Comparison
     from tensorlens.records.differences import Difference
-    from tensorlens.records.estimates import Estimate
     from tensorlens.records.leaks import LeakReport
     from tensorlens.records.lines import LineReport
-    from tensorlens.records.loading import load
     from tensorlens.records.plans import Plan
     from tensorlens.records.queues import Queue
-    from tensorlens.records.recordings import Recording
     from tensorlens.records.snapshots import Snapshot
     from tensorlens.records.suggestions import Suggestions
     from tensorlens.tensors.reporter import MemReporter

@@ -11,9 +11,9 @@ from tensorlens.capture.record import running
 from tensorlens.frameworks.code import is_foreign
 from tensorlens.recording.lines import Lines
 from tensorlens.recording.phases import Phases
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import OOM, EventLog, Frame, Stacks
 from tensorlens.records.failures import Request
-from tensorlens.records.recordings import Recording
 
 _OURS = "<tensorlens"
 """How the names of code begin that stands between a profiled function and its caller."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tensorlens.capture.record import running
 from tensorlens.recording.backward import backward_calls
-from tensorlens.records.recordings import Recording
+from tensorlens.recording.recordings import Recording
 
 Place = tuple[str, int]
 """File name and line number."""

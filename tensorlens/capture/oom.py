@@ -19,8 +19,8 @@ from tensorlens.capture.remedies import remarks, remedies
 from tensorlens.capture.tracebacks import kept_before, plain_names
 from tensorlens.frameworks.advice import TENSORFLOW, TORCH, Words
 from tensorlens.frameworks.registry import adapters, first_answer
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.failures import KeptGraph, OutOfMemory, Request
-from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import TensorTable
 from tensorlens.signals import is_from_a_handler

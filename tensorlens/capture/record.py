@@ -17,8 +17,8 @@ from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Adapter, RecordOptions
 from tensorlens.frameworks.registry import adapters, arrivals, awaited, missing
 from tensorlens.guards import guarded, reason
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.events import EventLog
-from tensorlens.records.recordings import Origin, Recording
 from tensorlens.tensors.reporter import MemReporter
 
 _LINE_TABLES = "tensorlens.lines.results"

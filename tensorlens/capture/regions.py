@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tensorlens.capture import reserve
-from tensorlens.records.recordings import Recording
+from tensorlens.recording.recordings import Recording
 
 
 def explain(error: BaseException, recording: Recording | None = None) -> None:

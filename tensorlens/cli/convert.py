@@ -8,7 +8,7 @@ from typing import Any
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
 from tensorlens.errors import FileFormatError, TensorlensError
-from tensorlens.records.loading import load
+from tensorlens.loading import load
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 

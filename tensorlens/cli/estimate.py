@@ -13,7 +13,7 @@ from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.steps import add_set_option, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.records.estimates import TIGHT, Estimate
+from tensorlens.planning.estimate.result import TIGHT, Estimate
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 _DOES_NOT_FIT = 3

@@ -12,8 +12,8 @@ from tensorlens.cli.messages import show
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
+from tensorlens.loading import Record
 from tensorlens.ranks import Rank, current_rank
-from tensorlens.records.loading import Record
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for, save, tagged
 from tensorlens.render.view import View
 

@@ -8,8 +8,8 @@ from typing import Any
 from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.viewing import add_instant_option, add_view_options, called, give, view_of
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
-from tensorlens.records.loading import load
-from tensorlens.records.recordings import Recording
+from tensorlens.loading import load
+from tensorlens.recording.recordings import Recording
 
 
 def add_parser(subparsers: Any) -> None:

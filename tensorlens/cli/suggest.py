@@ -93,8 +93,8 @@ def _program(typed: str) -> Any:
     """Return the recording in a file, where it is one; else the program as it was typed."""
     if typed.endswith(".py") or ":" in typed or not Path(typed).is_file():
         return typed
-    from tensorlens.records.loading import load
-    from tensorlens.records.recordings import Recording
+    from tensorlens.loading import load
+    from tensorlens.recording.recordings import Recording
 
     found = load(typed)
     if not isinstance(found, Recording):

@@ -8,7 +8,7 @@ from typing import Any
 from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
-from tensorlens.records.loading import Record, load
+from tensorlens.loading import Record, load
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.render.view import View
 from tensorlens.roles import BLOCK_ROLES

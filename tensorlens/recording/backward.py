@@ -9,10 +9,10 @@ from typing import TypeVar
 from tensorlens.recording.devices import chosen
 from tensorlens.recording.event_index import Place, Study, Table, study
 from tensorlens.recording.instants import roles_of
+from tensorlens.recording.recordings import Recording
 from tensorlens.recording.roles import Roles
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.moments import BackwardCost
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 
 _K = TypeVar("_K", bound=Hashable)

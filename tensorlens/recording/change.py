@@ -8,10 +8,10 @@ from tensorlens.recording.devices import chosen, device_peak
 from tensorlens.recording.event_index import Place, study
 from tensorlens.recording.instants import roles_of
 from tensorlens.recording.named_instants import row_at
+from tensorlens.recording.recordings import Recording
 from tensorlens.recording.walk import residents
 from tensorlens.records.events import ALLOC
 from tensorlens.records.moments import Churn, Growth
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 
 

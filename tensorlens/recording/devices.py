@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.recordings import Recording
 from tensorlens.recording.walk import highest, levels
-from tensorlens.records.recordings import Recording
 
 
 def device_levels(recording: Recording, device: str) -> array[int]:

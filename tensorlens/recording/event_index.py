@@ -16,7 +16,7 @@ from tensorlens.records.events import PHASES, Context, EventLog
 from tensorlens.records.tensors import SourceLine
 
 if TYPE_CHECKING:
-    from tensorlens.records.recordings import Recording
+    from tensorlens.recording.recordings import Recording
 
 Place = tuple[int, int]
 """Numbers of a stack and a context: all that is known of where an event was. There are few."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tensorlens.recording.devices import chosen
+from tensorlens.recording.recordings import Recording
 from tensorlens.recording.segments import has_segments
 from tensorlens.records.events import Segment
 from tensorlens.records.moments import Fragmentation
-from tensorlens.records.recordings import Recording
 
 _FREE = "inactive"
 

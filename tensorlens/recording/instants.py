@@ -8,12 +8,12 @@ from typing import TypeVar, overload
 from tensorlens.errors import UsageError
 from tensorlens.recording.devices import beginning, chosen, device_peak, dropped_peak
 from tensorlens.recording.event_index import Place, Study, study
+from tensorlens.recording.recordings import Recording
 from tensorlens.recording.roles import Roles
 from tensorlens.recording.segments import held_at, reserved_at
 from tensorlens.recording.walk import residents
 from tensorlens.records.events import FREE
 from tensorlens.records.moments import Moment, Peak, Resident
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 
 _K = TypeVar("_K", bound=Hashable)

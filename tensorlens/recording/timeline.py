@@ -10,11 +10,11 @@ from tensorlens.errors import UsageError
 from tensorlens.recording.devices import beginning, chosen, device_levels, device_peak
 from tensorlens.recording.event_index import study
 from tensorlens.recording.instants import roles_of
+from tensorlens.recording.recordings import Recording
 from tensorlens.recording.roles import role_codes
 from tensorlens.recording.segments import reserved_levels
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
 from tensorlens.records.moments import Timeline
-from tensorlens.records.recordings import Recording
 
 
 def timeline(recording: Recording, device: str | None = None, points: int = 2000) -> Timeline:

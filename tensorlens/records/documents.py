@@ -16,8 +16,6 @@ from tensorlens.records.restoring import restored
 if TYPE_CHECKING:
     import pandas
 
-    from tensorlens.records.recordings import Recording
-
 
 class Shown:
     """What every record that is printed derives from."""
@@ -151,24 +149,6 @@ class Document(Shown):
         except (ValueError, RecursionError):
             raise FileFormatError(f"not a tensorlens {cls.KIND}: it is not JSON") from None
         return cls.from_dict(data)
-
-    @classmethod
-    def _unpacked(cls, data: Any, name: str) -> Recording:
-        """Return the recording whose events are packed in what :meth:`to_dict` gave.
-
-        Args:
-            data: what it gave.
-            name: what a file without events is called, as older ones are.
-
-        Raises:
-            FileFormatError: it is something else, newer than this tensorlens, or damaged.
-        """
-        from tensorlens.records import tlens
-
-        check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
-        if "log" not in data:
-            raise FileFormatError(f"{name} without its events, as older ones are")
-        return tlens.unpacked(data["log"])
 
     def _trouble(self) -> str | None:
         """Return what the fields of a file do not tell of one another; None where they agree."""

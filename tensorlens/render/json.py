@@ -6,7 +6,7 @@ from typing import Any
 
 
 class JsonRenderer:
-    """Writes what :func:`tensorlens.records.loading.parse` reads back equal.
+    """Writes what :func:`tensorlens.loading.parse` reads back equal.
 
     Of a recording and of an estimate that is what they tell, for other programs, and their events
     packed, which nothing but tensorlens reads.

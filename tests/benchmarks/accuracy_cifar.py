@@ -14,7 +14,7 @@ from tabulate import tabulate
 from torch import nn
 
 from tensorlens.planning.estimate import estimate
-from tensorlens.records.estimates import Estimate
+from tensorlens.planning.estimate.result import Estimate
 from tensorlens.records.events import ALLOC, FREE
 
 PUBLISHED = {

@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tensorlens.loading import load
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -20,8 +22,6 @@ from tensorlens.records.events import (
     Label,
     Mark,
 )
-from tensorlens.records.loading import load
-from tensorlens.records.recordings import Origin, Recording
 
 EVENTS = 1_000_000
 LAYERS = 48

@@ -9,9 +9,9 @@ from commands import tensorlens as command
 
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
+from tensorlens.loading import load
 from tensorlens.planning import compare as comparing
 from tensorlens.records.comparisons import CANNOT, FAILED, Comparison, Outcome
-from tensorlens.records.loading import load
 from tensorlens.render import text
 
 MIB = 1 << 20

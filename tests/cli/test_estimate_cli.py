@@ -12,10 +12,10 @@ from rendered_estimates import MIB
 
 from tensorlens.cli import main
 from tensorlens.errors import TensorlensError
+from tensorlens.loading import load
 from tensorlens.planning import estimate as estimating
 from tensorlens.planning.estimate import MaxBatch
-from tensorlens.records.loading import load
-from tensorlens.records.recordings import Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.units import parse_bytes
 
 

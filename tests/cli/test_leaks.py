@@ -11,8 +11,8 @@ from commands import environment, own_lines, program_lines
 from commands import quick_tensorlens as tensorlens
 
 from tensorlens.cli.judging import LoopJudge
+from tensorlens.loading import load
 from tensorlens.records.leaks import LeakReport
-from tensorlens.records.loading import load
 from tests import warm
 
 LOOP = """

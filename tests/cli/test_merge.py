@@ -4,7 +4,7 @@ import pytest
 from saved_snapshots import AFTER, BEFORE, write
 
 from tensorlens.cli import main
-from tensorlens.records.loading import load
+from tensorlens.loading import load
 from tensorlens.records.snapshots import Snapshot
 
 

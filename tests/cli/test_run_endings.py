@@ -11,7 +11,7 @@ import pytest
 from commands import environment, own_lines, program_lines
 
 from tensorlens.cli import main
-from tensorlens.records.loading import load
+from tensorlens.loading import load
 from tensorlens.render import OF_ALL, OF_RECORDINGS
 
 STEP = """

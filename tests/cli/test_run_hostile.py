@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import environment, own_lines
 
-from tensorlens.records.loading import load
+from tensorlens.loading import load
 
 STEP = """
 import tensorlens

@@ -14,7 +14,7 @@ import rendered_recordings as recordings
 from test_recording_text import TRAINING_120
 
 from tensorlens.cli import main
-from tensorlens.records.loading import load
+from tensorlens.loading import load
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tensorlens.cli import main
+from tensorlens.loading import load
 from tensorlens.planning import processes
-from tensorlens.records.loading import load
 from tensorlens.records.suggestions import Suggestions
 from tensorlens.render import text
 from tests import warm

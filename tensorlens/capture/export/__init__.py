@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from tensorlens.records import tlens
-from tensorlens.records.recordings import Recording
+from tensorlens.recording import tlens
+from tensorlens.recording.recordings import Recording
 
 _WRITERS = {
     "folded": "tensorlens.capture.export.flame:folded",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tensorlens.records.recordings import Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.render.source import printable
 from tensorlens.units import format_bytes
 

@@ -9,7 +9,7 @@ from tensorlens.capture import export
 from tensorlens.capture.present import columns as table
 from tensorlens.capture.present.report import report
 from tensorlens.capture.present.summary import summary as summary_data
-from tensorlens.records.recordings import Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.render.blocks import Block, Rows
 from tensorlens.render.view import View
 

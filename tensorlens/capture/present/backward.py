@@ -19,8 +19,8 @@ from tensorlens.capture.present.tables import (
     module_table,
     more_rows,
 )
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.moments import BackwardCost
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Medium, Row, Section, Table
 from tensorlens.render.figures import size

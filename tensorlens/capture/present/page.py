@@ -12,8 +12,8 @@ from tensorlens.capture.present.heat import HeatFile, HeatRow, heat_files
 from tensorlens.capture.present.instants import Instant
 from tensorlens.capture.present.page_data import device_data
 from tensorlens.capture.present.timeline import picture
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.moments import Moment, Resident, Timeline
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Markup, Row, Section, Table
 from tensorlens.render.figures import size

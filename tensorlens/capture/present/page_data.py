@@ -7,8 +7,8 @@ from typing import Any
 
 from tensorlens.capture.present.chosen import AT_THE_PEAK, chosen_blocks, counts
 from tensorlens.capture.present.instants import start_called
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.moments import Moment, Resident, Timeline
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.pictures import WIDTH, Picture
 from tensorlens.render.source import clipped, place, printable

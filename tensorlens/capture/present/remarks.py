@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tensorlens.capture.present.instants import Instant, has_times
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import OOM
 from tensorlens.records.moments import Churn, Fragmentation, Moment
-from tensorlens.records.recordings import Recording
 from tensorlens.render.figures import counted, duration, exact_size, size
 from tensorlens.render.source import place, printable
 

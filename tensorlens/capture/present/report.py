@@ -21,7 +21,7 @@ from tensorlens.capture.present.page import PageDevice, page_device, treemap_lea
 from tensorlens.capture.present.remarks import device_remarks, device_sources, extent
 from tensorlens.capture.present.resident import resident_table
 from tensorlens.capture.present.tables import line_table, module_table
-from tensorlens.records.recordings import Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.render.blocks import (
     Block,
     Cell,

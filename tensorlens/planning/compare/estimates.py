@@ -13,9 +13,9 @@ from tensorlens.planning.compare.tracing import TracedProgram, TraceFailed
 from tensorlens.planning.estimate.api import estimate
 from tensorlens.planning.estimate.batches import MaxBatch, max_batch
 from tensorlens.planning.estimate.cards import find_card
+from tensorlens.planning.estimate.result import Estimate, Range
 from tensorlens.planning.estimate.target import search_path
 from tensorlens.planning.estimate.worker import ProgramFailed
-from tensorlens.records.estimates import Estimate, Range
 from tensorlens.units import format_bytes
 
 _BEGIN = {"torch": "tensorlens.frameworks.torch.options.program:begin"}

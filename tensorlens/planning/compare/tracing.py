@@ -9,7 +9,7 @@ from tensorlens.frameworks.trials.trial import Trial, Trouble
 from tensorlens.planning.compare.launching import Launcher
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.batches import MaxBatch, largest_batch
-from tensorlens.records.estimates import Estimate
+from tensorlens.planning.estimate.result import Estimate
 
 
 class TraceFailed(TensorlensError):

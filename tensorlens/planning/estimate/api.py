@@ -7,10 +7,10 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.request import request
+from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.estimate.worker import Worker
 from tensorlens.records.cards import Card
-from tensorlens.records.estimates import Estimate
 
 
 def estimate(

@@ -9,12 +9,12 @@ from dataclasses import replace
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.estimate.context_overhead import apart
+from tensorlens.planning.estimate.result import Estimate, Range, Term
 from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
 from tensorlens.planning.estimate.terms import why
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.cards import Card
-from tensorlens.records.estimates import Estimate, Range, Term
 from tensorlens.records.events import ALLOC, FREE, EventLog, Label, Stacks
-from tensorlens.records.recordings import Origin, Recording
 from tensorlens.records.traces import Caution, Trace
 from tensorlens.units import format_bytes
 

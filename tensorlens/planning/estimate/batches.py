@@ -10,10 +10,10 @@ from tensorlens.errors import UsageError
 from tensorlens.planning.bisection import MOST, largest_that_fits
 from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.request import request
+from tensorlens.planning.estimate.result import Estimate, LargestBatch
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.estimate.worker import Worker
 from tensorlens.records.cards import Card
-from tensorlens.records.estimates import Estimate, LargestBatch
 
 
 class MaxBatch(int):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from tensorlens.planning.estimate.result import CONTEXT, Range, Term
 from tensorlens.records.cards import Card
-from tensorlens.records.estimates import CONTEXT, Range, Term
 from tensorlens.records.events import EventLog
 from tensorlens.records.traces import Trace
 

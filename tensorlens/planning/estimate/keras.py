@@ -12,8 +12,8 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.keras_on_torch import KerasOnTorch, check_argument
 from tensorlens.planning.estimate.placement import Place
+from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.worker import Worker
-from tensorlens.records.estimates import Estimate
 
 _OPTIONS = ("optimizer", "loss", "policy", "input_shape", "input_dtype")
 _ALL = ("batch_size", "run_eagerly", *_OPTIONS)

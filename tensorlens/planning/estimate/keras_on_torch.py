@@ -11,10 +11,10 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras.train_steps.anew import describe, make_step
 from tensorlens.frameworks.keras.train_steps.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.estimate.placement import Place
+from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.steps import BATCHES, StepsRequest
 from tensorlens.planning.estimate.target import packed
 from tensorlens.planning.estimate.worker import Worker
-from tensorlens.records.estimates import Estimate
 from tensorlens.records.traces import Caution
 
 

@@ -13,11 +13,11 @@ from tensorlens.errors import UsageError
 from tensorlens.planning.allocators.settings import Settings, settings_text
 from tensorlens.planning.estimate.keras import check_options, is_keras_model, keras_request
 from tensorlens.planning.estimate.placement import Place, place
+from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.steps import StepsRequest
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.estimate.worker import Worker
 from tensorlens.records.cards import Card
-from tensorlens.records.estimates import Estimate
 
 
 class Request(Protocol):

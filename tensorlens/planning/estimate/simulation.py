@@ -15,7 +15,7 @@ from tensorlens.planning.allocators import (
     Settings,
     least_limit,
 )
-from tensorlens.records.estimates import StepFigures
+from tensorlens.planning.estimate.result import StepFigures
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Mark
 from tensorlens.records.traces import Handover, Trace
 

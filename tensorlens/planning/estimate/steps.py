@@ -10,10 +10,10 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.protocol import Batch, Job, Program
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.placement import Place
+from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import search_path
 from tensorlens.planning.estimate.worker import Worker
 from tensorlens.planning.progress import Bar
-from tensorlens.records.estimates import Estimate
 from tensorlens.records.traces import Trace
 
 BATCHES = ("batch", "batch_size")

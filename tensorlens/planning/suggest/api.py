@@ -32,8 +32,8 @@ from tensorlens.planning.suggest.simulating import Simulation
 from tensorlens.planning.suggest.verifying import verified, without_failures
 from tensorlens.planning.suggest.watching import Watcher, watched
 from tensorlens.recording.devices import dropped_peak
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.comparisons import Comparison, Outcome, texts
-from tensorlens.records.recordings import Recording
 from tensorlens.records.suggestions import SIMULATED, Suggestion, Suggestions
 from tensorlens.units import format_bytes
 

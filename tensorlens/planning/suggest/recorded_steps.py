@@ -13,8 +13,8 @@ from tensorlens.planning.suggest.replay import Replay
 from tensorlens.recording.devices import chosen, device_peak
 from tensorlens.recording.event_index import study
 from tensorlens.recording.instants import roles_of
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE
-from tensorlens.records.recordings import Recording
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
 _STEP = re.compile(r"step \d+")

@@ -9,8 +9,8 @@ from typing import Any
 from tensorlens.frameworks.trials.trial import Choice, Trouble
 from tensorlens.planning.compare.estimates import Estimation, run_estimate
 from tensorlens.planning.compare.launching import Launcher, shared_launcher
+from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program
-from tensorlens.records.estimates import Range
 
 AS_IT_IS = "as it is"
 

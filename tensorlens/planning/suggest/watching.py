@@ -9,10 +9,9 @@ from typing import Any
 
 from tensorlens.capture.record import LiveRecording, record
 from tensorlens.frameworks.step_facts import StepFacts, Watch, watch
-from tensorlens.records.loading import load
-from tensorlens.records.recordings import Recording
+from tensorlens.recording.recordings import Recording
 
-_RECORDING, _FACTS = "steps.tlens", "facts.pickle"
+_SEEN = "seen.pickle"
 
 
 class Watcher:
@@ -66,9 +65,11 @@ class Watcher:
 
     def _leave(self, recording: LiveRecording, facts: StepFacts) -> None:
         recording.stop()
-        folder = Path(self._folder)
-        recording.save(folder / _RECORDING, overwrite=True)
-        (folder / _FACTS).write_bytes(pickle.dumps(facts))
+        seen = Recording(recording.log, recording.origin), facts
+        place = Path(self._folder) / _SEEN
+        part = place.with_suffix(".part")
+        part.write_bytes(pickle.dumps(seen, protocol=5))
+        part.replace(place)
 
 
 def _facts(seen: Watch, is_whole: bool) -> StepFacts:
@@ -81,10 +82,8 @@ def _facts(seen: Watch, is_whole: bool) -> StepFacts:
 
 def watched(folder: str) -> tuple[Recording, StepFacts] | None:
     """Return what a :class:`Watcher` left in a folder; None where it left nothing."""
-    place = Path(folder)
-    if not (place / _FACTS).exists():
+    place = Path(folder) / _SEEN
+    if not place.exists():
         return None
-    recording = load(place / _RECORDING)
-    assert isinstance(recording, Recording)
-    facts: StepFacts = pickle.loads((place / _FACTS).read_bytes())
-    return recording, facts
+    seen: tuple[Recording, StepFacts] = pickle.loads(place.read_bytes())
+    return seen

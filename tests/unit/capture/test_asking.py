@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tensorlens.capture.api import located
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, OOM, Context, EventLog, Frame
 from tensorlens.records.failures import Request
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 
 HERE = __file__

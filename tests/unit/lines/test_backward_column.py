@@ -8,8 +8,8 @@ from bench import Bench, FakeMemory
 
 from tensorlens.capture import backward
 from tensorlens.lines.present.layout import layouts
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame
-from tensorlens.records.recordings import Recording
 
 ENGINE = Frame("/env/site-packages/torch/autograd/graph.py", 9, "_engine_run_backward", False)
 

@@ -2,8 +2,8 @@ import pytest
 from made_logs import Made, user
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import Mark
-from tensorlens.records.recordings import Recording
 
 
 def two_epochs() -> Made:

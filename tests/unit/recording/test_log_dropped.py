@@ -4,8 +4,8 @@ import pytest
 from made_logs import Made, user
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.events import START, Context, EventLog
-from tensorlens.records.recordings import Origin, Recording
 
 MM = Context(op="aten::mm", outer="aten::linear", grad=True)
 

@@ -2,6 +2,7 @@ import pytest
 from made_logs import Made, user
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.events import (
     ALLOC,
     OOM,
@@ -13,7 +14,6 @@ from tensorlens.records.events import (
     Label,
     Segment,
 )
-from tensorlens.records.recordings import Origin, Recording
 
 
 def three_blocks() -> Made:

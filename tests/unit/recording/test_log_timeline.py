@@ -2,8 +2,8 @@ import pytest
 from made_logs import Made, slowly_level, user
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import SEGMENT_ALLOC, Context, Segment
-from tensorlens.records.recordings import Recording
 
 
 def saw(made: Made, teeth: int) -> None:

@@ -11,6 +11,9 @@ import pytest
 from made_logs import ENGINE, Made, user
 
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.loading import load
+from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.tlens import columns
 from tensorlens.records.events import (
     OOM,
     SEGMENT_ALLOC,
@@ -23,9 +26,6 @@ from tensorlens.records.events import (
     SegmentBlock,
 )
 from tensorlens.records.lines import LineReport
-from tensorlens.records.loading import load
-from tensorlens.records.recordings import Origin, Recording
-from tensorlens.records.tlens import columns
 from tensorlens.render import save
 
 Lines = list[dict[str, Any]]
@@ -106,7 +106,7 @@ def test_nothing_recorded_reads_back(tmp_path: Path) -> None:
 
 
 def test_many_rows_are_many_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorlens.records.tlens.writing.ROWS", 7)
+    monkeypatch.setattr("tensorlens.recording.tlens.writing.ROWS", 7)
     random, made = Random(5), Made()
     rows = [made.start(random.randrange(9)) for _ in range(10)]
     for _ in range(100):

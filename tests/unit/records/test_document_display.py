@@ -2,10 +2,10 @@
 
 import pytest
 
+from tensorlens.planning.estimate.result import Estimate
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document
-from tensorlens.records.estimates import Estimate
 from tensorlens.records.lines import LineReport
-from tensorlens.records.recordings import Recording
 from tensorlens.records.snapshots import Snapshot
 
 

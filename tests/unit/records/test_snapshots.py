@@ -6,11 +6,11 @@ import pytest
 from snapshot_builder import T, ledger_of, snapshot_of
 
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.loading import load, parse
 from tensorlens.records.differences import Difference
 from tensorlens.records.joining import picked
 from tensorlens.records.ledger import Block, Term
 from tensorlens.records.lines import LineReport
-from tensorlens.records.loading import load, parse
 from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.view import View

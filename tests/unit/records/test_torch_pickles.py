@@ -12,9 +12,9 @@ import zipfile
 import pytest
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.foreign import looks_like_pickle, read
-from tensorlens.records.foreign.pickles import unpickle
-from tensorlens.records.loading import load
+from tensorlens.loading import load
+from tensorlens.recording.foreign import looks_like_pickle, read
+from tensorlens.recording.foreign.pickles import unpickle
 
 GOOD = {"segments": [], "device_traces": [[]], "n": [None, True, False, -1, 2**40, 1.5, "x" * 300]}
 RAN = []

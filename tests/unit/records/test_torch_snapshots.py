@@ -7,9 +7,9 @@ import pytest
 from caching_allocator import CachingAllocator
 
 from tensorlens.errors import FileFormatError
+from tensorlens.loading import load, parse
+from tensorlens.recording.foreign import from_snapshot, from_viewer, read
 from tensorlens.records.events import ALLOC, FREE, START, Context, Frame, Mark
-from tensorlens.records.foreign import from_snapshot, from_viewer, read
-from tensorlens.records.loading import load, parse
 from tensorlens.records.tensors import SourceLine
 
 MIB = 1 << 20

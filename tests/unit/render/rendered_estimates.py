@@ -27,8 +27,9 @@ from typing import Any
 
 from rendered_recordings import HOSTILE, MS, SOURCE, Step, empty
 
+from tensorlens.planning.estimate.result import CONTEXT, Estimate, Range, StepFigures, Term
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.cards import H100
-from tensorlens.records.estimates import CONTEXT, Estimate, Range, StepFigures, Term
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -39,7 +40,6 @@ from tensorlens.records.events import (
     Mark,
     Segment,
 )
-from tensorlens.records.recordings import Origin, Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.records.traces import Caution
 

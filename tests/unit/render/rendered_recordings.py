@@ -16,6 +16,7 @@ The training step runs ``train.py``, whose lines are :data:`SOURCE`. With sizes 
 
 from __future__ import annotations
 
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -30,7 +31,6 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.recordings import Origin, Recording
 
 KIB = 1024
 MS = 1_000_000

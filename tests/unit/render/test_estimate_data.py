@@ -9,9 +9,9 @@ import rendered_estimates as estimates
 from rendered_estimates import GIB, MIB, PEAK
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.estimates import Estimate
-from tensorlens.records.loading import load
-from tensorlens.records.recordings import Recording
+from tensorlens.loading import load
+from tensorlens.planning.estimate.result import Estimate
+from tensorlens.recording.recordings import Recording
 from tensorlens.render import OF_ALL, OF_RECORDINGS
 from tensorlens.render.json import JsonRenderer
 from tensorlens.render.table import CsvRenderer, to_pandas

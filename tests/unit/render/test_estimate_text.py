@@ -5,9 +5,9 @@ import rendered_estimates as estimates
 from rendered_estimates import MIB, PEAK
 
 from tensorlens.planning.estimate import present
-from tensorlens.records.estimates import Range
+from tensorlens.planning.estimate.result import Range
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
-from tensorlens.records.recordings import Recording
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View

@@ -5,8 +5,8 @@ import json
 import pytest
 import rendered_recordings
 
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
-from tensorlens.records.recordings import Recording
 from tensorlens.render import renderer_for
 
 

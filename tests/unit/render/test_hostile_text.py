@@ -12,8 +12,8 @@ import rendered_recordings
 import rendered_reports
 import rendered_snapshots
 
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.events import ALLOC, EventLog, Frame, Mark
-from tensorlens.records.recordings import Origin, Recording
 from tensorlens.render import renderer_for
 from tensorlens.render.source import spreadsheet_text
 

@@ -10,6 +10,8 @@ import rendered_reports
 from tensorlens import render
 from tensorlens.capture.export.segments import made_up_segments
 from tensorlens.errors import UsageError
+from tensorlens.recording.foreign import read
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -23,8 +25,6 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.foreign import read
-from tensorlens.records.recordings import Origin, Recording
 from tensorlens.render import renderer_for
 
 MIB = 1 << 20

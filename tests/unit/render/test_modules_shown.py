@@ -3,8 +3,8 @@
 import pytest
 
 from tensorlens.capture.present.modules import module_rows
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.text import TextRenderer
 

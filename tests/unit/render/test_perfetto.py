@@ -5,8 +5,8 @@ import json
 import pytest
 import rendered_recordings
 
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, EventLog, Mark
-from tensorlens.records.recordings import Recording
 from tensorlens.render import renderer_for
 from tensorlens.render.source import printable
 

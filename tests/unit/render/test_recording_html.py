@@ -6,8 +6,8 @@ import rendered_recordings as recordings
 from rendered_recordings import HOSTILE, KIB, MS
 from test_html_renderer import Reader
 
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog, Label
-from tensorlens.records.recordings import Recording
 from tensorlens.render.html import HtmlRenderer, fragment
 from tensorlens.render.source import printable
 from tensorlens.render.view import View

@@ -10,8 +10,8 @@ from rendered_recordings import MS
 from tensorlens.capture.present.chosen import allocations, chosen_blocks, counts
 from tensorlens.capture.present.heat import HeatRow, heat_files
 from tensorlens.capture.present.timeline import picture
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame
-from tensorlens.records.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.pictures import HEIGHT, WIDTH, Label
 

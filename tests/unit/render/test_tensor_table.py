@@ -6,7 +6,7 @@ import pytest
 import rendered_snapshots as snapshots
 
 from tensorlens import render
-from tensorlens.records.loading import load
+from tensorlens.loading import load
 from tensorlens.records.tensors import FIELDS
 from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.table import CsvRenderer, to_pandas

@@ -18,9 +18,9 @@ from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
+from tensorlens.recording.foreign.snapshots import from_snapshot
+from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import START, EventLog, Mark
-from tensorlens.records.foreign.snapshots import from_snapshot
-from tensorlens.records.recordings import Origin
 from tensorlens.records.tensors import TensorTable
 
 _SOURCE = "CUDA memory history"

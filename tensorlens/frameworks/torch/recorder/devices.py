@@ -9,9 +9,9 @@ from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.native.host_recorder import HostRecorder
 from tensorlens.frameworks.torch.recorder import cuda
 from tensorlens.frameworks.torch.recorder.cpu import host_recorder
+from tensorlens.recording.joined_recordings import as_one
+from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import EventLog
-from tensorlens.records.joined_recordings import as_one
-from tensorlens.records.recordings import Origin
 
 
 def start(options: RecordOptions) -> Recorder:

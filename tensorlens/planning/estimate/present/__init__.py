@@ -10,7 +10,7 @@ from tensorlens.planning.estimate.present import columns as table
 from tensorlens.planning.estimate.present import report
 from tensorlens.planning.estimate.present.explanation import paragraphs
 from tensorlens.planning.estimate.present.summary import estimate_summary
-from tensorlens.records.estimates import Estimate
+from tensorlens.planning.estimate.result import Estimate
 from tensorlens.render.blocks import Block, Rows
 from tensorlens.render.view import View
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorlens.records.estimates import Estimate, Range
+from tensorlens.planning.estimate.result import Estimate, Range
 from tensorlens.records.tensors import SourceLine
 
 Value = str | int | None

@@ -25,7 +25,7 @@ from tensorlens.planning.estimate.present.peak_parts import (
     peak_parts,
 )
 from tensorlens.planning.estimate.present.with_batch import FAR, growth
-from tensorlens.records.estimates import REMAINDER, Estimate, Term
+from tensorlens.planning.estimate.result import REMAINDER, Estimate, Term
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.source import place

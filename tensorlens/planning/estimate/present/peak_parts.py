@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from tensorlens.records.estimates import REMAINDER, Estimate
+from tensorlens.planning.estimate.result import REMAINDER, Estimate
 from tensorlens.records.events import FREE
 from tensorlens.records.moments import Resident
 from tensorlens.roles import BLOCK_ROLES

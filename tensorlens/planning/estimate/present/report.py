@@ -22,7 +22,7 @@ from tensorlens.planning.estimate.present.needs import (
 )
 from tensorlens.planning.estimate.present.peak_parts import peak_parts
 from tensorlens.planning.estimate.present.stack import card_bar, colour, stacks
-from tensorlens.records.estimates import FITS, TIGHT, TOO_LARGE, Estimate, Term
+from tensorlens.planning.estimate.result import FITS, TIGHT, TOO_LARGE, Estimate, Term
 from tensorlens.render.blocks import (
     Block,
     Cell,

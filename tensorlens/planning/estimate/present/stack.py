@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorlens.planning.estimate.present.peak_parts import ON_THE_WAY, UNTOLD, WORKSPACE, Part
-from tensorlens.records.estimates import REMAINDER, Estimate, Fit
+from tensorlens.planning.estimate.result import REMAINDER, Estimate, Fit
 from tensorlens.render import blocks
 from tensorlens.render.colours import ROLE_COLOURS
 from tensorlens.render.figures import size

@@ -8,7 +8,7 @@ from typing import Any
 from tensorlens.capture.present.summary import by_line_data, by_module_data, line_data, moment_data
 from tensorlens.planning.estimate.present.needs import judged, peak_block, peak_step, rungs
 from tensorlens.planning.estimate.present.peak_parts import peak_parts
-from tensorlens.records.estimates import SCHEMA, VERSION, Estimate, Range
+from tensorlens.planning.estimate.result import SCHEMA, VERSION, Estimate, Range
 
 
 def estimate_summary(estimate: Estimate) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorlens.planning.estimate.present.peak_parts import kinds_by_row
-from tensorlens.records.estimates import Estimate
+from tensorlens.planning.estimate.result import Estimate
 from tensorlens.records.events import FREE
 
 FAR = 16

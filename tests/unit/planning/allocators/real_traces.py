@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tensorlens.recording.foreign import from_snapshot
+from tensorlens.recording.foreign.pickles import unpickle
 from tensorlens.records.events import START, Segment, SegmentBlock
-from tensorlens.records.foreign import from_snapshot
-from tensorlens.records.foreign.pickles import unpickle
 
 FOLDER = Path(__file__).parents[4].parent / "shared" / "data"
 

@@ -6,9 +6,9 @@ import pytest
 from restored import restore
 
 from tensorlens.planning.allocators import CachingAllocator, OutOfMemory, Settings
+from tensorlens.recording.foreign import read
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import Context, EventLog, Frame, Segment, SegmentBlock
-from tensorlens.records.foreign import read
-from tensorlens.records.recordings import Recording
 from tensorlens.render import renderer_for
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer

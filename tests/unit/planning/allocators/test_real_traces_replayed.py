@@ -5,9 +5,9 @@ from real_traces import raw, read
 from restored import restore
 
 from tensorlens.planning.allocators import CachingAllocator
+from tensorlens.recording.foreign import from_snapshot
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
-from tensorlens.records.foreign import from_snapshot
-from tensorlens.records.recordings import Recording
 
 # segments taken during the trace, blocks from memory held already, bytes reserved at the end
 TABLE = {

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.loading import parse
 from tensorlens.records.comparisons import (
     BATCH,
     LEAST,
@@ -12,7 +13,6 @@ from tensorlens.records.comparisons import (
     Comparison,
     Outcome,
 )
-from tensorlens.records.loading import parse
 from tensorlens.records.spread import ratio
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer

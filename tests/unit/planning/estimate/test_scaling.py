@@ -4,10 +4,10 @@ import pytest
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.estimate.formulas import fitted
+from tensorlens.planning.estimate.result import Estimate, Range
 from tensorlens.planning.estimate.scaling import OPTIMIZER, PASS, SETUP, peaks_by_place, scaling
-from tensorlens.records.estimates import Estimate, Range
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Label, Mark
-from tensorlens.records.recordings import Recording
 
 # the package has a function of the same name
 module = importlib.import_module("tensorlens.planning.estimate.scaling")

@@ -8,7 +8,7 @@ import pytest
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.records.loading import parse
+from tensorlens.loading import parse
 
 MIB = 2**20
 

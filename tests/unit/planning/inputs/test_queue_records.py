@@ -9,7 +9,7 @@ import pytest
 
 import tensorlens
 from tensorlens.errors import FileFormatError
-from tensorlens.records.loading import parse
+from tensorlens.loading import parse
 from tensorlens.records.queues import Queue, QueuePart, QueueWorker
 from tensorlens.render.text import TextRenderer
 

@@ -6,8 +6,8 @@ from tensorlens.frameworks.step_facts import Ahead, StepFacts
 from tensorlens.planning.suggest.api import _told
 from tensorlens.planning.suggest.queues import smaller_queue
 from tensorlens.planning.suggest.recorded_steps import Scene
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog
-from tensorlens.records.recordings import Recording
 
 PEAK = 1_000_000
 ONE = 4096

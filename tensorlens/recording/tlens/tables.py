@@ -9,6 +9,7 @@ from itertools import count
 from operator import lt
 from typing import Any
 
+from tensorlens.recording.tlens.columns import check_range
 from tensorlens.records.checking import items, mapping, maybe, text, whole
 from tensorlens.records.events import (
     PHASES,
@@ -21,7 +22,6 @@ from tensorlens.records.events import (
     SegmentBlock,
     Stacks,
 )
-from tensorlens.records.tlens.columns import check_range
 from tensorlens.roles import BLOCK_ROLES
 
 _DEFAULTS = {

@@ -7,11 +7,11 @@ from itertools import accumulate
 from typing import Any
 
 from tensorlens.errors import FileFormatError
+from tensorlens.recording.foreign.frames import frame_of
+from tensorlens.recording.foreign.steps import WRONG, number
+from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.checking import text
 from tensorlens.records.events import ALLOC, FREE, START, EventLog
-from tensorlens.records.foreign.frames import frame_of
-from tensorlens.records.foreign.steps import WRONG, number
-from tensorlens.records.recordings import Origin, Recording
 
 _KEYS = {"actions", "elements_size", "elements_info", "suffix_table", "string_table"}
 _FRAME = re.compile(r"(.+):(\d{1,9}):(.*)", re.DOTALL)

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from tensorlens.errors import FileFormatError, TensorlensError
+from tensorlens.planning.estimate import result as estimates
+from tensorlens.recording import recordings, tlens
 from tensorlens.records import (
     comparisons,
     differences,
-    estimates,
     leaks,
     lines,
     plans,
     queues,
-    recordings,
     snapshots,
     suggestions,
-    tlens,
 )
 
 Record: TypeAlias = (
@@ -70,7 +69,7 @@ def load(path: str | os.PathLike[str]) -> Record:
                 return tlens.read(stream)
             content = stream.read()
         if content.startswith(_PICKLES):
-            from tensorlens.records import foreign
+            from tensorlens.recording import foreign
 
             return foreign.read(content)
     except FileFormatError as error:
@@ -110,7 +109,7 @@ def parse(content: str) -> Record:
     if kind is not None:
         return kind.from_dict(data)
     if isinstance(data, dict) and not data.keys().isdisjoint(_FOREIGN):
-        from tensorlens.records import foreign
+        from tensorlens.recording import foreign
 
         if foreign.is_viewer(data):
             return foreign.from_viewer(data)

@@ -240,7 +240,7 @@ class Recording(Document):
 
         :meth:`from_dict` reads the recording back equal.
         """
-        from tensorlens.records import tlens
+        from tensorlens.recording import tlens
 
         now = self.still()
         return {**self.presenter().summary(now), "log": tlens.packed(now)}
@@ -252,7 +252,9 @@ class Recording(Document):
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        return cls._unpacked(data, "a summary of a recording")
+        from tensorlens.recording.packed import unpacked
+
+        return unpacked(cls, data, "a summary of a recording")
 
     def _record(self) -> Recording:
         return self.still()

@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.recording.packed import unpacked
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import Card
 from tensorlens.records.checking import whole
 from tensorlens.records.documents import Document
 from tensorlens.records.moments import Moment
-from tensorlens.records.recordings import Recording
 from tensorlens.records.restoring import restored
 from tensorlens.records.tensors import SourceLine
 from tensorlens.records.traces import Caution, Formula
@@ -292,7 +293,7 @@ class Estimate(Document):
 
         :meth:`from_dict` reads the estimate back equal.
         """
-        from tensorlens.records import tlens
+        from tensorlens.recording import tlens
 
         return {**self.presenter().summary(self), "log": tlens.packed(self.recording)}
 
@@ -303,7 +304,7 @@ class Estimate(Document):
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        recording = cls._unpacked(data, "an estimate")
+        recording = unpacked(cls, data, "an estimate")
         names = {each.name for each in fields(cls)}
         given = {name: value for name, value in data.items() if name in names}
         try:

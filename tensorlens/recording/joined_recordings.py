@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import EventLog
 from tensorlens.records.joined_logs import Part, joined
-from tensorlens.records.recordings import Origin
 
 Recorded = tuple[EventLog, Origin]
 """What one of them gave."""

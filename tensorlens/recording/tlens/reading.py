@@ -14,11 +14,11 @@ from math import isfinite
 from typing import Any, cast
 
 from tensorlens.errors import FileFormatError
+from tensorlens.recording.recordings import SCHEMA, VERSION, Origin, Recording
+from tensorlens.recording.tlens import tables
+from tensorlens.recording.tlens.columns import add_rows, check
 from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
 from tensorlens.records.events import START, EventLog
-from tensorlens.records.recordings import SCHEMA, VERSION, Origin, Recording
-from tensorlens.records.tlens import tables
-from tensorlens.records.tlens.columns import add_rows, check
 
 _GZIP = b"\x1f\x8b"
 _BEGIN = re.compile(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(SCHEMA).encode() + rb'"\s*[,}]')
@@ -61,7 +61,7 @@ def read(file: BufferedReader) -> Recording:
 
 
 def unpacked(content: Any) -> Recording:
-    """Return the recording that :func:`~tensorlens.records.tlens.writing.packed` gave a text for.
+    """Return the recording that :func:`~tensorlens.recording.tlens.writing.packed` gave a text for.
 
     Raises:
         FileFormatError: as :func:`read` does.

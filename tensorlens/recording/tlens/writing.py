@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from tensorlens.recording.recordings import SCHEMA, VERSION, Origin, Recording
+from tensorlens.recording.tlens import tables
+from tensorlens.recording.tlens.columns import ROWS, rows_to_dict
 from tensorlens.records.events import EventLog
-from tensorlens.records.recordings import SCHEMA, VERSION, Origin, Recording
-from tensorlens.records.tlens import tables
-from tensorlens.records.tlens.columns import ROWS, rows_to_dict
 
 _T = TypeVar("_T")
 _PART = 10_000

@@ -12,13 +12,11 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import items, mapping, maybe, text
-from tensorlens.records.events import START, EventLog, Mark
-from tensorlens.records.foreign.frames import StackReader
-from tensorlens.records.foreign.lifetimes import Lifetimes, Row, lifetimes
-from tensorlens.records.foreign.pickles import unpickle
-from tensorlens.records.foreign.sizes import Rules
-from tensorlens.records.foreign.steps import (
+from tensorlens.recording.foreign.frames import StackReader
+from tensorlens.recording.foreign.lifetimes import Lifetimes, Row, lifetimes
+from tensorlens.recording.foreign.pickles import unpickle
+from tensorlens.recording.foreign.sizes import Rules
+from tensorlens.recording.foreign.steps import (
     WRONG,
     Step,
     damaged,
@@ -27,7 +25,9 @@ from tensorlens.records.foreign.steps import (
     segments,
     steps,
 )
-from tensorlens.records.recordings import Origin, Recording
+from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.records.checking import items, mapping, maybe, text
+from tensorlens.records.events import START, EventLog, Mark
 
 _NS = 1000
 _SOURCE = "torch memory snapshot"
