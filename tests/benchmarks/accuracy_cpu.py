@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tensorlens
 from tensorlens.capture.record import record
-from tensorlens.frameworks.torch.fake.memory.host_kernels import HOST_KERNEL
+from tensorlens.frameworks.fake_torch.memory.host_kernels import HOST_KERNEL
 from tensorlens.planning.estimate import estimate
 from tensorlens.records.events import ALLOC, FREE, EventLog
 

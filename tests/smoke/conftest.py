@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorlens.frameworks.torch.fake.device.library import SINCE
+from tensorlens.frameworks.fake_torch.device.library import SINCE
 from tensorlens.frameworks.torch.release import installed_release
 from tensorlens.planning import processes
 from tests import warm

@@ -5,11 +5,11 @@ import gc
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.frameworks.torch.fake.patches.loading import loading
-from tensorlens.frameworks.torch.fake.patches.threads import in_threads
-from tensorlens.frameworks.torch.fake.stacks import ProgramStacks
-from tensorlens.frameworks.torch.fake.tracker import Tracker
-from tensorlens.frameworks.torch.fake.values.data_dependent import answering
+from tensorlens.frameworks.fake_torch.patches.loading import loading
+from tensorlens.frameworks.fake_torch.patches.threads import in_threads
+from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
+from tensorlens.frameworks.fake_torch.tracker import Tracker
+from tensorlens.frameworks.fake_torch.values.data_dependent import answering
 from tensorlens.records.traces import Trace
 
 

@@ -11,7 +11,7 @@ from tensorlens.frameworks.protocol import Answer, Failure, Job, Progress
 from tensorlens.planning.processes import Child, ChildEnded
 from tensorlens.records.traces import Trace
 
-_SERVER = "tensorlens.frameworks.torch.fake.child"
+_SERVER = "tensorlens.frameworks.fake_torch.child"
 _HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.fake_torch.cautions import tell
 from tensorlens.frameworks.protocol import Program
-from tensorlens.frameworks.torch.fake.cautions import tell
 from tensorlens.frameworks.torch.options.activations import (
     Autocast,
     ChannelsLast,
