@@ -6,8 +6,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
+from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.code import FRAMEWORKS, is_foreign
-from tensorlens.frameworks.instances import living
 
 _BASES = (
     ("torch.nn", "Module", ("_parameters", "_modules")),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tensorlens.frameworks.balance import balanced, less
 from tensorlens.frameworks.base import Adapter, Findings, Root
-from tensorlens.frameworks.host_ledger import REASONS, fitted
+from tensorlens.frameworks.census.balance import balanced, less
+from tensorlens.frameworks.census.host_ledger import REASONS, fitted
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.records.joining import joined
 from tensorlens.records.ledger import Ledger, Term

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from tensorlens import ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, Root
-from tensorlens.frameworks.queued_input import with_queued_input
+from tensorlens.frameworks.queues.ledger_term import with_queued_input
 from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
 from tensorlens.records.differences import Difference
 from tensorlens.records.snapshots import Snapshot

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from tensorlens.frameworks import building
+from tensorlens.frameworks.native import building
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch import steps as torch_steps
 from tensorlens.frameworks.torch.leaks import device_steps

@@ -10,9 +10,9 @@ from census_checks import Since
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.first_seen import FirstSeen
 from tensorlens.frameworks.heap import walk
 from tensorlens.frameworks.heap.native import native
+from tensorlens.frameworks.torch.census.first_seen import FirstSeen
 
 HELD = []
 

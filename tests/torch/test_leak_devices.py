@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.torch import steps as torch_steps
 from tensorlens.frameworks.torch.leaks import device_steps
 from tensorlens.frameworks.torch.leaks.device_blocks import DeviceBlocks

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks import building as build
+from tensorlens.frameworks.native import building as build
 from tensorlens.frameworks.torch.native import build as torch_parts
 from tensorlens.frameworks.torch.native.build import COUNTER
 from tests import warm

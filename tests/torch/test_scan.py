@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.torch.census import scan as scans
 from tensorlens.frameworks.torch.census.scan import LEAF, META, ODD, REQUIRES_GRAD, Scan
 from tensorlens.frameworks.torch.census.scan_native import NativeReader, prepare

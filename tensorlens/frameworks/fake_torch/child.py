@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.fake_torch.device.setup import Readiness, prepare
-from tensorlens.frameworks.program_failures import failure
-from tensorlens.frameworks.protocol import Answer, Job, Progress
 from tensorlens.frameworks.torch.release import check_release
+from tensorlens.frameworks.trials.failures import failure
 from tensorlens.frameworks.trials.keras_training import check_is_of_torch, traced
+from tensorlens.frameworks.trials.protocol import Answer, Job, Progress
 from tensorlens.records.cards import H100
 
 _PASSING = (

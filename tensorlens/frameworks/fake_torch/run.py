@@ -33,17 +33,17 @@ from tensorlens.frameworks.fake_torch.patches.tracers import not_tracing
 from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
 from tensorlens.frameworks.fake_torch.tracker import Hidden, HiddenOf, Tracker, noting_nodes
 from tensorlens.frameworks.fake_torch.values.data_dependent import answering
-from tensorlens.frameworks.global_settings import SEED, applied
 from tensorlens.frameworks.native.logs import sources_of
-from tensorlens.frameworks.protocol import Job
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.trials.beginning import beginning
+from tensorlens.frameworks.trials.global_settings import SEED, applied
 from tensorlens.frameworks.trials.keras_training import (
     SAMPLES,
     ended_at_training,
     intercepted,
     step_of,
 )
+from tensorlens.frameworks.trials.protocol import Job
 from tensorlens.frameworks.trials.steps import Steps
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace

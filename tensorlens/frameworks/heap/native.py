@@ -13,8 +13,8 @@ from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
 
-from tensorlens.frameworks.building import NativeUnavailable, Part, load
 from tensorlens.frameworks.heap.rows import MODULES, SPECIAL, TRANSPARENT, Quest, Rows, zeros
+from tensorlens.frameworks.native.building import NativeUnavailable, Part, load
 
 _HERE = Path(__file__).parent
 

@@ -17,8 +17,7 @@ from dataclasses import replace
 from multiprocessing.pool import ApplyResult
 from typing import Any
 
-from tensorlens.frameworks.batch_bytes import batch_bytes
-from tensorlens.frameworks.instances import living
+from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.keras.kinds import (
     Never,
     backend,
@@ -27,8 +26,9 @@ from tensorlens.frameworks.keras.kinds import (
     imported,
     items_of,
 )
-from tensorlens.frameworks.queues_joined import joined
-from tensorlens.frameworks.worker_memory import workers_of
+from tensorlens.frameworks.queues.batch_bytes import batch_bytes
+from tensorlens.frameworks.queues.joined import joined
+from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.records.queues import Queue, QueuePart
 
 _ADAPTERS = "keras.src.trainers.data_adapters"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import cast
 
-from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.code import foreign_folders
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
 
 _NO_BIRTHS = {

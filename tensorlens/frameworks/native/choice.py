@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Counter, Reader
-from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.native.allocator import NativeAllocator
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.process import forced_source, process_counter
 from tensorlens.guards import reason
 from tensorlens.signals import is_from_a_handler

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from tensorlens.frameworks.wrappers import wrapped
+from tensorlens.frameworks.census.wrappers import wrapped
 
 _GRAPH = "tf.function"
 _XLA = "tf.function(jit_compile=True)"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.instances import living
+from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.native.allocator import NativeAllocator
 from tensorlens.frameworks.native.naming import ModulePath
 from tensorlens.frameworks.native.recorder import NativeRecorder

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.frameworks.batch_bytes import batch_bytes
-from tensorlens.frameworks.instances import living
+from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.keras.kinds import content_of, imported
-from tensorlens.frameworks.queues_joined import joined
+from tensorlens.frameworks.queues.batch_bytes import batch_bytes
+from tensorlens.frameworks.queues.joined import joined
 from tensorlens.frameworks.tensorflow.dataset_structure import (
     AUTOTUNE,
     Transformation,

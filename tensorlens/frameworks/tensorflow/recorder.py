@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from tensorlens.frameworks.base import Recorder, RecordOptions, Root
-from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.native.host_recorder import Amendment, HostRecorder, Means
 from tensorlens.frameworks.native.naming import Sight
 from tensorlens.frameworks.step_facts import GRAPH_CALL

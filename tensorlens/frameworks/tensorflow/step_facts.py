@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.heap.objects import instances
-from tensorlens.frameworks.instances import living
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.step_facts import Ahead, Block, MadeOptimizer, StepFacts
 from tensorlens.frameworks.tensorflow.module_calls import module_paths

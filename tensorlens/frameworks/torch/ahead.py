@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 from torch.utils.data import dataloader
 
-from tensorlens.frameworks.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.keras.kinds import content_of
+from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.step_facts import Ahead
 from tensorlens.frameworks.torch.queues import named, number
 from tensorlens.frameworks.trials.stage import wrapped

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch.nn import Module
 
+from tensorlens.frameworks.census.wrappers import attributes, wrapped
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.wrappers import attributes, wrapped
 
 
 def compiled_by(function: Any) -> str | None:

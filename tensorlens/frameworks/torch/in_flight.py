@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorlens.frameworks.pipes import Message, waiting_messages
+from tensorlens.frameworks.torch.pipes import Message, waiting_messages
 
 _SHARED = re.compile(r"/(?:dev/shm/)?torch_(\d+)_\d+_\d+(?: \(deleted\))?$")
 """How torch names shared memory: by the process that made it (c10's StorageUtils.cpp,

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.batch_bytes import batch_bytes
-from tensorlens.frameworks.instances import living
+from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
-from tensorlens.frameworks.queues_joined import joined
+from tensorlens.frameworks.queues.batch_bytes import batch_bytes
+from tensorlens.frameworks.queues.joined import joined
+from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.frameworks.torch.in_flight import Sent, sent, shared_in_flight
 from tensorlens.frameworks.torch.queue_tasks import Counts, Tasks, items
-from tensorlens.frameworks.worker_memory import workers_of
 from tensorlens.records.queues import Queue, QueuePart
 
 _MODULE = "torch.utils.data.dataloader"

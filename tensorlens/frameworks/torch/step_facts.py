@@ -15,7 +15,6 @@ import torch
 
 from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.heap.objects import instances
-from tensorlens.frameworks.later_use import unused
 from tensorlens.frameworks.step_facts import (
     BACKWARD,
     ZERO_GRAD,
@@ -27,6 +26,7 @@ from tensorlens.frameworks.step_facts import (
 from tensorlens.frameworks.torch.ahead import LoaderWatch
 from tensorlens.frameworks.torch.census.graph import walk
 from tensorlens.frameworks.torch.census.modules import class_name
+from tensorlens.frameworks.torch.later_use import unused
 from tensorlens.frameworks.torch.options.stage import Stage, cache_configs, repeated_blocks, wrapped
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tensorlens.frameworks.base import StepFigures
-from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.native.allocator import NativeAllocator
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.native.host_steps import Blocks, HostSteps
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.torch import cpu

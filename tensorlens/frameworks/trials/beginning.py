@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.caller import adopt
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.pickling import unpack
-from tensorlens.frameworks.protocol import Batch, Program
+from tensorlens.frameworks.trials.caller import adopt
+from tensorlens.frameworks.trials.pickling import unpack
+from tensorlens.frameworks.trials.protocol import Batch, Program
 
 
 def beginning(program: Program, batch: Batch | None, options: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.instances import living
+from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
 from tensorlens.records.queues import Queue
 

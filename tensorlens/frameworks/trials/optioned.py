@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.pickling import unpack
-from tensorlens.frameworks.protocol import Batch, Program
 from tensorlens.frameworks.trials.beginning import beginning
 from tensorlens.frameworks.trials.keras_training import step_of
+from tensorlens.frameworks.trials.pickling import unpack
+from tensorlens.frameworks.trials.protocol import Batch, Program
 from tensorlens.frameworks.trials.stage import CannotApply, Option, Stage
 from tensorlens.frameworks.trials.steps import Enough
 from tensorlens.frameworks.trials.trial import Choice

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from tensorlens.frameworks.caller import restore
+from tensorlens.frameworks.trials.caller import restore
 from tensorlens.frameworks.trials.held_ahead import held_ahead
 from tensorlens.frameworks.trials.losses import loss_of
 from tensorlens.frameworks.trials.optioned import Optioned

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.protocol import Failure, Program
+from tensorlens.frameworks.trials.protocol import Failure, Program
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Trace
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.pickling import pack
+from tensorlens.frameworks.trials.pickling import pack
 from tensorlens.frameworks.trials.trial import Measured, Program, Trial, Trouble
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES

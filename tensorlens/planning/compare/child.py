@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from os import _exit
 from typing import Any, BinaryIO
 
-from tensorlens.frameworks.program_failures import failure
+from tensorlens.frameworks.trials.failures import failure
 from tensorlens.frameworks.trials.trial import (
     CANNOT,
     FAILED,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.pickling import pack
+from tensorlens.frameworks.trials.pickling import pack
 from tensorlens.frameworks.trials.trial import OPTIONS, Catalogue, Choice, catalogue
 from tensorlens.records.comparisons import texts
 

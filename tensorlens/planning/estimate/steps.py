@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.protocol import Batch, Job, Program
+from tensorlens.frameworks.trials.protocol import Batch, Job, Program
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.placement import Place
 from tensorlens.planning.estimate.result import Estimate

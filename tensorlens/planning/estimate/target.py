@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.caller import caller
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.pickling import carried, pack
-from tensorlens.frameworks.protocol import Program
+from tensorlens.frameworks.trials.caller import caller
+from tensorlens.frameworks.trials.pickling import carried, pack
+from tensorlens.frameworks.trials.protocol import Program
 
 MakeStep = Callable[..., Any] | str
 

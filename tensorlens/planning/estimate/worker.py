@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.protocol import Answer, Failure, Job, Progress
+from tensorlens.frameworks.trials.protocol import Answer, Failure, Job, Progress
 from tensorlens.planning.processes import Child, ChildEnded
 from tensorlens.records.traces import Trace
 

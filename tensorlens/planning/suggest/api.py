@@ -9,8 +9,8 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.folders import scratch_folder
-from tensorlens.frameworks.protocol import Failure
 from tensorlens.frameworks.step_facts import StepFacts
+from tensorlens.frameworks.trials.protocol import Failure
 from tensorlens.planning.compare import compare
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.launching import shared_launcher

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import tensorlens.frameworks.host_ledger as hosts
+import tensorlens.frameworks.census.host_ledger as hosts
 import tensorlens.frameworks.keras.queues as keras_queues
-import tensorlens.frameworks.queued_input as queued_input
-from tensorlens.frameworks.balance import balanced
-from tensorlens.frameworks.host_ledger import Handed, host_ledger
+import tensorlens.frameworks.queues.ledger_term as queued_input
+from tensorlens.frameworks.census.balance import balanced
+from tensorlens.frameworks.census.host_ledger import Handed, host_ledger
 from tensorlens.frameworks.keras.kinds import Never
 from tensorlens.records.ledger import Term
 from tensorlens.tensors.present.balance import unknown

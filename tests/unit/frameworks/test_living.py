@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from tensorlens.frameworks.instances import living
+from tensorlens.frameworks.census.instances import living
 
 
 class Kept:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.frameworks.building import SHARED
+from tensorlens.frameworks.native.building import SHARED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
 

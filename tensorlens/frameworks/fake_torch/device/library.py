@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorlens.frameworks.building import NativeUnavailable, Part, load
+from tensorlens.frameworks.native.building import NativeUnavailable, Part, load
 from tensorlens.frameworks.torch.release import installed_release
 
 MOST_DEVICES = 64

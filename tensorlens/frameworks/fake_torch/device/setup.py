@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensorlens.frameworks.building import NativeUnavailable
 from tensorlens.frameworks.fake_torch.device.library import DeviceLibrary, load_library
 from tensorlens.frameworks.fake_torch.device.meter import Meter, NoMeter
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.records.cards import H100, Card
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.frameworks.building import NativeUnavailable, Part
+from tensorlens.frameworks.native.building import NativeUnavailable, Part
 
 _LABEL = "the native reader of TensorFlow's tensors"
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorlens.frameworks.balance import balanced
+from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.tensorflow import context, counters
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable

@@ -6,9 +6,9 @@ from array import array
 from dataclasses import replace
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.census_table import Births
-from tensorlens.frameworks.foreign_memory import note_foreign
-from tensorlens.frameworks.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.census.foreign_memory import note_foreign
+from tensorlens.frameworks.census.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.tensorflow.census.runtime import RuntimeBlocks
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
 from tensorlens.records.ledger import Block, Ledger

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.given_names import Given
 from tensorlens.frameworks.heap import anchors, hold
 from tensorlens.frameworks.heap.frames import TEMPORARY
 from tensorlens.frameworks.keras.feeds import feed_of, feeds
@@ -19,6 +18,7 @@ from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients, kinds
 from tensorlens.frameworks.tensorflow.census.find import contents
+from tensorlens.frameworks.tensorflow.census.given_names import Given
 from tensorlens.frameworks.tensorflow.census.optimizers import LegacyOptimizerNames
 from tensorlens.frameworks.tensorflow.census.reading import VARIANT
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tensorflow.python.framework import dtypes
 
-from tensorlens.frameworks.building import NativeUnavailable, load
+from tensorlens.frameworks.native.building import NativeUnavailable, load
 from tensorlens.frameworks.tensorflow.census.build import READER
 
 PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD = range(7)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.found_rows import FoundRow
 from tensorlens.frameworks.tensorflow.census import kinds
+from tensorlens.frameworks.tensorflow.census.found_rows import FoundRow
 from tensorlens.frameworks.tensorflow.census.reading import (
     ELEMENT,
     STRINGS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorlens.frameworks.census_table import Births
+from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.native.allocator import NativeAllocator, Tagged
 from tensorlens.frameworks.tensorflow.graphs import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title, title_of_built

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from tensorlens import collector
 from tensorlens.frameworks.base import Findings, Root
-from tensorlens.frameworks.census_table import Births
-from tensorlens.frameworks.found_rows import tabulate
+from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.heap import no_locals
 from tensorlens.frameworks.tensorflow import context, cpu
 from tensorlens.frameworks.tensorflow.census.device_ledger import device_ledgers
 from tensorlens.frameworks.tensorflow.census.find import look
+from tensorlens.frameworks.tensorflow.census.found_rows import tabulate
 from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
 from tensorlens.frameworks.tensorflow.census.named import NamedRows
 from tensorlens.frameworks.tensorflow.census.reading import fallback_reason, reader

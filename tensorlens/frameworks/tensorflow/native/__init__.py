@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow
 
-from tensorlens.frameworks.building import NativeUnavailable, Part, load
 from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
+from tensorlens.frameworks.native.building import NativeUnavailable, Part, load
 
 __all__ = ["BUILDING", "NativeUnavailable", "TensorflowAllocator", "install"]
 

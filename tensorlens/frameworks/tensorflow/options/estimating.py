@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tensorlens.frameworks.caller import restore
 from tensorlens.frameworks.tensorflow.estimate.training import (
     Training,
     trace_training,
@@ -10,6 +9,7 @@ from tensorlens.frameworks.tensorflow.estimate.training import (
 )
 from tensorlens.frameworks.tensorflow.options.keras_here import keras
 from tensorlens.frameworks.tensorflow.options.program import optioned
+from tensorlens.frameworks.trials.caller import restore
 from tensorlens.frameworks.trials.trial import CannotApply, Trial
 from tensorlens.records.traces import Trace
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch as _torch
 
-from tensorlens.frameworks.balance import balanced, less
 from tensorlens.frameworks.base import UNKNOWN
+from tensorlens.frameworks.census.balance import balanced, less
 from tensorlens.frameworks.torch import accelerators
 from tensorlens.frameworks.torch.census import driver_memory
 from tensorlens.frameworks.torch.census.cuda_blocks import Account, Range, account

@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Sequence
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.census_table import Births
-from tensorlens.frameworks.foreign_memory import note_foreign
-from tensorlens.frameworks.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.census.foreign_memory import note_foreign
+from tensorlens.frameworks.census.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.torch.census.kernel_caches import kernel_caches
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.records.events import WRAPPERS

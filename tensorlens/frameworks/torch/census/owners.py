@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.first_seen import first_seen
 from tensorlens.frameworks.heap.frames import library_functions
 from tensorlens.frameworks.heap.walk import roots_among
+from tensorlens.frameworks.torch.census.first_seen import first_seen
 from tensorlens.frameworks.torch.census.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name, model_name
 from tensorlens.frameworks.torch.census.naming import Naming

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.torch.census.scan_native import NativeReader
 from tensorlens.frameworks.torch.census.scan_python import (
     LEAF,

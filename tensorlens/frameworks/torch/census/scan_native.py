@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.building import NativeUnavailable, load
+from tensorlens.frameworks.native.building import NativeUnavailable, load
 from tensorlens.frameworks.torch.census.scan_python import Columns, fake_tensor, new_rows
 from tensorlens.frameworks.torch.native.build import TENSORS
 

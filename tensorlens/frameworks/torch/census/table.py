@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container, Iterator, Sequence
 
-from tensorlens.frameworks.census_table import (
+from tensorlens.frameworks.census.table import (
     Births,
     add_births,
     choose_counted,

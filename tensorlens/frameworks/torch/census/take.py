@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from tensorlens.frameworks.base import Findings, Root
-from tensorlens.frameworks.census_table import Births
+from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tensorlens.frameworks.building import NativeUnavailable, load
 from tensorlens.frameworks.code import foreign_folders
+from tensorlens.frameworks.native.building import NativeUnavailable, load
 from tensorlens.frameworks.torch.native.build import OPS
 
 _HERE = Path(__file__)

@@ -6,8 +6,8 @@ import ctypes
 import threading
 from array import array
 
-from tensorlens.frameworks.building import NativeUnavailable, load
 from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
+from tensorlens.frameworks.native.building import NativeUnavailable, load
 from tensorlens.frameworks.torch.native.build import COUNTER
 
 __all__ = ["NativeUnavailable", "TorchAllocator", "install"]

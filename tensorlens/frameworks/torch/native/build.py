@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.building import NativeUnavailable, Part
+from tensorlens.frameworks.native.building import NativeUnavailable, Part
 
 
 def _folder() -> Path:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.building import NativeUnavailable, load
 from tensorlens.frameworks.native.allocator import NativeAllocator
+from tensorlens.frameworks.native.building import NativeUnavailable, load
 from tensorlens.frameworks.native.recorder import NativeRecorder
 from tensorlens.frameworks.torch.native.build import OPS, OPS_ALONE
 

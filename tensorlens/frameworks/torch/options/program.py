@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.fake_torch.cautions import tell
-from tensorlens.frameworks.protocol import Program
 from tensorlens.frameworks.torch.options.activations import (
     Autocast,
     ChannelsLast,
@@ -22,6 +21,7 @@ from tensorlens.frameworks.torch.options.optimizers import Optimizers
 from tensorlens.frameworks.torch.options.sharding import Shards
 from tensorlens.frameworks.torch.options.stage import Option, Stage
 from tensorlens.frameworks.trials.optioned import Optioned
+from tensorlens.frameworks.trials.protocol import Program
 from tensorlens.frameworks.trials.trial import CannotApply, Choice
 
 _KINDS: dict[str, type[Option]] = {

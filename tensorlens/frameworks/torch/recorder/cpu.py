@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorlens.frameworks.base import RecordOptions, Root
-from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.native.host_recorder import HostRecorder, Means
 from tensorlens.frameworks.native.naming import Sight
 from tensorlens.frameworks.torch import cpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorlens.frameworks.base import Recorder, RecordOptions
-from tensorlens.frameworks.building import NativeUnavailable
+from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.native.host_recorder import HostRecorder
 from tensorlens.frameworks.torch.recorder import cuda
 from tensorlens.frameworks.torch.recorder.cpu import host_recorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tensorlens.frameworks.found_rows import FoundRow
+from tensorlens.frameworks.tensorflow.census.found_rows import FoundRow
 
 
 class RowsByObject(Protocol):

@@ -19,11 +19,11 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.global_settings import Settings, apply, settings
+from tensorlens.frameworks.trials.global_settings import Settings, apply, settings
 
 _NAME = "__mp_main__"
 _INSTALLED = {"site-packages", "dist-packages"}
-_OURS = Path(__file__).resolve().parents[1]
+_OURS = Path(__file__).resolve().parents[2]
 _STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.protocol import Failure
+from tensorlens.frameworks.trials.protocol import Failure
 
-_PACKAGE = str(Path(__file__).parents[3]) + os.sep
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _LAST = 2000
 """Characters of the program's own output that a failure shows."""
 _SEVERAL_DEVICES = ("two different devices", "at least two devices")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.host_ledger import fitted
-from tensorlens.frameworks.instances import living
+from tensorlens.frameworks.census.host_ledger import fitted
+from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.queues import Queue

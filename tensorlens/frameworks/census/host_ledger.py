@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tensorlens.frameworks.balance import balanced, less
+from tensorlens.frameworks.census.balance import balanced, less
 from tensorlens.frameworks.process import heap_now
 from tensorlens.records.ledger import Block, Ledger, Term
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from tensorlens.frameworks.census_table import (
+from tensorlens.frameworks.census.table import (
     Births,
     add_births,
     choose_counted,

@@ -32,7 +32,7 @@ from tensorlens.signals import is_from_a_handler
 TIMEOUT = 120.0
 """Seconds after which a compiler is taken to hang; it needs about one."""
 
-SHARED = Path(__file__).with_name("native")
+SHARED = Path(__file__).parent
 """Headers that native parts of several frameworks include."""
 
 _COMPILERS = ("c++", "g++", "clang++")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorlens.frameworks.caller import Caller
+from tensorlens.frameworks.trials.caller import Caller
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Trace
 

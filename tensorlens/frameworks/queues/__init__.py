@@ -1,0 +1,1 @@
+"""What every framework says of its input queues."""
