@@ -248,8 +248,9 @@ def test_weights_of_one_size_are_named_all_where_they_are_not_told_apart():
     for batch in range(10):
         blocks = recording.at(f"batch {batch}").tensors
         kernel = [each.name for each in blocks if (each.role, each.nbytes) == KERNEL]
-        assert len(kernel) == 2 and names.issuperset(kernel)
-        assert kernel[0] != kernel[1] or kernel[0] == both
+        # what the step before has replaced may not be freed yet
+        assert len(kernel) >= 2 and names.issuperset(kernel)
+        assert both in kernel or names - {both} == {*kernel}
 
 
 def test_results_of_one_node_have_names_of_their_own():
