@@ -499,7 +499,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_of_a_loader_report_the_items_they_made(tmp_path, method):
+def test_workers_of_a_loader_report_the_items_they_made(tmp_path, method, monkeypatch):
+    # however long the path of the program is
+    monkeypatch.setenv("COLUMNS", "400")
     script = tmp_path / "program.py"
     script.write_text(LOADER)
     result = run(script, method)

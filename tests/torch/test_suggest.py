@@ -11,11 +11,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import tensorlens
-from tensorlens.cli import main
-from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.planning.estimate.worker import ProgramFailed
-from tensorlens.planning.suggest import api as asking
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 
@@ -176,33 +173,6 @@ def test_nothing_to_save_is_said():
     found = tensorlens.suggest(programs.make_lean)
     assert len(found) == 0
     assert "nothing that was tried saves 1 %" in str(found)
-
-
-def test_a_recording_alone(tmp_path, capsys, monkeypatch):
-    # a part of all that the process holds, other tests' models too
-    monkeypatch.setattr(asking, "WORTH", 0)
-    other = torch.ones(40, requires_grad=True)
-    other.sum().backward()
-    # and what they left in cycles may not go meanwhile
-    gc.collect()
-    with tensorlens.record() as recording:
-        step = programs.make_stack()
-        for _ in range(3):
-            step()
-    found = tensorlens.suggest(recording, top=9)
-    assert found["optimizer"].predicted_saving == 2 * P + 4 * N
-    # without the gradient of another tensor, which nothing zeroes
-    assert found["set_to_none"].predicted_saving == P
-    assert other.grad is not None
-    saved = (N - (programs.BLOCKS - 1) - programs.LAYERS) * A
-    assert found["checkpoint"].predicted_saving == pytest.approx(saved, rel=0.05)
-    assert {each.how for each in found} == {"replayed"}
-    with pytest.raises(UsageError, match="give make_step"):
-        tensorlens.suggest(recording, verify=True)
-    recording.save(tmp_path / "steps.tlens")
-    assert main(["suggest", str(tmp_path / "steps.tlens"), "--top", "1"]) == 0
-    shown = capsys.readouterr().out
-    assert "checkpoint 6 blocks" in shown and "less than these: SGD" in shown
 
 
 def test_a_program_that_fails():
