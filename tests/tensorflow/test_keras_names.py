@@ -76,7 +76,7 @@ def test_data_is_called_by_the_call_that_reads_it(reporter):
     assert data(looking.seen["evaluate"]) == of_fit | of_evaluate
     assert data(looking.seen["predict"])["predict: data[0]"] == ROWS * COLUMNS * 4
     for snapshot in looking.seen.values():
-        text = TextRenderer(view=View(top=None)).render(snapshot)
+        text = TextRenderer(400, view=View(top=None)).render(snapshot)
         assert not INTERNAL.search(text), INTERNAL.search(text)
         assert text.count("handles of datasets and iterators") == 1
         assert snapshot.ledger["cpu"].unnamed <= unnamed

@@ -275,6 +275,7 @@ def test_command_line_takes_the_batch_of_a_model(steps, capsys):
 
 def test_arguments_of_models_are_refused_where_none_is_made(tmp_path):
     file = tmp_path / "steps.py"
-    file.write_text("def step():\n    return lambda: None\n")
+    # of what runs torch nothing else is to be said
+    file.write_text("import torch\ndef step():\n    return lambda: torch.ones(4).cuda()\n")
     with pytest.raises(UsageError, match=r"batch_size: these are arguments of Keras models"):
         tensorlens.estimate(f"{file}:step", batch_size=2)

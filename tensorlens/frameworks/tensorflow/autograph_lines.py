@@ -33,7 +33,8 @@ def written(line: _Line) -> _Line:
     if not before:
         return line
     _, origin = max(before, key=itemgetter(0))
-    return origin.loc.filename, origin.loc.lineno, origin.function_name
+    # a lambda has no name there
+    return origin.loc.filename, origin.loc.lineno, origin.function_name or "<lambda>"
 
 
 def _read_maps() -> None:
