@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations, pairwise, takewhile
+from statistics import median
 
 from tensorlens.records.leaks import Certainty
 
@@ -209,7 +210,7 @@ def may_climb(levels: Sequence[int]) -> bool:
 
     A level that never falls may, where it rises more than once and has not stopped. A saw may,
     whose teeth begin higher and higher; where it fell once, the beginning counts as the foot of a
-    tooth.
+    tooth. One that rises often, at no rhythm, may where it is higher in each third.
 
     Args:
         levels: after each step, the warm-up aside.
@@ -217,6 +218,8 @@ def may_climb(levels: Sequence[int]) -> bool:
     rises = [at for at, (before, after) in enumerate(pairwise(levels)) if after > before]
     if len(rises) < 2 or levels[-1] <= levels[0]:
         return False
+    if len(rises) >= _MOST_RISES and _is_higher_by_thirds(levels):
+        return True
     feet = [
         levels[at]
         for at in range(1, len(levels))
@@ -229,6 +232,12 @@ def may_climb(levels: Sequence[int]) -> bool:
         feet.insert(0, levels[0])
     orders = [(after > before) - (after < before) for before, after in combinations(feet, 2)]
     return 2 * sum(orders) >= len(orders)
+
+
+def _is_higher_by_thirds(levels: Sequence[int]) -> bool:
+    third = len(levels) // 3
+    first, middle, last = levels[:third], levels[third:-third], levels[-third:]
+    return max(first) < median(middle) < median(last)
 
 
 def may_enlarge(counts: Sequence[int], levels: Sequence[int]) -> bool:

@@ -154,6 +154,9 @@ def test_too_few_levels_do_not_climb():
         [0, 2, 4, 2],
         # of four feet two are in the wrong order
         [2, 4, 2, 5, 3, 6, 2, 7, 4, 8],
+        # at no rhythm, and none of late: what each step does by chance
+        [1, 2, 2, 2, 3, 4, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9, 9, 9, 9, 9],
+        [0, 4, 8, 9, 12, 10, 11, 13, 13, 14, 14, 15, 17, 16, 17, 17, 18, 17, 17, 15],
     ],
 )
 def test_what_rises_now_and_then_may_climb(levels):
@@ -174,6 +177,8 @@ def test_what_rises_now_and_then_may_climb(levels):
         [3, 4, 0, 2, 4, 0, 2],
         # feet in any order
         [5, 9, 6, 9, 3, 9, 5, 9, 4, 9],
+        # saws of any length
+        *([(at + place) % tooth for at in range(31)] for tooth in (4, 7, 12) for place in (1, 3)),
     ],
 )
 def test_what_comes_down_again_or_has_stopped_does_not_climb(levels):
