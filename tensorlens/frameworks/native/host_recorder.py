@@ -41,7 +41,7 @@ class Means:
     source: str
     """What records, for the header."""
     watch: Callable[[], Callable[[], None]]
-    """As :meth:`tensorlens.frameworks.base.Framework.watch`."""
+    """As :meth:`tensorlens.frameworks.base.Adapter.watch`."""
     sight: Sight
     amend: Callable[[EventLog, Amendment], None] = lambda log, amendment: None
     """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""

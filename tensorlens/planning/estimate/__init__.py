@@ -1,7 +1,7 @@
 """Before the run: what a step will need on a card that is not there.
 
 A program is checked (:mod:`.programs`, :mod:`.cards`) and asked about (:mod:`.asking`); a process
-of its own runs it on fake tensors (:mod:`.worker`, ``frameworks/torch/fake``) and sends back a
+of its own runs it on fake tensors (:mod:`.worker`, ``frameworks/fake_torch``) and sends back a
 :class:`~tensorlens.records.traces.Trace` of its requests. These are made of simulated allocators
 (:mod:`.simulation`), what lies outside of the framework's memory is added (:mod:`.apart`), and the
 answer is put together (:mod:`.assembling`). :mod:`.batches` and :mod:`.scaling` ask several times.
