@@ -18,7 +18,7 @@ class Program:
     name: str
     """As a person calls it: ``train.py:make_step``."""
     parcel: bytes | None = None
-    """A function as :mod:`.parcels` packs it."""
+    """A function as :mod:`.pickling` packs it."""
     module: str | None = None
     """The module it is in."""
     file: str | None = None

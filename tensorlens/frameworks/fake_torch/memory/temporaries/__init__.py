@@ -2,7 +2,7 @@
 
 The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Left out is
 what libraries take: workspaces of cuBLAS and cuDNN, and attention. Where a fake kernel has other
-results than the CUDA kernel, see :mod:`.otherwise`.
+results than the CUDA kernel, see :mod:`.kernel_overrides`.
 """
 
 from __future__ import annotations
