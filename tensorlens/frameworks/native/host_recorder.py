@@ -122,7 +122,7 @@ class HostRecorder:
             started_ns=self._started,
             dropped=taken.dropped,
             dropped_peaks=peaks,
-            notes=tuple(self._notes(taken)),
+            notes=gaps(taken, self._native.no_ops if self._options.ops else None),
         )
 
     def _log(
@@ -150,15 +150,17 @@ class HostRecorder:
         # the log is shared: a mark's number tells whose it is
         return (id(self) << 20 | number) & (2**63 - 1)
 
-    def _notes(self, taken: Taken) -> list[str]:
-        notes = []
-        if self._options.ops and self._native.no_ops is not None:
-            notes.append(f"operators and autograd's nodes are not known: {self._native.no_ops}")
-        if taken.unlisted:
-            notes.append(
-                f"{format_bytes(taken.unlisted)} from before the first event that was kept is one "
-                "block here: there was no memory to list all blocks of then"
-            )
-        if taken.lost_stacks:
-            notes.append(f"{taken.lost_stacks} events have no stack: there are too many stacks")
-        return notes
+
+def gaps(taken: Taken, no_ops: str | None) -> tuple[str, ...]:
+    """What the recording cannot tell, and why; ``no_ops`` is why no operators are known."""
+    notes = []
+    if no_ops is not None:
+        notes.append(f"operators and autograd's nodes are not known: {no_ops}")
+    if taken.unlisted:
+        notes.append(
+            f"{format_bytes(taken.unlisted)} from before the first event that was kept is one "
+            "block here: there was no memory to list all blocks of then"
+        )
+    if taken.lost_stacks:
+        notes.append(f"{taken.lost_stacks} events have no stack: there are too many stacks")
+    return tuple(notes)

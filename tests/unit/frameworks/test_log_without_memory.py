@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tensorlens.frameworks.native.building import SHARED
+from tensorlens.frameworks.native.host_recorder import gaps
+from tensorlens.frameworks.native.recorder import Columns, Taken
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
 
@@ -52,3 +54,12 @@ def test_what_there_is_no_room_for_is_known_to_be_missing(log):
     level = 308 + (dropped - 1) * 64
     listed = (ROOM, 308 + (ROOM - 1) * 64)
     assert log(308, 20_000, 0) == (dropped, level, *listed, level, *listed)
+
+
+def test_what_was_not_listed_is_told():
+    taken = Taken(Columns(), 4 * CHUNK, Columns(), 2048, 0, [], 0)
+    (note,) = gaps(taken, None)
+    assert note == (
+        "2.00 KiB from before the first event that was kept is one block here: "
+        "there was no memory to list all blocks of then"
+    )
