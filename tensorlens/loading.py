@@ -69,9 +69,9 @@ def load(path: str | os.PathLike[str]) -> Record:
                 return tlens.read(stream)
             content = stream.read()
         if content.startswith(_PICKLES):
-            from tensorlens.recording import foreign
+            from tensorlens.records import foreign
 
-            return foreign.read(content)
+            return recordings.Recording(*foreign.read(content))
     except FileFormatError as error:
         raise FileFormatError(f"{name}: {error}") from None
     except FileNotFoundError:
@@ -109,11 +109,11 @@ def parse(content: str) -> Record:
     if kind is not None:
         return kind.from_dict(data)
     if isinstance(data, dict) and not data.keys().isdisjoint(_FOREIGN):
-        from tensorlens.recording import foreign
+        from tensorlens.records import foreign
 
         if foreign.is_viewer(data):
-            return foreign.from_viewer(data)
-        return foreign.from_snapshot(data, budget=len(content))
+            return recordings.Recording(*foreign.from_viewer(data))
+        return recordings.Recording(*foreign.from_snapshot(data, budget=len(content)))
     raise FileFormatError(_what_it_is(data))
 
 

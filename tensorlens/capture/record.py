@@ -17,8 +17,9 @@ from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Adapter, RecordOptions
 from tensorlens.frameworks.registry import adapters, arrivals, awaited, missing
 from tensorlens.guards import guarded, reason
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import EventLog
+from tensorlens.records.origin import Origin
 from tensorlens.tensors.reporter import MemReporter
 
 _LINE_TABLES = "tensorlens.lines.results"

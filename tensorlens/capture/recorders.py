@@ -9,9 +9,8 @@ from dataclasses import replace
 from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.guards import reason
-from tensorlens.recording.joined_recordings import Recorded, as_one
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import EventLog
+from tensorlens.records.origin import Origin, Recorded, as_one
 from tensorlens.signals import is_from_a_handler
 
 

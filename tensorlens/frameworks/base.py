@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Protocol
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.traced_code import TracedCode
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import EventLog
 from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
+from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
 
 UNKNOWN = -1

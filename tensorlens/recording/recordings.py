@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from tensorlens.records.documents import Document
@@ -18,6 +17,7 @@ from tensorlens.records.moments import (
     Resident,
     Timeline,
 )
+from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine
 
 _T = TypeVar("_T")
@@ -26,29 +26,6 @@ SCHEMA = "tensorlens.recording"
 VERSION = 1
 SUMMARY_SCHEMA = "tensorlens.recording_summary"
 """Of what ``.json`` keeps of a recording: its answers, and its events packed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a recording is from, for its header."""
-
-    provenance: str = "measured"
-    process: str | None = None
-    source: Mapping[str, str] = field(default_factory=dict)
-    """Device to what recorded: ``torch CPU allocator``, ``CUDA memory history``."""
-    started: float | None = None
-    """Seconds since 1970, where known."""
-    counted: Mapping[str, int] = field(default_factory=dict)
-    """Device to the peak that its allocator counted by itself over the same time."""
-    dropped: int = 0
-    """Events before the log's first, which the recorder had no more room for."""
-    dropped_peaks: Mapping[str, EventLog] = field(default_factory=dict)
-    """Device to what was resident at the highest instant among the dropped: START rows alone."""
-    notes: tuple[str, ...] = ()
-    """What a reader must know: a fallback in use, stacks that could not be had."""
-    started_ns: int | None = field(default=None, compare=False)
-    """When it started by the clock of :func:`time.monotonic_ns`, where the events' times are of
-    that clock; within the process that recorded."""
 
 
 class Recording(Document):

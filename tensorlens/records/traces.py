@@ -63,6 +63,9 @@ class Trace:
     """Row of an allocation to its stream, where that is not the default one."""
     handovers: list[Handover] = field(default_factory=list)
     """Blocks that are another thing from some event on, in the order of these."""
+    brought: dict[int, Label] = field(default_factory=dict)
+    """Row of an allocation to the input that it is, if no model or optimizer has it: tensors that
+    the program copied, collated or made outside of backward."""
     emptied: list[tuple[int, str]] = field(default_factory=list)
     """How many rows there were, and of which device, when ``empty_cache()`` was called."""
     cautions: list[Caution] = field(default_factory=list)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from tensorlens.loading import load
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -22,6 +22,7 @@ from tensorlens.records.events import (
     Label,
     Mark,
 )
+from tensorlens.records.origin import Origin
 
 EVENTS = 1_000_000
 LAYERS = 48

@@ -10,11 +10,11 @@ from operator import attrgetter
 from typing import Any
 
 from tensorlens.capture.export.segments import made_up_segments
-from tensorlens.recording.foreign.metadata import metadata_of
-from tensorlens.recording.foreign.steps import MADE_UP
 from tensorlens.recording.instants import roles_of
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, OOM, SEGMENT_ALLOC, START, EventLog, Segment
+from tensorlens.records.foreign.metadata import metadata_of
+from tensorlens.records.foreign.steps import MADE_UP
 
 PROTOCOL = 4
 """The viewer knows no higher one."""

@@ -1,11 +1,10 @@
-"""Which blocks are a program's inputs, and what they are called."""
+"""What the program wrote for the tensors that it brings: the names of its inputs."""
 
 from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -13,8 +12,6 @@ from types import CodeType, FrameType
 import torch
 
 from tensorlens.frameworks.code import is_foreign
-from tensorlens.recording.event_index import Study
-from tensorlens.records.events import EventLog, Label
 
 _LONGEST = 60
 _NO_DATA = tuple(str(Path(torch.__file__).parent / name) for name in ("nn", "optim"))
@@ -30,31 +27,6 @@ BRINGING = frozenset(
     )
 )
 """Operators that bring data: they copy, collate or make it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Brought:
-    """A tensor that was brought."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    expression: str
-    """What the program wrote for it."""
-
-
-def name_inputs(log: EventLog, brought: Mapping[int, Brought]) -> None:
-    """Label blocks that no model or optimizer holds, brought outside of both.
-
-    Args:
-        log: whose blocks.
-        brought: row of each block that one of :data:`BRINGING` made, outside of backward and for
-            no node of autograd's.
-    """
-    study = Study(log)
-    for row, tensor in brought.items():
-        place = study.place(row)
-        if log.label[row] < 0 and study.phase[place] == "other" and study.module[place] is None:
-            log.name(row, Label(tensor.expression, "input", tensor.dtype, tensor.shape))
 
 
 class Expressions:

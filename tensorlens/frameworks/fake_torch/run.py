@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.fake_torch.cautions import Cautions, told_to
 from tensorlens.frameworks.fake_torch.device.setup import Readiness, measure_with
-from tensorlens.frameworks.fake_torch.inputs import name_inputs
 from tensorlens.frameworks.fake_torch.memory.attention import FusedAttention
 from tensorlens.frameworks.fake_torch.memory.attention_memory import AttentionTemporaries
 from tensorlens.frameworks.fake_torch.memory.host_kernels import HostKernels
@@ -147,7 +146,7 @@ def _run(
                 "later, an evaluation say, is not in the figures"
             )
         )
-    name_inputs(trace.log, tracker.brought)
+    trace.brought = tracker.brought
     trace.seconds = tuple(steps.seconds)
     trace.cautions = cautions.found
     trace.log.sources = sources_of(trace.log, linecache.getlines)

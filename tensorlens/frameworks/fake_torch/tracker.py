@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorlens.frameworks.fake_torch.inputs import BRINGING, Brought, Expressions
+from tensorlens.frameworks.fake_torch.inputs import BRINGING, Expressions
 from tensorlens.frameworks.fake_torch.memory.reduced_losses import keep_elements
 from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
 from tensorlens.frameworks.trials.steps import END
@@ -96,8 +96,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         """Bytes of each device now, rounded up as its allocator would."""
         self.peaks: dict[str, int] = {}
         self._expressions = Expressions()
-        self.brought: dict[int, Brought] = {}
-        """See :func:`tensorlens.frameworks.fake_torch.inputs.name_inputs`."""
+        self.brought: dict[int, Label] = {}
+        """See :attr:`tensorlens.records.traces.Trace.brought`."""
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Tracker:
@@ -232,7 +232,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         if expression is not None:
             dtype = str(tensor.dtype).removeprefix("torch.")
             shape = tuple(int(size) for size in tensor.shape)
-            self.brought[row] = Brought(dtype, shape, expression)
+            self.brought[row] = Label(expression, "input", dtype, shape)
 
     def _end(self, storage: _Storage) -> None:
         with self._lock:

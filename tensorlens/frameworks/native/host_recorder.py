@@ -16,8 +16,8 @@ from tensorlens.frameworks.native.lifetimes import Lifetimes, Span, of_dropped, 
 from tensorlens.frameworks.native.logs import LogMaker, Origins, no_origins, sources_of
 from tensorlens.frameworks.native.naming import Naming, Sight
 from tensorlens.frameworks.native.recorder import Columns, NativeRecorder, Taken
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
+from tensorlens.records.origin import Origin
 from tensorlens.units import format_bytes
 
 _MOST = 1 << 14

@@ -21,8 +21,8 @@ from tensorlens.planning.allocators.figures import OutOfMemory
 from tensorlens.planning.allocators.release import collect_garbage, release_cached, release_oversize
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import SimulatedAllocator, refuse
-from tensorlens.recording.foreign.sizes import MIN_BLOCK, SMALL
 from tensorlens.records.events import OOM, Context, EventLog
+from tensorlens.records.foreign.sizes import MIN_BLOCK, SMALL
 
 
 class CachingAllocator(SimulatedAllocator):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from tensorlens.planning.allocators.blocks import FREE, UNMAPPED, Block, Memory, Pool, Reservation
-from tensorlens.recording.foreign.sizes import SMALL_SEGMENT
+from tensorlens.records.foreign.sizes import SMALL_SEGMENT
 
 UNLIMITED = 1 << 40
 """Bytes of address space where the card's memory is not known."""

@@ -12,9 +12,11 @@ from tensorlens.planning.estimate.context_overhead import apart
 from tensorlens.planning.estimate.result import Estimate, Range, Term
 from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
 from tensorlens.planning.estimate.terms import why
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.event_index import Study
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import Card
 from tensorlens.records.events import ALLOC, FREE, EventLog, Label, Stacks
+from tensorlens.records.origin import Origin
 from tensorlens.records.traces import Caution, Trace
 from tensorlens.units import format_bytes
 
@@ -45,6 +47,7 @@ def assemble(
         settings = ""
     if trace.unsimulated:
         program = f"{program} without XLA"
+    _name_inputs(trace)
     asked = Settings.parse(settings)
     total = None if card is None else card.memory
     if trace.approximate is not None:
@@ -93,6 +96,15 @@ def assemble(
         framework=trace.framework,
         formulas=trace.formulas,
     )
+
+
+def _name_inputs(trace: Trace) -> None:
+    """Name the blocks that the program brought and that no model or optimizer has."""
+    log, found = trace.log, Study(trace.log)
+    for row, label in trace.brought.items():
+        place = found.place(row)
+        if log.label[row] < 0 and found.phase[place] == "other" and found.module[place] is None:
+            log.name(row, label)
 
 
 def _on_stage(trace: Trace, device: str) -> Trace:

@@ -14,11 +14,12 @@ from math import isfinite
 from typing import Any, cast
 
 from tensorlens.errors import FileFormatError
-from tensorlens.recording.recordings import SCHEMA, VERSION, Origin, Recording
+from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.columns import add_rows, check
 from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
 from tensorlens.records.events import START, EventLog
+from tensorlens.records.origin import Origin
 
 _GZIP = b"\x1f\x8b"
 _BEGIN = re.compile(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(SCHEMA).encode() + rb'"\s*[,}]')

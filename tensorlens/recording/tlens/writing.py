@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from tensorlens.recording.recordings import SCHEMA, VERSION, Origin, Recording
+from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.columns import ROWS, rows_to_dict
 from tensorlens.records.events import EventLog
+from tensorlens.records.origin import Origin
 
 _T = TypeVar("_T")
 _PART = 10_000

@@ -9,8 +9,8 @@ from tensorlens.capture.record import record
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
 from tensorlens.frameworks.base import Adapter
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import ALLOC, EventLog
+from tensorlens.records.origin import Origin
 
 
 class Recorder:

@@ -9,8 +9,8 @@ from typing import Any
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import Adapter, Findings, Left, StepFigures
 from tensorlens.frameworks.survivors import Below, Hung, Survivor
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import EventLog
+from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
 from tensorlens.roles import ROLES
 

@@ -10,9 +10,9 @@ from tensorlens.frameworks.advice import TENSORFLOW, TORCH
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
 from tensorlens.frameworks.survivors import Holder, Survivor
 from tensorlens.leaks.joint_steps import JointHoldings, follow
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Block, Ledger, Term
+from tensorlens.records.origin import Origin
 from tensorlens.tensors.findings import census
 
 OWN = 1 << 28

@@ -4,8 +4,9 @@ import pytest
 from made_logs import Made, user
 
 from tensorlens.errors import UsageError
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import START, Context, EventLog
+from tensorlens.records.origin import Origin
 
 MM = Context(op="aten::mm", outer="aten::linear", grad=True)
 

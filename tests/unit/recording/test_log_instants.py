@@ -2,7 +2,7 @@ import pytest
 from made_logs import Made, user
 
 from tensorlens.errors import UsageError
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,
     OOM,
@@ -14,6 +14,7 @@ from tensorlens.records.events import (
     Label,
     Segment,
 )
+from tensorlens.records.origin import Origin
 
 
 def three_blocks() -> Made:

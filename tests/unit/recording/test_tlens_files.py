@@ -12,7 +12,7 @@ from made_logs import ENGINE, Made, user
 
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.loading import load
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.recording.tlens import columns
 from tensorlens.records.events import (
     OOM,
@@ -26,6 +26,7 @@ from tensorlens.records.events import (
     SegmentBlock,
 )
 from tensorlens.records.lines import LineReport
+from tensorlens.records.origin import Origin
 from tensorlens.render import save
 
 Lines = list[dict[str, Any]]

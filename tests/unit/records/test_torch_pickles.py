@@ -10,11 +10,11 @@ import tracemalloc
 import zipfile
 
 import pytest
+from torch_recordings import read
 
 from tensorlens.errors import FileFormatError
 from tensorlens.loading import load
-from tensorlens.recording.foreign import looks_like_pickle, read
-from tensorlens.recording.foreign.pickles import unpickle
+from tensorlens.records.foreign.pickles import unpickle
 
 GOOD = {"segments": [], "device_traces": [[]], "n": [None, True, False, -1, 2**40, 1.5, "x" * 300]}
 RAN = []
@@ -171,21 +171,15 @@ def test_other_files_are_told(tmp_path):
     saved = tmp_path / "model.pt"
     with zipfile.ZipFile(saved, "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02N.")
-    assert looks_like_pickle(saved.read_bytes())
     with pytest.raises(FileFormatError, match=r"a zip archive, such as torch\.save\(\)"):
         load(saved)
     for data in (7, "text", [], {}, {"a": 1}, [1], None, {"state_dict": {}}):
         content = pickle.dumps(data)
-        assert looks_like_pickle(content)
         if data == []:
             assert len(read(content).log) == 0
             continue
         with pytest.raises(FileFormatError):
             read(content)
-    assert not looks_like_pickle(b"")
-    assert not looks_like_pickle(b"\x80")
-    assert not looks_like_pickle(b"\x80\x09")
-    assert not looks_like_pickle(b'{"schema": 1}')
 
 
 def test_no_instruction_is_let_through_unknown():

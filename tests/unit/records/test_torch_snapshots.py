@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 from caching_allocator import CachingAllocator
+from torch_recordings import from_snapshot, from_viewer, read
 
 from tensorlens.errors import FileFormatError
 from tensorlens.loading import load, parse
-from tensorlens.recording.foreign import from_snapshot, from_viewer, read
 from tensorlens.records.events import ALLOC, FREE, START, Context, Frame, Mark
 from tensorlens.records.tensors import SourceLine
 

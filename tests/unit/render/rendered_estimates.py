@@ -28,7 +28,7 @@ from typing import Any
 from rendered_recordings import HOSTILE, MS, SOURCE, Step, empty
 
 from tensorlens.planning.estimate.result import CONTEXT, Estimate, Range, StepFigures, Term
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import H100
 from tensorlens.records.events import (
     ALLOC,
@@ -40,6 +40,7 @@ from tensorlens.records.events import (
     Mark,
     Segment,
 )
+from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine
 from tensorlens.records.traces import Caution
 

@@ -16,7 +16,7 @@ The training step runs ``train.py``, whose lines are :data:`SOURCE`. With sizes 
 
 from __future__ import annotations
 
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -31,6 +31,7 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
+from tensorlens.records.origin import Origin
 
 KIB = 1024
 MS = 1_000_000

@@ -10,8 +10,7 @@ import rendered_reports
 from tensorlens import render
 from tensorlens.capture.export.segments import made_up_segments
 from tensorlens.errors import UsageError
-from tensorlens.recording.foreign import read
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -25,6 +24,8 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
+from tensorlens.records.foreign import read
+from tensorlens.records.origin import Origin
 from tensorlens.render import renderer_for
 
 MIB = 1 << 20
@@ -112,7 +113,7 @@ def happened(log, device):
 @pytest.mark.parametrize("kind", rendered_recordings.KINDS)
 def test_every_kind_reads_back_equal(kind):
     recording = rendered_recordings.KINDS[kind]()
-    again = read(renderer_for("pickle").render(recording))
+    again = Recording(*read(renderer_for("pickle").render(recording)))
     assert again.log.segments == recording.log.segments
     for device in recording.devices:
         if device in again.devices:
@@ -139,7 +140,7 @@ def test_what_ran_reads_back():
     for number, context in enumerate(contexts):
         log.append(ALLOC, "cpu", 64 * number, 10 + number, 1000 * number, stack, context)
     log.marks.append(Mark("half", 2, 1500))
-    again = read(renderer_for("pickle").render(Recording(log, Origin(started=1e9)))).log
+    again, _ = read(renderer_for("pickle").render(Recording(log, Origin(started=1e9))))
     for row, event in enumerate(again):
         before = log[row]
         assert (event.stack, event.module) == (before.stack, before.module)
@@ -217,7 +218,7 @@ def test_the_schema():
         "frames": frames,
     }
     assert len(data["segments"]) == 2
-    again = read(renderer_for("pickle").render(recording))
+    again = Recording(*read(renderer_for("pickle").render(recording)))
     # 600 B asked for are a block of 1024 B
     assert columns(again.log) == columns(log)
     assert (again.log.held, again.log.segments) == (log.held, log.segments)
@@ -238,7 +239,7 @@ def test_devices_keep_their_numbers_and_others_get_free_ones():
     recording = Recording(log)
     data = written(recording)
     assert data["tensorlens"]["devices"] == ["cuda:0", "cpu", "cuda:2", "mps"]
-    again = read(renderer_for("pickle").render(recording)).log
+    again, _ = read(renderer_for("pickle").render(recording))
     assert {again.devices[number] for number in again.device} == {"cpu", "cuda:2", "cuda:0", "mps"}
     assert list(again.size) == [100] * 4
 
@@ -257,7 +258,7 @@ def test_made_up_segments_lie_around_blocks_that_are_near():
         (1024, 1024, "inactive"),
         (2048, 100, "active_allocated"),
     ]
-    again = read(renderer_for("pickle").render(Recording(log)))
+    again = Recording(*read(renderer_for("pickle").render(Recording(log))))
     assert (again.log.segments, again.peak().reserved) == ([], None)
 
 
@@ -265,7 +266,7 @@ def test_two_blocks_at_one_place_are_both_kept():
     log = EventLog()
     log.append(START, "cpu", 0, 100, 0)
     log.append(ALLOC, "cpu", 50, 100, 0)
-    assert read(renderer_for("pickle").render(Recording(log))).peak().bytes == 200
+    assert Recording(*read(renderer_for("pickle").render(Recording(log)))).peak().bytes == 200
 
 
 def test_only_recordings_have_events():

@@ -4,8 +4,9 @@ from rendered_recordings import KIB
 
 from tensorlens.capture.present.instants import instants, row_of
 from tensorlens.errors import UsageError
-from tensorlens.recording.recordings import Origin, Recording
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
+from tensorlens.records.origin import Origin
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View

@@ -18,9 +18,9 @@ from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.modules import class_name
 from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
-from tensorlens.recording.foreign.snapshots import from_snapshot
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import START, EventLog, Mark
+from tensorlens.records.foreign.snapshots import from_snapshot
+from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
 
 _SOURCE = "CUDA memory history"
@@ -74,8 +74,7 @@ class CudaRecorder:
             if end:
                 self._stop()
         whole = held is not None and _is_whole(snapshot, self._started, held)
-        recording = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
-        log = recording.log
+        log, origin = from_snapshot(_since(snapshot, self._started), source=_SOURCE)
         # where events are missing, others may be at the addresses by the first that is left
         early = [row for row, kind in enumerate(log.kind) if kind == START and whole]
         censuses = ((self._before, early), (self._census(), unfreed(log)))
@@ -86,11 +85,11 @@ class CudaRecorder:
                 if table is not None
             ]
             label(log, (), found, number)
-        begun = self._started if recording.origin.started is None else recording.origin.started
+        begun = self._started if origin.started is None else origin.started
         for name, moment in self._marks:
             when = round((moment - begun) * 1e9)
             log.marks.append(Mark(name, bisect_right(log.time, when), when))
-        return log, replace(recording.origin, started=begun)
+        return log, replace(origin, started=begun)
 
     def _census(self) -> TensorTable | None:
         return take(self._options.roots()).tensors if self._options.names else None

@@ -9,9 +9,8 @@ from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.native.host_recorder import HostRecorder
 from tensorlens.frameworks.torch.recorder import cuda
 from tensorlens.frameworks.torch.recorder.cpu import host_recorder
-from tensorlens.recording.joined_recordings import as_one
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import EventLog
+from tensorlens.records.origin import Origin, as_one
 
 
 def start(options: RecordOptions) -> Recorder:

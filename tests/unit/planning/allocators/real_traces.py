@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.recording.foreign import from_snapshot
-from tensorlens.recording.foreign.pickles import unpickle
+from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import START, Segment, SegmentBlock
+from tensorlens.records.foreign import from_snapshot
+from tensorlens.records.foreign.pickles import unpickle
 
 FOLDER = Path(__file__).parents[4].parent / "shared" / "data"
 
@@ -36,8 +37,7 @@ def raw(name: str):
 
 def read(name: str) -> Trace:
     snapshot = raw(name)
-    recording = from_snapshot(snapshot)
-    log = recording.log
+    log, origin = from_snapshot(snapshot)
     events = snapshot["device_traces"][0]
     taken = {each["addr"] for each in events if each["action"] == "segment_alloc"}
     assert not any(each["action"] == "segment_free" for each in events)
@@ -47,7 +47,7 @@ def read(name: str) -> Trace:
         if kind == START
     }
     before = [filled(each, there) for each in log.segments if each.address not in taken]
-    return Trace(before, list(log.segments), events, recording)
+    return Trace(before, list(log.segments), events, Recording(log, origin))
 
 
 def filled(segment: Segment, there: dict[int, tuple[int, int]]) -> Segment:

@@ -6,9 +6,9 @@ import pytest
 from restored import restore
 
 from tensorlens.planning.allocators import CachingAllocator, OutOfMemory, Settings
-from tensorlens.recording.foreign import read
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import Context, EventLog, Frame, Segment, SegmentBlock
+from tensorlens.records.foreign import read
 from tensorlens.render import renderer_for
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
@@ -105,7 +105,7 @@ def test_views_agree_with_the_allocator(expandable):
 @pytest.mark.parametrize("expandable", [False, True])
 def test_the_viewers_format_keeps_blocks_and_segments(expandable):
     _, log = made(Settings(expandable_segments=expandable))
-    back = read(renderer_for("pickle").render(Recording(log)))
+    back = Recording(*read(renderer_for("pickle").render(Recording(log))))
     assert told(back.log) == told(log)
     # stacks are numbered anew
     assert [without_stacks(each) for each in back.log.segments] == [

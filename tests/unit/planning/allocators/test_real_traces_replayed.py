@@ -5,9 +5,9 @@ from real_traces import raw, read
 from restored import restore
 
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.recording.foreign import from_snapshot
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
+from tensorlens.records.foreign import from_snapshot
 
 # segments taken during the trace, blocks from memory held already, bytes reserved at the end
 TABLE = {
@@ -79,7 +79,7 @@ def test_peak_of_a_snapshot_is_what_the_allocator_counts(name):
 @pytest.mark.parametrize("name", [*PUBLISHED, ODD_LINES])
 def test_blocks_at_the_end_of_a_snapshot_are_those_of_its_segments(name):
     snapshot = raw(name)
-    log = from_snapshot(snapshot).log
+    log, _ = from_snapshot(snapshot)
     there = {
         log.address[row]: log.size[row]
         for row, kind in enumerate(log.kind)

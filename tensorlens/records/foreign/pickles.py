@@ -30,13 +30,6 @@ _BY_NAME = b"ci\x93"
 _RUNS_CODE = b"ci\x93Rbo\x81\x92PQ\x82\x83\x84"
 
 
-def looks_like_pickle(content: bytes) -> bool:
-    """Tell whether a file is a pickle, or the archive of pickles that ``torch.save`` makes."""
-    return content.startswith(_ZIP) or (
-        len(content) > 1 and content[0] == _PROTO and 2 <= content[1] <= _HIGHEST
-    )
-
-
 def unpickle(content: bytes) -> Any:
     """Return the plain data in a pickle: dicts, lists, texts, numbers, None, tuples of numbers.
 

@@ -1,13 +1,36 @@
-"""What several recorders saw of one process over the same time, as one recording."""
+"""Where a recorded log is from, and what several recorders of one process gave as one log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from tensorlens.recording.recordings import Origin
 from tensorlens.records.events import EventLog
 from tensorlens.records.joined_logs import Part, joined
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a recording is from, for its header."""
+
+    provenance: str = "measured"
+    process: str | None = None
+    source: Mapping[str, str] = field(default_factory=dict)
+    """Device to what recorded: ``torch CPU allocator``, ``CUDA memory history``."""
+    started: float | None = None
+    """Seconds since 1970, where known."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """Device to the peak that its allocator counted by itself over the same time."""
+    dropped: int = 0
+    """Events before the log's first, which the recorder had no more room for."""
+    dropped_peaks: Mapping[str, EventLog] = field(default_factory=dict)
+    """Device to what was resident at the highest instant among the dropped: START rows alone."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: a fallback in use, stacks that could not be had."""
+    started_ns: int | None = field(default=None, compare=False)
+    """When it started by the clock of :func:`time.monotonic_ns`, where the events' times are of
+    that clock; within the process that recorded."""
+
 
 Recorded = tuple[EventLog, Origin]
 """What one of them gave."""

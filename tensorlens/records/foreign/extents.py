@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 
-from tensorlens.recording.foreign.sizes import SMALL, SMALL_SEGMENT, Rules
 from tensorlens.records.events import Segment
+from tensorlens.records.foreign.sizes import SMALL, SMALL_SEGMENT, Rules
 
 
 class _Area:

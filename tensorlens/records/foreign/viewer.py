@@ -7,11 +7,11 @@ from itertools import accumulate
 from typing import Any
 
 from tensorlens.errors import FileFormatError
-from tensorlens.recording.foreign.frames import frame_of
-from tensorlens.recording.foreign.steps import WRONG, number
-from tensorlens.recording.recordings import Origin, Recording
 from tensorlens.records.checking import text
 from tensorlens.records.events import ALLOC, FREE, START, EventLog
+from tensorlens.records.foreign.frames import frame_of
+from tensorlens.records.foreign.steps import WRONG, number
+from tensorlens.records.origin import Origin, Recorded
 
 _KEYS = {"actions", "elements_size", "elements_info", "suffix_table", "string_table"}
 _FRAME = re.compile(r"(.+):(\d{1,9}):(.*)", re.DOTALL)
@@ -25,8 +25,8 @@ def is_viewer(data: Any) -> bool:
     return isinstance(data, dict) and data.keys() >= _KEYS
 
 
-def from_viewer(data: Any) -> Recording:
-    """Return the recording in what the viewer was fed, sizes as it has them.
+def from_viewer(data: Any) -> Recorded:
+    """Return the log in what the viewer was fed, sizes as it has them.
 
     The file numbers its allocations: the first mention of a number hands it out, the second gives
     it back. It has no addresses, so each allocation is given one of its own.
@@ -37,12 +37,12 @@ def from_viewer(data: Any) -> Recording:
     if not is_viewer(data):
         raise FileFormatError("not a memory viewer's file")
     try:
-        return _recording(data)
+        return _log(data)
     except WRONG as error:
         raise FileFormatError(f"damaged memory viewer's file: {error}") from None
 
 
-def _recording(data: dict[str, Any]) -> Recording:
+def _log(data: dict[str, Any]) -> Recorded:
     log = EventLog()
     stacks = _stacks(data, log)
     sizes = [number(size, 2**40) for size in data["elements_size"]]
@@ -62,7 +62,7 @@ def _recording(data: dict[str, Any]) -> Recording:
         (there.discard if kind == FREE else there.add)(place)
         stack = stacks[number(infos[place], len(stacks))] if kind == ALLOC else -1
         log.append(kind, _DEVICE, addresses[place], sizes[place], order * _US, stack)
-    return Recording(log, Origin(source={_DEVICE: "torch memory viewer"}, notes=(_NOTE,)))
+    return log, Origin(source={_DEVICE: "torch memory viewer"}, notes=(_NOTE,))
 
 
 def _stacks(data: dict[str, Any], log: EventLog) -> list[int]:

@@ -11,9 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tensorlens.recording.foreign.extents import Extents
-from tensorlens.recording.foreign.sizes import Rules
-from tensorlens.recording.foreign.steps import FREED, Step
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -25,6 +22,9 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
+from tensorlens.records.foreign.extents import Extents
+from tensorlens.records.foreign.sizes import Rules
+from tensorlens.records.foreign.steps import FREED, Step
 
 
 class Row(NamedTuple):

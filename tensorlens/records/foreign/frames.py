@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.recording.foreign.metadata import parse_metadata
 from tensorlens.records.checking import maybe, text
 from tensorlens.records.events import Context, Frame, Stacks
+from tensorlens.records.foreign.metadata import parse_metadata
 
 _INSTALLED = re.compile(
     r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\]"

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tensorlens.errors import FileFormatError
-from tensorlens.recording.foreign.frames import StackReader
-from tensorlens.recording.foreign.sizes import Rules
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -18,6 +16,8 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
+from tensorlens.records.foreign.frames import StackReader
+from tensorlens.records.foreign.sizes import Rules
 
 FREED = 6
 """Beside the kinds of events: a block is free for other requests. Its bytes count no longer from

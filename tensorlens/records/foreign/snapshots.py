@@ -1,4 +1,4 @@
-"""Memory snapshots of ``torch.cuda.memory._snapshot()`` as recordings."""
+"""Memory snapshots of ``torch.cuda.memory._snapshot()`` as logs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.errors import FileFormatError
-from tensorlens.recording.foreign.frames import StackReader
-from tensorlens.recording.foreign.lifetimes import Lifetimes, Row, lifetimes
-from tensorlens.recording.foreign.pickles import unpickle
-from tensorlens.recording.foreign.sizes import Rules
-from tensorlens.recording.foreign.steps import (
+from tensorlens.records.checking import items, mapping, maybe, text
+from tensorlens.records.events import START, EventLog, Mark
+from tensorlens.records.foreign.frames import StackReader
+from tensorlens.records.foreign.lifetimes import Lifetimes, Row, lifetimes
+from tensorlens.records.foreign.pickles import unpickle
+from tensorlens.records.foreign.sizes import Rules
+from tensorlens.records.foreign.steps import (
     WRONG,
     Step,
     damaged,
@@ -25,16 +27,14 @@ from tensorlens.recording.foreign.steps import (
     segments,
     steps,
 )
-from tensorlens.recording.recordings import Origin, Recording
-from tensorlens.records.checking import items, mapping, maybe, text
-from tensorlens.records.events import START, EventLog, Mark
+from tensorlens.records.origin import Origin, Recorded
 
 _NS = 1000
 _SOURCE = "torch memory snapshot"
 
 
-def read(content: bytes) -> Recording:
-    """Return the recording in a pickled memory snapshot; no code in it is run.
+def read(content: bytes) -> Recorded:
+    """Return the log in a pickled memory snapshot, and where it is from; no code in it is run.
 
     A block counts from its allocation to when it is given back (``free_requested``), with the bytes
     it was given: what was asked for, rounded up, and a remainder that was not split off. A trace
@@ -47,8 +47,8 @@ def read(content: bytes) -> Recording:
         return from_snapshot(unpickle(content), budget=len(content))
 
 
-def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = None) -> Recording:
-    """Return the recording in what ``torch.cuda.memory._snapshot()`` gave.
+def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = None) -> Recorded:
+    """Return the log in what ``torch.cuda.memory._snapshot()`` gave.
 
     Args:
         snapshot: the dict; or the list of segments alone, as torch 1.x gave it.
@@ -77,7 +77,7 @@ def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = No
         started=started / 1e6 if started > 0 else None,
         notes=tuple(_notes(made, started)),
     )
-    return Recording(log, origin)
+    return log, origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,16 @@
+"""What torch wrote, as recordings."""
+
+from tensorlens.recording.recordings import Recording
+from tensorlens.records import foreign
+
+
+def read(content):
+    return Recording(*foreign.read(content))
+
+
+def from_snapshot(snapshot, **options):
+    return Recording(*foreign.from_snapshot(snapshot, **options))
+
+
+def from_viewer(data):
+    return Recording(*foreign.from_viewer(data))
