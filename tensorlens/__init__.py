@@ -28,8 +28,8 @@ _HOME = {
     "Snapshot": "tensorlens.records.snapshots",
     "Difference": "tensorlens.records.differences",
     "Recording": "tensorlens.recording.recordings",
-    "record": "tensorlens.capture.record",
-    "explain_oom": "tensorlens.capture.hooks",
+    "record": "tensorlens.recording.record",
+    "explain_oom": "tensorlens.recording.oom.hooks",
     "Estimate": "tensorlens.planning.estimate.result",
     "Comparison": "tensorlens.records.comparisons",
     "compare": "tensorlens.planning.compare.api",
@@ -82,8 +82,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tensorlens.capture.hooks import explain_oom
-    from tensorlens.capture.record import record
     from tensorlens.errors import TensorlensError
     from tensorlens.leaks.watch import LeakWatch, find_leaks
     from tensorlens.lines.profile import (
@@ -101,6 +99,8 @@ if TYPE_CHECKING:
     from tensorlens.planning.estimate.scaling import Scaling, scaling
     from tensorlens.planning.inputs.api import inputs
     from tensorlens.planning.suggest.api import suggest
+    from tensorlens.recording.oom.hooks import explain_oom
+    from tensorlens.recording.record import record
     from tensorlens.recording.recordings import Recording
     from tensorlens.records.comparisons import Comparison
     from tensorlens.records.differences import Difference

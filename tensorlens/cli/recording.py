@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tensorlens.capture.hooks import explain_oom
-from tensorlens.capture.oom import annotate_unhandled
-from tensorlens.capture.record import record
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
 from tensorlens.frameworks.arrival import when_imported
 from tensorlens.guards import reason
+from tensorlens.recording.oom.annotation import annotate_unhandled
+from tensorlens.recording.oom.hooks import explain_oom
+from tensorlens.recording.record import record
 from tensorlens.render import ending_of
 
 _FRAMEWORKS = ("torch", "tensorflow")

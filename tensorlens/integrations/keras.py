@@ -17,11 +17,12 @@ from typing import Any, TextIO, TypeVar
 
 import keras
 
-from tensorlens.capture import regions, reserve
 from tensorlens.guards import warn
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
 from tensorlens.integrations.sampler import Follower
 from tensorlens.lines.accounting import WIDTH
+from tensorlens.recording.oom import region as regions
+from tensorlens.recording.oom import reserve
 from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 from tensorlens.units import format_bytes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tensorlens.capture import regions
 from tensorlens.guards import guarded
 from tensorlens.lines.engine import Engine
+from tensorlens.recording.oom import region as regions
 
 
 def explain(error: BaseException | None, engine: Engine) -> None:

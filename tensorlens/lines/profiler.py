@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from types import CodeType, TracebackType
 from typing import Any, TextIO
 
-from tensorlens.capture import reserve
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
@@ -26,6 +25,7 @@ from tensorlens.lines.functions import (
 )
 from tensorlens.lines.results import build_report
 from tensorlens.lines.wrapping import Region, WrappingMixin
+from tensorlens.recording.oom import reserve
 from tensorlens.records.lines import LineReport
 
 _keep_reserve = functools.cache(reserve.hold)

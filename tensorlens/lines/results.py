@@ -16,9 +16,9 @@ from tensorlens.lines.meters import Meters
 from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
 if TYPE_CHECKING:
-    from tensorlens.capture.backward import BackwardLines
+    from tensorlens.recording.backward_total import BackwardLines
 
-_RECORDINGS = "tensorlens.capture.record"
+_RECORDINGS = "tensorlens.recording.record"
 NEVER_CALLED = "never called"
 CLEARED = "not called since the figures were cleared"
 COMPILED_INTO = "compiled into a larger graph by torch.compile: its lines were compiled away"
@@ -55,7 +55,7 @@ def _backward() -> BackwardLines | None:
     """Return what recordings know of backward, importing nothing where there was none."""
     if _RECORDINGS not in sys.modules:
         return None
-    from tensorlens.capture.backward import known
+    from tensorlens.recording.backward_total import known
 
     return known()
 

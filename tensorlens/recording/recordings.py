@@ -38,7 +38,7 @@ class Recording(Document):
     SCHEMA: ClassVar[str] = SUMMARY_SCHEMA
     VERSION: ClassVar[int] = VERSION
     KIND: ClassVar[str] = "recording"
-    PRESENTER: ClassVar[str] = "tensorlens.capture.present"
+    PRESENTER: ClassVar[str] = "tensorlens.recording.present"
     INDENT: ClassVar[int | None] = None
 
     def __init__(self, log: EventLog, origin: Origin | None = None) -> None:
@@ -79,10 +79,10 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
         now = self.still()
-        return now.once(("peak", device), lambda: recording.peak(now, device))
+        return now.once(("peak", device), lambda: analysis.peak(now, device))
 
     def at(self, instant: int | str, device: str | None = None) -> Moment:
         """Return what was resident after the event of a number, or at the last mark of a name.
@@ -92,11 +92,11 @@ class Recording(Document):
         Raises:
             UsageError: there is no such event or mark, or no such device.
         """
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
         now = self.still()
-        row = recording.row_at(now.log, instant)
-        return now.once(("moment", row, device), lambda: recording.moment(now, row, device))
+        row = analysis.row_at(now.log, instant)
+        return now.once(("moment", row, device), lambda: analysis.moment(now, row, device))
 
     def blocks(self, rows: Sequence[int]) -> Sequence[Resident]:
         """Return the blocks that the allocations with these numbers handed out, in their order.
@@ -106,9 +106,9 @@ class Recording(Document):
         Raises:
             UsageError: there is no such event, or it hands out no block.
         """
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
-        return recording.blocks(self.still(), rows)
+        return analysis.blocks(self.still(), rows)
 
     def timeline(self, device: str | None = None, points: int = 2000) -> Timeline:
         """Return what was resident over time, thinned out to about ``points``; peaks stay.
@@ -116,10 +116,10 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
         now, question = self.still(), ("timeline", device, points)
-        return now.once(question, lambda: recording.timeline(now, device, points))
+        return now.once(question, lambda: analysis.timeline(now, device, points))
 
     @property
     def backward_by_line(self) -> Mapping[SourceLine | None, int]:
@@ -132,10 +132,10 @@ class Recording(Document):
         Besides the bytes of :attr:`backward_by_line` each has what was kept, the most that was
         resident at once, gradients and nodes. Largest first.
         """
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
         now = self.still()
-        return now.once(("backward", device), lambda: recording.backward(now, device))
+        return now.once(("backward", device), lambda: analysis.backward(now, device))
 
     @property
     def backward_by_module(self) -> Mapping[str | None, int]:
@@ -147,11 +147,11 @@ class Recording(Document):
 
         They add up to those of :meth:`backward`.
         """
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
         now = self.still()
         question = "backward modules", device
-        return now.once(question, lambda: recording.backward_modules(now, device))
+        return now.once(question, lambda: analysis.backward_modules(now, device))
 
     def growth(
         self, start: str | int | None = None, end: str | int | None = None
@@ -165,10 +165,10 @@ class Recording(Document):
         Raises:
             UsageError: there is no such mark or event.
         """
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
         now = self.still()
-        return now.once(("growth", start, end), lambda: recording.growth(now, start, end))
+        return now.once(("growth", start, end), lambda: analysis.growth(now, start, end))
 
     def churn(self, device: str | None = None) -> Churn:
         """Return how many bytes were handed out for what was resident.
@@ -176,17 +176,17 @@ class Recording(Document):
         Raises:
             UsageError: the recording knows no such device, or none at all.
         """
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
         now = self.still()
-        return now.once(("churn", device), lambda: recording.churn(now, device))
+        return now.once(("churn", device), lambda: analysis.churn(now, device))
 
     def fragmentation(self, device: str | None = None) -> Fragmentation | None:
         """Return how well the allocator's segments were used; None where they are not known."""
-        from tensorlens import recording
+        from tensorlens.recording import analysis
 
         now = self.still()
-        return now.once(("fragmentation", device), lambda: recording.fragmentation(now, device))
+        return now.once(("fragmentation", device), lambda: analysis.fragmentation(now, device))
 
     def still(self) -> Recording:
         """Return the recording as of now: itself, or what one that is on has seen so far.
@@ -229,9 +229,9 @@ class Recording(Document):
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        from tensorlens.recording.packed import unpacked
+        from tensorlens.recording import tlens
 
-        return unpacked(cls, data, "a summary of a recording")
+        return tlens.unpacked(cls, data, "a summary of a recording")
 
     def _record(self) -> Recording:
         return self.still()

@@ -60,7 +60,7 @@ class Remedy:
 class OutOfMemory(Shown):
     """What a person needs to know of an allocation that failed; prints itself as text."""
 
-    PRESENTER: ClassVar[str] = "tensorlens.capture.present.failure"
+    PRESENTER: ClassVar[str] = "tensorlens.recording.present.failure"
 
     request: Request
     snapshot: Snapshot

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import tensorlens
-from tensorlens.capture.record import record, running
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.torch.native import recorder as native
+from tensorlens.recording.record import record, running
 from tests import warm
 from tests.torch.recorder_checks import Lines, counting_allocator, levels
 
@@ -297,7 +297,7 @@ def test_limits_that_are_refused(allocator):
 
 LEFT_ON = """
 import sys, threading, torch
-from tensorlens.capture.record import record
+from tensorlens.recording.record import record
 recording = record().start()
 kept = torch.nn.Linear(5, 5)
 other = record().start()
@@ -321,7 +321,7 @@ def done_without_memory(program):
 
 SCARCE = """
 import ctypes, resource, torch
-from tensorlens.capture.record import record
+from tensorlens.recording.record import record
 empty = torch.empty
 malloc = ctypes.CDLL(None).malloc
 malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
@@ -351,7 +351,7 @@ def test_where_there_is_no_memory_for_events_the_oldest_go(allocator):
 
 UNLISTED = """
 import ctypes, resource, torch
-from tensorlens.capture.record import record
+from tensorlens.recording.record import record
 from tensorlens.frameworks.torch.native import install
 empty = torch.empty
 malloc = ctypes.CDLL(None).malloc

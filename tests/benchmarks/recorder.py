@@ -6,9 +6,9 @@ import psutil
 import torch
 from torch import nn
 
-from tensorlens.capture.record import record
 from tensorlens.frameworks.torch.native import install
 from tensorlens.frameworks.torch.native.recorder import TorchRecorder
+from tensorlens.recording.record import record
 from tests.benchmarks.side_by_side import Timing, Work, in_turn
 from tests.benchmarks.step import batch_of_two_milliseconds, training
 

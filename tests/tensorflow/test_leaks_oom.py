@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.capture import oom
-from tensorlens.capture.oom import explain
-from tensorlens.capture.remedies import remedies
 from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.tensorflow.failures import failed_request
+from tensorlens.recording.oom import annotation as oom
+from tensorlens.recording.oom.annotation import explain
+from tensorlens.recording.oom.remedies import remedies
 from tensorlens.records.failures import Request
 
 HUGE = 1 << 45

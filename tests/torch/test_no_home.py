@@ -96,7 +96,7 @@ import torch
 import tensorlens
 import tensorlens.frameworks.torch
 import tensorlens.lines.profile
-import tensorlens.capture.record
+import tensorlens.recording.record
 def fail(*given, **options):
     raise RuntimeError("broken")
 """

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 import tensorlens
-from tensorlens.capture import backward, oom
-from tensorlens.capture.oom import explain
-from tensorlens.capture.tracebacks import REMARK
 from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.frameworks.torch.graphs_kept import graphs_kept
+from tensorlens.recording import backward_total as backward
+from tensorlens.recording.oom import annotation as oom
+from tensorlens.recording.oom.annotation import explain
+from tensorlens.recording.oom.tracebacks import REMARK
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensorlens.capture.record import record
+from tensorlens.recording.record import record
 from tests.torch.recorder_checks import (
     Lines,
     allocations,

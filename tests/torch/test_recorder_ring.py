@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 import torch
 
-from tensorlens.capture.record import record
+from tensorlens.recording.record import record
 from tensorlens.records.events import START
 from tests import warm
 from tests.torch.recorder_checks import counting_allocator, levels

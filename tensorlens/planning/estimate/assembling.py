@@ -12,7 +12,7 @@ from tensorlens.planning.estimate.context_overhead import apart
 from tensorlens.planning.estimate.result import Estimate, Range, Term
 from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
 from tensorlens.planning.estimate.terms import why
-from tensorlens.recording.event_index import Study
+from tensorlens.recording.analysis.event_index import Study
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import Card
 from tensorlens.records.events import ALLOC, FREE, EventLog, Label, Stacks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
-from tensorlens.recording.packed import unpacked
+from tensorlens.recording import tlens
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import Card
 from tensorlens.records.checking import whole
@@ -293,8 +293,6 @@ class Estimate(Document):
 
         :meth:`from_dict` reads the estimate back equal.
         """
-        from tensorlens.recording import tlens
-
         return {**self.presenter().summary(self), "log": tlens.packed(self.recording)}
 
     @classmethod
@@ -304,7 +302,7 @@ class Estimate(Document):
         Raises:
             FileFormatError: it is something else, newer than this tensorlens, or damaged.
         """
-        recording = unpacked(cls, data, "an estimate")
+        recording = tlens.unpacked(cls, data, "an estimate")
         names = {each.name for each in fields(cls)}
         given = {name: value for name, value in data.items() if name in names}
         try:

@@ -31,7 +31,7 @@ from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Scene
 from tensorlens.planning.suggest.simulating import Simulation
 from tensorlens.planning.suggest.verifying import verified, without_failures
 from tensorlens.planning.suggest.watching import Watcher, watched
-from tensorlens.recording.devices import dropped_peak
+from tensorlens.recording.analysis.devices import dropped_peak
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.comparisons import Comparison, Outcome, texts
 from tensorlens.records.suggestions import SIMULATED, Suggestion, Suggestions

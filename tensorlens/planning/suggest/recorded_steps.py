@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from tensorlens.frameworks.step_facts import GRAPH_CALL, MadeOptimizer, StepFacts
 from tensorlens.planning.suggest.replay import Replay
-from tensorlens.recording.devices import chosen, device_peak
-from tensorlens.recording.event_index import study
-from tensorlens.recording.instants import roles_of
+from tensorlens.recording.analysis.devices import chosen, device_peak
+from tensorlens.recording.analysis.event_index import study
+from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE
 

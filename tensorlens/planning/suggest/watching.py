@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tensorlens.capture.record import LiveRecording, record
 from tensorlens.frameworks.step_facts import StepFacts, Watch, watch
+from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
 
 _SEEN = "seen.pickle"

@@ -18,6 +18,7 @@ from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.columns import add_rows, check
 from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
+from tensorlens.records.documents import Document
 from tensorlens.records.events import START, EventLog
 from tensorlens.records.origin import Origin
 
@@ -61,17 +62,25 @@ def read(file: BufferedReader) -> Recording:
         raise FileFormatError("damaged recording: more than can be read") from None
 
 
-def unpacked(content: Any) -> Recording:
-    """Return the recording that :func:`~tensorlens.recording.tlens.writing.packed` gave a text for.
+def unpacked(kind: type[Document], data: Any, name: str) -> Recording:
+    """Return the recording whose events are packed in what ``to_dict`` of a record gave.
+
+    Args:
+        kind: the record that the data is of.
+        data: what it gave; ``log`` is of :func:`~tensorlens.recording.tlens.writing.packed`.
+        name: what a file without events is called, as older ones are.
 
     Raises:
-        FileFormatError: as :func:`read` does.
+        FileFormatError: it is something else, newer than this tensorlens, or damaged.
     """
+    check_schema(data, kind.SCHEMA, kind.VERSION, kind.KIND)
+    if "log" not in data:
+        raise FileFormatError(f"{name} without its events, as older ones are")
     try:
-        data = base64.b64decode(text(content), validate=True)
+        content = base64.b64decode(text(data["log"]), validate=True)
     except (TypeError, ValueError):
         raise FileFormatError("damaged recording: its events are no base64") from None
-    return read(BufferedReader(cast(Any, BytesIO(data))))
+    return read(BufferedReader(cast(Any, BytesIO(content))))
 
 
 def _recording(lines: Iterator[bytes]) -> Recording:

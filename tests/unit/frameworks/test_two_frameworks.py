@@ -9,7 +9,6 @@ from fake_frameworks import (
     FakeFramework,
 )
 
-from tensorlens.capture.record import record
 from tensorlens.cli import leaks
 from tensorlens.errors import DeviceError, UsageError
 from tensorlens.frameworks import registry
@@ -19,6 +18,7 @@ from tensorlens.leaks.joint_steps import pinned
 from tensorlens.leaks.watch import LeakWatch
 from tensorlens.lines.counters import Counters, goes_on_from
 from tensorlens.lines.meters import Meters
+from tensorlens.recording.record import record
 from tensorlens.tensors import reporter
 
 

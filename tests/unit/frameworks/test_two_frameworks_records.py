@@ -3,13 +3,13 @@ import signal
 import pytest
 from fake_frameworks import FakeFramework, FakeHoldings, FakeRecorder, FakeSteps, table
 
-from tensorlens.capture.recorders import Recorders
 from tensorlens.errors import UsageError
 from tensorlens.frameworks import registry
 from tensorlens.frameworks.advice import TENSORFLOW, TORCH
 from tensorlens.frameworks.base import UNKNOWN, Findings, RecordOptions, StepFigures
 from tensorlens.frameworks.survivors import Holder, Survivor
 from tensorlens.leaks.joint_steps import JointHoldings, follow
+from tensorlens.recording.record import Recorders
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Block, Ledger, Term
 from tensorlens.records.origin import Origin

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from bench import Bench, FakeMemory
 
-from tensorlens.capture import backward
 from tensorlens.lines.present.layout import layouts
+from tensorlens.recording import backward_total as backward
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame
 
@@ -120,5 +120,5 @@ def test_nothing_is_imported_where_nothing_was_recorded(
     (function,) = bench.profiler.result().functions
     backward.keep(recording((1, function.lines[-1].lineno)))
     assert figures(bench) == [1]
-    monkeypatch.delitem(sys.modules, "tensorlens.capture.record")
+    monkeypatch.delitem(sys.modules, "tensorlens.recording.record")
     assert figures(bench) == [None]

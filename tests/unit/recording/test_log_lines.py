@@ -1,7 +1,7 @@
 import pytest
 from made_logs import ENGINE, FUNCTIONAL, TORCH, Made, user
 
-from tensorlens.capture.present.summary import summary
+from tensorlens.recording.present.summary import summary
 from tensorlens.records.events import Context, Frame
 from tensorlens.records.moments import Resident
 

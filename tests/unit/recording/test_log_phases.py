@@ -1,7 +1,7 @@
 import pytest
 from made_logs import CALL, ENGINE, OPTIMIZER, Made, user
 
-from tensorlens.recording.phases import Phases, landmark
+from tensorlens.recording.analysis.phases import Phases, landmark
 from tensorlens.records.events import Context, Frame
 
 MODULE = "layers.0"

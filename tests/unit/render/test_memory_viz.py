@@ -8,8 +8,8 @@ import rendered_recordings
 import rendered_reports
 
 from tensorlens import render
-from tensorlens.capture.export.segments import made_up_segments
 from tensorlens.errors import UsageError
+from tensorlens.recording.export.segments import made_up_segments
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,

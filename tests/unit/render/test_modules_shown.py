@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorlens.capture.present.modules import module_rows
+from tensorlens.recording.present.modules import module_rows
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame
 from tensorlens.records.tensors import SourceLine

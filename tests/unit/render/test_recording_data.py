@@ -8,8 +8,8 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import KIB, MS
 
-from tensorlens.capture.present.columns import COLUMNS
-from tensorlens.capture.present.summary import TENSORS, summary
+from tensorlens.recording.present.columns import COLUMNS
+from tensorlens.recording.present.summary import TENSORS, summary
 from tensorlens.render.json import JsonRenderer
 from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.table import CsvRenderer, to_pandas

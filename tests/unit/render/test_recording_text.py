@@ -2,8 +2,8 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import KIB
 
-from tensorlens.capture.present.instants import instants, row_of
 from tensorlens.errors import UsageError
+from tensorlens.recording.present.instants import instants, row_of
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.origin import Origin

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tensorlens.capture.present.instants import mark_before
 from tensorlens.planning.estimate.present.peak_parts import Part
 from tensorlens.planning.estimate.result import FITS, TIGHT, Estimate, Fit, LargestBatch, Range
+from tensorlens.recording.present.instants import mark_before
 from tensorlens.records.events import ALLOC
 from tensorlens.records.moments import Resident
 from tensorlens.render.figures import size

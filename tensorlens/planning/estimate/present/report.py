@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensorlens.capture import present as recordings
-from tensorlens.capture.present.instants import line_rows
-from tensorlens.capture.present.modules import module_rows
-from tensorlens.capture.present.tables import line_table, module_table
 from tensorlens.planning.estimate.present.needs import (
     Figure,
     conditions,
@@ -23,6 +19,10 @@ from tensorlens.planning.estimate.present.needs import (
 from tensorlens.planning.estimate.present.peak_parts import peak_parts
 from tensorlens.planning.estimate.present.stack import card_bar, colour, stacks
 from tensorlens.planning.estimate.result import FITS, TIGHT, TOO_LARGE, Estimate, Term
+from tensorlens.recording import present as recordings
+from tensorlens.recording.present.instants import line_rows
+from tensorlens.recording.present.modules import module_rows
+from tensorlens.recording.present.tables import line_table, module_table
 from tensorlens.render.blocks import (
     Block,
     Cell,

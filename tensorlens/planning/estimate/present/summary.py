@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tensorlens.capture.present.summary import by_line_data, by_module_data, line_data, moment_data
 from tensorlens.planning.estimate.present.needs import judged, peak_block, peak_step, rungs
 from tensorlens.planning.estimate.present.peak_parts import peak_parts
 from tensorlens.planning.estimate.result import SCHEMA, VERSION, Estimate, Range
+from tensorlens.recording.present.summary import (
+    by_line_data,
+    by_module_data,
+    line_data,
+    moment_data,
+)
 
 
 def estimate_summary(estimate: Estimate) -> dict[str, Any]:
@@ -22,7 +27,7 @@ def estimate_summary(estimate: Estimate) -> dict[str, Any]:
     memory; None where there is neither. ``largest`` has the answer of
     :func:`tensorlens.max_batch`, where the estimate is of that.
 
-    ``peak`` has what ``moment_data`` of :mod:`tensorlens.capture.present.summary` gives, and
+    ``peak`` has what ``moment_data`` of :mod:`tensorlens.recording.present.summary` gives, and
     ``step``, ``phase``, ``line``, ``module`` and ``op`` of the allocation that made it.
     ``by_role``, ``by_line`` and ``by_module`` add up to the likeliest peak, remainders included,
     and so do ``parts``, which tell the roles further apart. ``sum`` goes on from the parts to what

@@ -1,0 +1,166 @@
+"""What several questions about a log need, each worked out once for every stack and context."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Iterable
+from functools import cached_property
+from itertools import accumulate, chain
+from operator import ne
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tensorlens.recording.analysis.lines import Lines
+from tensorlens.recording.analysis.phases import Phases
+from tensorlens.recording.analysis.purposes import Purpose, purpose_in, purposes
+from tensorlens.records.events import PHASES, Context, EventLog
+from tensorlens.records.tensors import SourceLine
+
+if TYPE_CHECKING:
+    from tensorlens.recording.recordings import Recording
+
+Place = tuple[int, int]
+"""Numbers of a stack and a context: all that is known of where an event was. There are few."""
+
+Key = tuple[int, Hashable]
+"""A thread, and what tells one stretch of its events from the next; None ends none."""
+
+_T = TypeVar("_T")
+_NOTHING = Context()
+
+
+class Table(dict[Place, _T], Generic[_T]):
+    """Place to what a function says of it, asked once a place."""
+
+    def __init__(self, of: Callable[[Place], _T]) -> None:
+        super().__init__()
+        self._of = of
+
+    def __missing__(self, place: Place) -> _T:
+        value = self[place] = self._of(place)
+        return value
+
+
+class Study:
+    """A log with what is known of its places; see :func:`study`."""
+
+    def __init__(self, log: EventLog) -> None:
+        phases = Phases(log.stacks, log.contexts)
+        lines = Lines(log.stacks, log.contexts)
+        phase = Table(lambda place: phases.of(*place))
+        self.log = log
+        self.phase = phase
+        self.born: Table[SourceLine | None] = Table(lambda place: lines.born(place[0]))
+        self.charged = Table(lambda place: lines.charged(*place, phase[place]))
+        self.calls = Table(lambda place: lines.calls(*place, phase[place]))
+        self.custom: Table[SourceLine | None] = Table(lambda place: lines.custom(*place))
+        of_wrappers = purposes(log.stacks)
+        self.purpose: Table[Purpose | None] = Table(
+            lambda place: (
+                None if place[0] < 0 else purpose_in(of_wrappers[place[0]], self.context(place))
+            )
+        )
+        self.model = Table(lambda place: lines.model(*place, phase[place]))
+        self.module = Table(lambda place: lines.module(*place, phase[place]))
+        self._spans: Table[Key] = Table(self._span)
+
+    def place(self, row: int) -> Place:
+        """Return where an event was."""
+        return self.log.stack[row], self.log.context[row]
+
+    def context(self, place: Place) -> Context:
+        """Return what ran there."""
+        return _NOTHING if place[1] < 0 else self.log.contexts[place[1]]
+
+    @cached_property
+    def runs(self) -> array[int]:
+        """Number of the run of each row: a thread's events in a row in one operator or node."""
+        return self._numbered(lambda place: self._node(place) or self._operator(place))
+
+    @cached_property
+    def operator_runs(self) -> array[int]:
+        """Number of each row's run as in :attr:`runs`, by operators also where a node runs."""
+        return self._numbered(self._operator)
+
+    @cached_property
+    def spans(self) -> array[int]:
+        """Number of the span of each row: a thread's events in one phase.
+
+        What is of phase ``other`` ends none: a span lasts until the next phase begins.
+        """
+        return _stretches(map(self._spans.__getitem__, self.places()))
+
+    def places(self) -> Iterable[Place]:
+        """Give where each event was."""
+        return zip(self.log.stack, self.log.context, strict=True)
+
+    def within_run(self, row: int) -> bool:
+        """Tell whether a block was freed while the same operator or node ran that allocated it.
+
+        The log does not say when an operator ends. It has where its thread's next event is of
+        another stack or outermost operator; in backward, of another node, but for an operator
+        that computes again what forward did not keep.
+        """
+        free = self.log.pair[row]
+        if free < 0:
+            return False
+        runs = self.operator_runs if self.computed_again(self.place(row)) else self.runs
+        return runs[row] == runs[free]
+
+    def within_phase(self, row: int) -> bool:
+        """Tell whether a block was freed in the phase that allocated it, before that ended.
+
+        Seen from another thread than the block's own only the free's phase counts.
+        """
+        free = self.log.pair[row]
+        if free < 0:
+            return False
+        made, freed = self.place(row), self.place(free)
+        if self.phase[made] != self.phase[freed]:
+            return False
+        elsewhere = self.context(made).thread != self.context(freed).thread
+        return elsewhere or self.spans[row] == self.spans[free]
+
+    def computed_again(self, place: Place) -> bool:
+        """Tell whether an operator made an autograd node in backward, as in forward before."""
+        return self.context(place).grad and self.phase[place] == "backward"
+
+    def _node(self, place: Place) -> Key | None:
+        context = self.context(place)
+        if context.node is None or self.phase[place] != "backward":
+            return None
+        return context.thread, (context.node, context.forward)
+
+    def _operator(self, place: Place) -> Key:
+        context = self.context(place)
+        return context.thread, (place[0], context.outer or context.op)
+
+    def _numbered(self, of: Callable[[Place], Key]) -> array[int]:
+        if len({context.thread for context in (_NOTHING, *self.log.contexts)}) > 1:
+            return _stretches(map(Table(of).__getitem__, self.places()))
+        numbers: dict[Key, int] = {}
+        keys = Table(lambda place: numbers.setdefault(of(place), len(numbers)))
+        scopes = array("i", map(keys.__getitem__, self.places()))
+        return array("i", accumulate(map(ne, scopes, chain((-1,), scopes))))
+
+    def _span(self, place: Place) -> Key:
+        phase = self.phase[place]
+        return self.context(place).thread, None if phase == PHASES[-1] else phase
+
+
+def study(recording: Recording) -> Study:
+    """Return the study of a recording's log, made once."""
+    return recording.once("study", lambda: Study(recording.log))
+
+
+def _stretches(keys: Iterable[Key]) -> array[int]:
+    last: dict[int, Hashable] = {}
+    current: dict[int, int] = {}
+    numbers = array("i")
+    begun = 0
+    for thread, key in keys:
+        if key is not None and last.get(thread) != key:
+            last[thread] = key
+            begun += 1
+            current[thread] = begun
+        numbers.append(current.get(thread, 0))
+    return numbers

@@ -1,0 +1,236 @@
+"""What was resident at one instant: the peak, or after any event."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeVar, overload
+
+from tensorlens.errors import UsageError
+from tensorlens.recording.analysis.devices import beginning, chosen, device_peak, dropped_peak
+from tensorlens.recording.analysis.event_index import Place, Study, study
+from tensorlens.recording.analysis.roles import Roles
+from tensorlens.recording.analysis.segments import held_at, reserved_at
+from tensorlens.recording.analysis.walk import residents
+from tensorlens.recording.recordings import Recording
+from tensorlens.records.events import FREE, EventLog
+from tensorlens.records.moments import Moment, Peak, Resident
+from tensorlens.records.tensors import SourceLine
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+class Residents(Sequence[Resident]):
+    """Blocks of a log, by their rows; each :class:`Resident` is made when it is asked for.
+
+    Args:
+        roles: of the log.
+        rows: those of the allocations.
+        now: the instant that ages are told for, in nanoseconds; None takes that of each free,
+            or of the last event.
+    """
+
+    __slots__ = ("_now", "_roles", "rows")
+
+    def __init__(self, roles: Roles, rows: Sequence[int], now: int | None) -> None:
+        self.rows = rows
+        self._roles = roles
+        self._now = now
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Resident: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Resident]: ...
+    def __getitem__(self, place: int | slice) -> Resident | Sequence[Resident]:
+        if isinstance(place, slice):
+            return Residents(self._roles, self.rows[place], self._now)
+        return self._resident(self.rows[place])
+
+    def __iter__(self) -> Iterator[Resident]:
+        return map(self._resident, self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} blocks>"
+
+    def _resident(self, row: int) -> Resident:
+        roles = self._roles
+        of = roles.study
+        log, place, label = of.log, of.place(row), roles.label(row)
+        return Resident(
+            row=row,
+            name=roles.name(row),
+            role=roles.role(row),
+            known=label is not None,
+            device=log.devices[log.device[row]],
+            nbytes=log.size[row],
+            born=of.born[place],
+            charged=of.charged[place],
+            module=roles.module(row),
+            op=of.context(place).op,
+            phase=of.phase[place],
+            age_ns=None if log.was_before(row) else self._until(row) - log.time[row],
+            stack=place[0],
+            dtype=None if label is None else label.dtype,
+            shape=None if label is None else label.shape,
+            model_line=of.model[place],
+        )
+
+    def _until(self, row: int) -> int:
+        if self._now is not None:
+            return self._now
+        log = self._roles.study.log
+        free = log.pair[row]
+        return log.time[free if free >= 0 else len(log) - 1]
+
+
+def roles_of(recording: Recording) -> Roles:
+    """Return the roles of a recording's blocks, made once."""
+    return recording.once("roles", lambda: Roles(study(recording)))
+
+
+def peak(recording: Recording, device: str | None = None) -> Peak:
+    """Return the first highest instant of a device, None: the device with the highest peak.
+
+    Where more was resident among the events that were dropped, it is that, with the row -1.
+
+    Raises:
+        UsageError: the recording knows no such device, or none at all.
+    """
+    device = chosen(recording, device)
+    highest, row = device_peak(recording, device)
+    if dropped_peak(recording, device) > highest:
+        log = recording.log.adopted(recording.origin.dropped_peaks[device])
+        # its newest block is what made it the highest instant
+        now = max(log.time)
+        return _moment(recording, Roles(Study(log)), device, range(len(log)), -1, now)
+    return moment(recording, row, device)
+
+
+def moment(recording: Recording, row: int, device: str | None = None) -> Moment:
+    """Return what was resident on a device after an event; the row -1 is the start.
+
+    Raises:
+        UsageError: there is no such event, or no such device.
+    """
+    device, log = chosen(recording, device), recording.log
+    if not -1 <= row < len(log):
+        raise UsageError(f"there is no event {row}: the recording has {len(log)}, from 0 on")
+    found = residents(log, log.devices.index(device), row)
+    now = log.time[row] if row >= log.starts else beginning(recording)
+    return _moment(recording, roles_of(recording), device, found, row, now)
+
+
+def blocks(recording: Recording, rows: Sequence[int]) -> Sequence[Resident]:
+    """Return the blocks of allocations, in the order of ``rows``; ages are those at their free.
+
+    Raises:
+        UsageError: there is no such event, or it hands out no block.
+    """
+    log = recording.log
+    for row in rows:
+        if not 0 <= row < len(log) or log.kind[row] >= FREE:
+            raise UsageError(f"event {row} hands out no block")
+    return Residents(roles_of(recording), rows, None)
+
+
+def _moment(
+    recording: Recording, roles: Roles, device: str, rows: Sequence[int], row: int, now: int
+) -> Moment:
+    of, log = roles.study, roles.study.log
+    sizes = log.size
+    ordered = sorted(rows, key=sizes.__getitem__, reverse=True)
+    places: dict[Place, int] = {}
+    by_role: dict[str, int] = {}
+    by_module: dict[str | None, int] = {}
+    for each in rows:
+        place, role, size = of.place(each), roles.role(each), sizes[each]
+        module = roles.module(each)
+        places[place] = places.get(place, 0) + size
+        by_role[role] = by_role.get(role, 0) + size
+        by_module[module] = by_module.get(module, 0) + size
+    dropped = log is not recording.log
+    return Moment(
+        device=device,
+        bytes=sum(places.values()),
+        row=row,
+        time_ns=now,
+        tensors=Residents(roles, ordered, now),
+        by_line=_sums(places, of.charged.__getitem__),
+        by_role=_sorted(by_role),
+        by_module=_sorted(by_module),
+        by_stack=_sums(places, lambda place: place[0]),
+        by_phase=_sums(places, of.phase.__getitem__),
+        held=held_at(log, device, rows),
+        reserved=None if dropped else reserved_at(log, device, row),
+        counted=recording.origin.counted.get(device),
+        dropped=dropped,
+        by_model_line=_model_lines(of, places),
+    )
+
+
+def _model_lines(
+    of: Study, places: dict[Place, int]
+) -> dict[tuple[SourceLine | None, SourceLine], int]:
+    sums: dict[tuple[SourceLine | None, SourceLine], int] = {}
+    for place, nbytes in places.items():
+        line = of.model[place]
+        if line is not None:
+            key = of.charged[place], line
+            sums[key] = sums.get(key, 0) + nbytes
+    return _sorted(sums)
+
+
+def _sums(places: dict[Place, int], key: Callable[[Place], _K]) -> dict[_K, int]:
+    sums: dict[_K, int] = {}
+    for place, nbytes in places.items():
+        what = key(place)
+        sums[what] = sums.get(what, 0) + nbytes
+    return _sorted(sums)
+
+
+def _sorted(sums: dict[_K, int]) -> dict[_K, int]:
+    return dict(sorted(sums.items(), key=lambda each: -each[1]))
+
+
+def row_at(log: EventLog, instant: int | str, *, last: bool = True) -> int:
+    """Return the event after which it is the instant: an event's number, or the name of a mark.
+
+    -1 is the start. Of marks with the same name it is the last, or else the first.
+
+    Raises:
+        UsageError: there is no such event or mark, or it is neither a number nor a name.
+    """
+    if isinstance(instant, str):
+        return _of_mark(log, instant, last)
+    try:
+        if isinstance(instant, bool):
+            raise TypeError
+        row = operator.index(instant)
+    except TypeError:
+        raise UsageError(
+            f"{instant!r} is no instant: give the number of an event or the name of a mark"
+        ) from None
+    if not -1 <= row < len(log):
+        raise UsageError(f"there is no event {row}: the recording has {len(log)}, from 0 on")
+    return row
+
+
+def _of_mark(log: EventLog, name: str, last: bool) -> int:
+    rows = [mark.row - 1 for mark in log.marks if mark.name == name]
+    if not rows:
+        names = ", ".join(dict.fromkeys(mark.name for mark in log.marks))
+        known = f"it has {names}" if names else "it has none"
+        if name in log.dropped_marks:
+            raise UsageError(f"the events up to the mark {name!r} were dropped: {known}")
+        raise UsageError(f"the recording has no mark {name!r}: {known}")
+    return rows[-1] if last else rows[0]

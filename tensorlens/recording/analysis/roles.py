@@ -1,0 +1,287 @@
+"""What each block was for, and what it is called: from a census, or from what ran."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Collection
+from dataclasses import replace
+from functools import cache, cached_property
+
+from tensorlens.recording.analysis.event_index import Place, Study, Table
+from tensorlens.records.events import FREE, START, Context, Label
+from tensorlens.records.tensors import SourceLine
+from tensorlens.roles import BLOCK_ROLES
+
+TEMPORARY = BLOCK_ROLES[-1]
+"""Handed out and given back while one operator, node or optimizer step ran."""
+
+BEFORE = "before the recording"
+
+_INPUT, _PARAMETER = "input", "parameter"
+_KEPT = {
+    "forward": "activation",
+    "backward": "gradient",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+_OF_GRAPH = re.compile(r"(?:.*: )?(\w+Backward\d*\.(?:result|output)[^:]*)|(\w+Backward\d*\.[^:]+)")
+"""The name of what a node computed, and of what one saved whose module is not known.
+
+As ``fc: ExpBackward0.result`` and ``MmBackward0.self``.
+"""
+_SEPARATOR = re.compile(r"[./]")
+_OF_MODULES = ("parameter", "buffer", "gradient", "optimizer")
+"""Roles whose names tell the module: ``fc1.weight.grad``, ``Adam.fc1.weight.exp_avg``."""
+_MOST_EVENTS = 16
+"""Events of a node, and of others beside it, in which its results are made."""
+_MOST_RESULTS = 4
+_Likeness = tuple[int, int, int]
+
+
+class Roles:
+    """Role and name of each allocation of a log, by its row.
+
+    The role is that of the census's label where there is one, but an input that a module made is an
+    activation. Else it follows from the phase: a
+    block that forward keeps is an activation, one that backward keeps a gradient (an activation
+    where the operator made an autograd node: it was computed again), one that an optimizer keeps
+    is the optimizer's, any other is ``other``. A graph, which says its phases itself, keeps
+    variables alone, which a census labels: the rest of its optimizer is :data:`TEMPORARY`. What was
+    given back while the same operator or node ran, or by the end of the same optimizer step, is
+    :data:`TEMPORARY`, unless its allocation was dropped. A block from before the recording of which
+    nothing is known is ``other``.
+
+    What a data parallel wrapper takes has the role of what it holds there, however it is made; a
+    value that a Keras layer makes for a weight is a parameter.
+
+    Names of the dead are those of the living: a block like those a census named (same stack,
+    size, and context but for the thread, thus the same line, operator and module in another step)
+    takes their role if they all have the same, and their name if they all have the same. Any other
+    is called by what made it: ``fc1: aten::linear``, ``aten::mm at train.py:12``,
+    ``step() at train.py:12``.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._kept = Table(self._kept_as)
+        self._made = Table(self._made_by)
+        self._owner = cache(self._owned_by)
+
+    def role(self, row: int) -> str:
+        """Return one of :data:`~tensorlens.roles.BLOCK_ROLES`."""
+        label = self.label(row)
+        if label is not None:
+            made_inside = label.role == _INPUT and self.study.module[self.study.place(row)]
+            return _KEPT["forward"] if made_inside else label.role
+        purpose = self.study.purpose[self.study.place(row)]
+        if purpose is not None and not purpose.has_scratch:
+            return purpose.role
+        if self._is_temporary(row):
+            return TEMPORARY
+        if purpose is not None:
+            return purpose.role
+        alike = self._alike.get(self._likeness(row)) if self._alike else None
+        return self._kept[self.study.place(row)] if alike is None else alike[0]
+
+    def name(self, row: int) -> str:
+        """Return what the block is called; never empty."""
+        return self.named(row) or self._fallback(row)
+
+    def named(self, row: int) -> str | None:
+        """Return the name that a census gave the block, or others just like it; else None."""
+        label = self.label(row)
+        name = self._inherited(row) if label is None else label.name
+        of_graph = None if name is None else _OF_GRAPH.fullmatch(name)
+        # the graph guesses by the parameters around it: none of sharded ones, none after the last
+        module = self.study.module[self.study.place(row)] if of_graph else None
+        return f"{module}: {of_graph[1] or of_graph[2]}" if of_graph and module else name
+
+    def module(self, row: int) -> str | None:
+        """Return the path of the module that made the block, or that has the parameter it is for.
+
+        None outside of modules.
+        """
+        module, label = self.study.module[self.study.place(row)], self.label(row)
+        if module is not None or label is None or label.role not in _OF_MODULES:
+            return module
+        return self._owner(label.name)
+
+    def label(self, row: int) -> Label | None:
+        """Return what a census said of the block itself."""
+        number = self.study.log.label[row]
+        return None if number < 0 else self.study.log.labels[number]
+
+    def _inherited(self, row: int) -> str | None:
+        if not self._alike:
+            return None
+        alike = self._alike.get(self._likeness(row))
+        if alike is None:
+            return self._of_weight(row)
+        return None if self._is_temporary(row) else alike[1]
+
+    def _of_weight(self, row: int) -> str | None:
+        """Return the name of the weight whose initial value a block is: that of its layer and size.
+
+        An optimizer has put another block in its place since, which a census named.
+        """
+        place = self.study.place(row)
+        purpose, module = self.study.purpose[place], self.study.module[place]
+        if purpose is None or purpose.role != _PARAMETER or not module or self._is_temporary(row):
+            return None
+        names = self._weights.get(self.study.log.size[row], ())
+        return _either({name for name in names if name.rpartition("/")[0] == module}, False)
+
+    @cached_property
+    def _weights(self) -> dict[int, set[str]]:
+        """Size to the names of parameters that a census found with it."""
+        log = self.study.log
+        found: dict[int, set[str]] = {}
+        for row, number in enumerate(log.label):
+            if number >= 0 and log.labels[number].role == _PARAMETER:
+                found.setdefault(log.size[row], set()).add(log.labels[number].name)
+        return found
+
+    def _fallback(self, row: int) -> str:
+        log, place = self.study.log, self.study.place(row)
+        if not log.was_before(row):
+            number = self._result(row) if self.study.module[place] else 0
+            return f"{self._made[place]}:{number}" if number else self._made[place]
+        line = self.study.charged[place]
+        return BEFORE if line is None else f"{BEFORE}, at {_short(line)}"
+
+    def _result(self, row: int) -> int:
+        """Return which of the results of a graph's node a block is, among those of other sizes.
+
+        The workspace of a pooling is ``MaxPool:1``, what a fused bias adds ``Conv2D…Filter:1``.
+        """
+        study, place = self.study, self.study.place(row)
+        if study.context(place).phase is None or study.within_run(row):
+            return 0
+        sizes, log = study.log.size, study.log
+        around = range(max(0, row - _MOST_EVENTS), min(len(log), row + _MOST_EVENTS))
+        results = [
+            each
+            for each in around
+            if study.place(each) == place
+            and study.runs[each] == study.runs[row]
+            and log.kind[each] < FREE
+            and not study.within_run(each)
+        ]
+        if len(results) > _MOST_RESULTS:
+            # the elements of a list
+            return 0
+        before = dict.fromkeys(sizes[each] for each in results if each <= row)
+        return [*before].index(sizes[row])
+
+    def _is_temporary(self, row: int) -> bool:
+        study = self.study
+        if study.phase[study.place(row)] == "optimizer":
+            given_back = study.within_phase(row)
+        else:
+            given_back = study.within_run(row)
+        return given_back and study.log.kind[row] != START
+
+    def _kept_as(self, place: Place) -> str:
+        if self.study.computed_again(place):
+            return "activation"
+        if self.study.context(place).phase == "optimizer":
+            # of a graph, whose optimizer keeps variables, which have a label
+            return TEMPORARY
+        return _KEPT.get(self.study.phase[place], "other")
+
+    def _made_by(self, place: Place) -> str:
+        study = self.study
+        context, module, line = study.context(place), study.module[place], study.charged[place]
+        purpose = study.purpose[place]
+        if purpose is not None:
+            return f"{module}: {purpose.what}" if module else purpose.what
+        what = context.outer or context.op or context.node
+        if context.node is not None and study.phase[place] == "backward" and not context.grad:
+            what = context.node
+        if what is not None:
+            return f"{module}: {what}" if module else f"{what}{_at(line)}"
+        if line is None:
+            return module or "no stack recorded"
+        return f"{module}: {_short(line)}" if module else f"{line.function}(){_at(line)}"
+
+    def _owned_by(self, name: str) -> str | None:
+        """Return the innermost module, of those that ran, whose path leads to a name."""
+        path = name.rpartition(": ")[2]
+        ends = [match.start() for match in _SEPARATOR.finditer(path)]
+        # an optimizer's names begin with its own
+        parts = (path[start:end] for start in (0, path.find(".") + 1) for end in reversed(ends))
+        return next((part for part in parts if part in self._modules), None)
+
+    @cached_property
+    def _modules(self) -> frozenset[str | None]:
+        log = self.study.log
+        return frozenset((*log.stacks.modules, *(context.module for context in log.contexts)))
+
+    @cached_property
+    def _alike(self) -> dict[_Likeness, tuple[str, str | None]]:
+        """Likeness to the role, and the name, that all blocks of it have that a census named."""
+        log = self.study.log
+        found: dict[_Likeness, set[int]] = {}
+        if log.labels:
+            for row, number in enumerate(log.label):
+                if number >= 0 and log.kind[row] < FREE:
+                    found.setdefault(self._likeness(row), set()).add(number)
+        alike: dict[_Likeness, tuple[str, str | None]] = {}
+        for likeness, numbers in found.items():
+            roles = {log.labels[number].role for number in numbers}
+            names = {log.labels[number].name for number in numbers}
+            if len(roles) == 1 and self._tells(likeness):
+                alike[likeness] = (role := roles.pop()), _either(names, role == _PARAMETER)
+        return alike
+
+    def _likeness(self, row: int) -> _Likeness:
+        log = self.study.log
+        number = log.context[row]
+        # a node of a graph runs on another thread in each step
+        number = number if number < 0 else self._on_any_thread[number]
+        return log.stack[row], number, log.size[row]
+
+    @cached_property
+    def _on_any_thread(self) -> list[int]:
+        """Of each context the first that differs at most in its thread."""
+        first: dict[Context, int] = {}
+        return [
+            first.setdefault(replace(context, thread=0), number)
+            for number, context in enumerate(self.study.log.contexts)
+        ]
+
+    def _tells(self, likeness: _Likeness) -> bool:
+        stack, number, _ = likeness
+        context = self.study.context((stack, number))
+        return stack >= 0 or context.op is not None or context.node is not None
+
+
+def role_codes(roles: Roles, study: Study) -> tuple[array[int], tuple[str, ...]]:
+    """Return a number for the role of each row that is an allocation, and the roles by number."""
+    numbers = {role: number for number, role in enumerate(BLOCK_ROLES)}
+    codes = array(
+        "b",
+        (
+            numbers.setdefault(roles.role(row), len(numbers)) if kind < FREE else -1
+            for row, kind in enumerate(study.log.kind)
+        ),
+    )
+    return codes, tuple(numbers)
+
+
+def _either(names: Collection[str], several: bool) -> str | None:
+    """Return the only name; of two weights both, where they may be told together."""
+    if len(names) != 2 or not several:
+        return next(iter(names)) if len(names) == 1 else None
+    (one, _, last), (other, _, end) = (name.rpartition("/") for name in sorted(names))
+    return f"{last} of {one} or {other}" if last == end else None
+
+
+def _at(line: SourceLine | None) -> str:
+    return "" if line is None else f" at {_short(line)}"
+
+
+def _short(line: SourceLine) -> str:
+    name = line.filename.replace("\\", "/").rpartition("/")[2]
+    return f"{name or line.filename}:{line.lineno}"

@@ -1,0 +1,195 @@
+"""Recordings as torch's memory viewer opens them: pickled snapshots, protocol 4."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any
+
+from tensorlens.recording.analysis.instants import roles_of
+from tensorlens.recording.export.segments import made_up_segments
+from tensorlens.recording.recordings import Recording
+from tensorlens.records.events import ALLOC, FREE, OOM, SEGMENT_ALLOC, START, EventLog, Segment
+from tensorlens.records.foreign.metadata import metadata_of
+from tensorlens.records.foreign.steps import MADE_UP
+
+PROTOCOL = 4
+"""The viewer knows no higher one."""
+_NUMBERED = re.compile(r"(?:.*/)?(?:cuda|xpu):(\d{1,2})")
+_US = 1_000_000
+
+
+def memory_viz(recording: Recording) -> bytes:
+    """Return what https://pytorch.org/memory_viz and ``tensorlens.load`` read.
+
+    Every allocation and free has its stack, and its role as the viewer's category. A device
+    without known segments, such as the CPU, gets made-up ones around the addresses of its blocks.
+    Names of tensors and the source are left out: a ``.tlens`` file keeps them.
+    """
+    return pickle.dumps(_Snapshot(recording).data(), protocol=PROTOCOL)
+
+
+class _Snapshot:
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._log = recording.log
+        self._numbers = _numbers(self._log)
+        self._frames = _Frames(self._log)
+        started = recording.origin.started
+        self._started = 0 if started is None else round(started * _US)
+
+    def data(self) -> dict[str, Any]:
+        log, origin = self._log, self._recording.origin
+        traces: list[list[dict[str, Any]]] = [[] for _ in range(max(self._numbers, default=-1) + 1)]
+        self._fill(traces)
+        names = {number: log.devices[device] for device, number in enumerate(self._numbers)}
+        return {
+            "segments": self._segments(),
+            "device_traces": traces,
+            "allocator_settings": {},
+            "external_annotations": [],
+            "tensorlens": {
+                "devices": [names.get(each, f"cuda:{each}") for each in range(len(traces))],
+                "source": dict(origin.source),
+                "started_us": self._started,
+                "marks": [[mark.name, mark.row, mark.time_ns] for mark in log.marks],
+            },
+        }
+
+    def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
+        log, roles, streams = self._log, roles_of(self._recording), _Streams(self._log)
+        told = [metadata_of(context, log.stacks) for context in log.contexts]
+        mapped = {each.device for each in log.segments if each.expandable}
+        for row, kind in enumerate(log.kind):
+            pair = log.pair[row]
+            if kind == START or (kind == FREE and pair < 0):
+                continue
+            device = log.device[row]
+            event = {
+                "addr": log.address[row],
+                "size": log.size[row],
+                "stream": streams.of(device, log.address[row]),
+                "time_us": self._started + log.time[row] // 1000,
+                "frames": self._frames.of(log.stack[row]),
+            }
+            if log.context[row] >= 0:
+                event.update(told[log.context[row]])
+            trace = traces[self._numbers[device]]
+            if kind == ALLOC:
+                trace.append({"action": "alloc", **event, "category": roles.role(row)})
+            elif kind == FREE:
+                event.update(category=roles.role(pair), size=log.size[pair])
+                trace.append({"action": "free_requested", **event})
+                trace.append({"action": "free_completed", **event})
+            elif kind == OOM:
+                event["device_free"] = event.pop("addr")
+                trace.append({"action": "oom", **event})
+            else:
+                verbs = ("map", "unmap") if log.devices[device] in mapped else ("alloc", "free")
+                trace.append({"action": f"segment_{verbs[kind != SEGMENT_ALLOC]}", **event})
+        for trace in filter(None, traces):
+            # the viewer stops at categories among which there is no such one
+            last = {key: trace[-1][key] for key in ("size", "stream", "time_us")}
+            trace.append({"action": "snapshot", "addr": 0, **last, "category": "unknown"})
+
+    def _segments(self) -> list[dict[str, Any]]:
+        log = self._log
+        numbers = dict(zip(log.devices, self._numbers, strict=True))
+        written = [self._segment(each, numbers[each.device]) for each in log.segments]
+        made_up = (self._segment(each, numbers[each.device]) for each in made_up_segments(log))
+        return [*written, *({**each, MADE_UP: True} for each in made_up)]
+
+    def _segment(self, segment: Segment, number: int) -> dict[str, Any]:
+        active = [each for each in segment.blocks if each.state != "inactive"]
+        allocated = [each for each in active if each.state == "active_allocated"]
+        return {
+            "device": number,
+            "address": segment.address,
+            "total_size": segment.size,
+            "allocated_size": sum(each.size for each in allocated),
+            "active_size": sum(each.size for each in active),
+            "requested_size": sum(each.requested for each in active),
+            "stream": segment.stream,
+            "segment_type": segment.kind,
+            "segment_pool_id": _pool(segment.pool),
+            "is_expandable": segment.expandable,
+            "frames": self._frames.of(segment.stack),
+            "blocks": [
+                {
+                    "address": each.address,
+                    "size": each.size,
+                    "requested_size": each.requested,
+                    "state": each.state,
+                    "frames": self._frames.of(each.stack),
+                }
+                for each in segment.blocks
+            ],
+        }
+
+
+class _Frames:
+    """Stacks as lists of frames; equal ones are one list, which a pickle writes once."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._stacks = log.stacks
+        self._made: dict[int, list[dict[str, Any]]] = {-1: []}
+        self._nodes: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def of(self, stack: int) -> list[dict[str, Any]]:
+        made = self._made.get(stack)
+        if made is None:
+            made = self._made[stack] = [self._frame(each) for each in self._stacks.nodes(stack)]
+        return made
+
+    def _frame(self, node: int) -> dict[str, Any]:
+        key = self._stacks.frame[node], self._stacks.module[node]
+        if key not in self._nodes:
+            frame = self._stacks.frames[key[0]]
+            written = {"filename": frame.filename, "line": frame.lineno, "name": frame.function}
+            # whether it is the user's follows from the path, unless the recorder knew better
+            written["user"] = frame.user
+            if key[1] >= 0:
+                written["module"] = self._stacks.modules[key[1]]
+            self._nodes[key] = written
+        return self._nodes[key]
+
+
+class _Streams:
+    """The stream that a block belongs to: its segment's, 0 where that is not known."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._segments: list[list[Segment]] = []
+        for device in log.devices:
+            mine = [each for each in log.segments if each.device == device]
+            known = any(each.stream for each in mine)
+            self._segments.append(sorted(mine, key=attrgetter("address")) if known else [])
+
+    def of(self, device: int, address: int) -> int:
+        segments = self._segments[device]
+        if not segments:
+            return 0
+        place = bisect_right(segments, address, key=attrgetter("address")) - 1
+        found = segments[place]
+        return found.stream if 0 <= place and address < found.address + found.size else 0
+
+
+def _numbers(log: EventLog) -> list[int]:
+    """Return the number of each device in a snapshot: 0 for ``cuda:0``, else the first free."""
+    taken: dict[int, int] = {}
+    for device, name in enumerate(log.devices):
+        match = _NUMBERED.fullmatch(name)
+        if match is not None and int(match[1]) not in taken:
+            taken[int(match[1])] = device
+    free: Iterable[int] = (number for number in range(256) if number not in taken)
+    placed: Mapping[int, int] = {device: number for number, device in taken.items()}
+    return [
+        placed[device] if device in placed else next(iter(free))
+        for device in range(len(log.devices))
+    ]
+
+
+def _pool(pool: str | None) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", pool or ""))) or (0, 0)

@@ -1,0 +1,1 @@
+"""Failed allocations explained: who asked, what was resident, what could be freed."""

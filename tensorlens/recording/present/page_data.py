@@ -1,0 +1,119 @@
+"""What a recording's page carries for its script: the timeline, and the blocks of any instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorlens.recording.present.chosen import AT_THE_PEAK, chosen_blocks, counts
+from tensorlens.recording.present.instants import start_called
+from tensorlens.recording.recordings import Recording
+from tensorlens.records.moments import Moment, Resident, Timeline
+from tensorlens.records.tensors import SourceLine
+from tensorlens.render.pictures import WIDTH, Picture
+from tensorlens.render.source import clipped, place, printable
+
+_TEXTS: dict[str, Callable[[Resident], str]] = {
+    "name": lambda block: block.name,
+    "role": lambda block: block.role,
+    "module": lambda block: block.module or "",
+    "op": lambda block: block.op or "",
+    "phase": lambda block: block.phase,
+    "type": lambda block: _type(block),
+}
+
+LONGEST = 200
+"""So many columns of a name or a path are shown."""
+
+_LINES: dict[str, Callable[[Resident], SourceLine | None]] = {
+    "line": lambda block: block.model_line or block.charged,
+    "born": lambda block: block.born,
+}
+
+
+def device_data(
+    recording: Recording, timeline: Timeline, picture: Picture, made: Sequence[int], shown: int
+) -> dict[str, Any]:
+    """Return plain data: the columns of the points and of the blocks, texts by their number.
+
+    Whatever blocks are not carried, a point's ``total`` and ``count`` are of all.
+
+    Args:
+        recording: that it is of.
+        timeline: the points that can be shown.
+        picture: how they are drawn.
+        made: the rows of the device's allocations.
+        shown: the point that is shown first; -1 is the highest instant, which was dropped.
+    """
+    log = recording.log
+    peak = recording.peak(timeline.device)
+    rows = chosen_blocks(log, timeline, made, {timeline.peak, max(shown, 0)})
+    called = "At the highest instant that was kept" if peak.dropped else "At the peak"
+    return {
+        "device": printable(timeline.device),
+        "peak": timeline.peak,
+        "peakCalled": called,
+        "dropped": _dropped(peak) if peak.dropped else None,
+        "shown": shown,
+        "starts": log.starts,
+        "startCalled": start_called(recording),
+        "width": WIDTH,
+        "x": list(picture.xs),
+        "byTime": picture.by_time,
+        "time": list(timeline.times),
+        "row": list(timeline.rows),
+        "total": list(timeline.totals),
+        "count": counts(log, timeline, made),
+        "reserved": list(timeline.reserved) if timeline.reserved else None,
+        "blocks": {
+            "row": rows,
+            "free": [log.pair[row] for row in rows],
+            **_blocks(recording.blocks(rows), [log.time[row] for row in rows]),
+        },
+    }
+
+
+def _dropped(peak: Moment) -> dict[str, Any]:
+    """Return a highest instant that is no point of the timeline, with blocks of its own."""
+    blocks = peak.tensors[:AT_THE_PEAK]
+    made = [peak.time_ns - (block.age_ns or 0) for block in blocks]
+    return {
+        "time": peak.time_ns,
+        "total": peak.bytes,
+        "count": len(peak.tensors),
+        "blocks": _blocks(blocks, made),
+    }
+
+
+def _blocks(blocks: Sequence[Resident], made: Sequence[int]) -> dict[str, Any]:
+    """Return blocks in columns, with the times when they were made."""
+    texts: dict[str, int] = {}
+    columns: dict[str, list[int]] = {name: [] for name in (*_TEXTS, *_LINES)}
+    places: dict[SourceLine | None, int] = {}
+    sizes, aged = [], []
+    for block in blocks:
+        sizes.append(block.nbytes)
+        aged.append(block.age_ns is not None)
+        for name, text in _TEXTS.items():
+            columns[name].append(texts.setdefault(_short(text(block)), len(texts)))
+        for name, line in _LINES.items():
+            where = line(block)
+            if where not in places:
+                places[where] = texts.setdefault(place(where) if where else "", len(texts))
+            columns[name].append(places[where])
+    return {
+        "size": sizes,
+        # null for those that were there before the recording
+        "time": [time if known else None for time, known in zip(made, aged, strict=True)],
+        **columns,
+        "texts": list(texts),
+    }
+
+
+def _short(text: str) -> str:
+    return clipped(printable(text), LONGEST, "…")
+
+
+def _type(block: Resident) -> str:
+    shape = "" if block.shape is None else str(block.shape)
+    return " ".join(filter(None, (block.dtype, shape)))

@@ -1,0 +1,127 @@
+"""What a report says of a recording in sentences, the same in text and HTML."""
+
+from __future__ import annotations
+
+from tensorlens.recording.present.instants import Instant, has_times
+from tensorlens.recording.recordings import Recording
+from tensorlens.records.events import OOM
+from tensorlens.records.moments import Churn, Fragmentation, Moment
+from tensorlens.render.figures import counted, duration, exact_size, size
+from tensorlens.render.source import place, printable
+
+
+def device_remarks(recording: Recording, instant: Instant) -> tuple[str, ...]:
+    """Return what is to be said of a device: the allocator's own count, churn, failed requests."""
+    found = [*_allocator(instant)]
+    fragmentation = recording.fragmentation(instant.device)
+    if fragmentation is not None:
+        found.append(_fragmentation(fragmentation))
+    churn = recording.churn(instant.device)
+    if churn.allocations:
+        found.append(_churn(recording, churn))
+    found += _failures(recording, instant.device)
+    return tuple(found)
+
+
+def device_sources(recording: Recording) -> tuple[tuple[str, str], ...]:
+    """Return every device with what recorded it."""
+    sources = recording.origin.source
+    return tuple(
+        (printable(device), printable(sources.get(device, "")))
+        for device in dict.fromkeys([*sources, *recording.devices])
+    )
+
+
+def extent(recording: Recording) -> str:
+    """Return how many events there are over how long, and how many there is no more of.
+
+    What was there before the first one is no event. The time is that from the recording's
+    beginning to its last event, unless events were dropped: then that of those kept comes first.
+    """
+    log, marks, dropped = recording.log, recording.marks, recording.origin.dropped
+    happened = len(log) - log.starts
+    text = counted(happened, "event") if happened else "no events"
+    if happened and has_times(log):
+        end = log.time[len(log) - 1]
+        kept = end - log.time[log.starts]
+        text += f" over the last {duration(kept)} of" if dropped else " over"
+        text += f" {duration(end)}"
+    if dropped:
+        text += f"; {counted(dropped, 'earlier one')} dropped"
+    if marks:
+        text += f"; {counted(len(marks), 'mark')}"
+    return text
+
+
+def backward_title(recording: Recording) -> str:
+    """Return what the table of the backward pass is of."""
+    found = ["allocated in backward", "by the forward line that it goes back to"]
+    return ", ".join(filter(None, [*found, _of_events_kept(recording)]))
+
+
+def _of_events_kept(recording: Recording) -> str:
+    """Return what to say of figures that are sums of events; empty where none was dropped."""
+    return "of the events that were kept" if recording.origin.dropped else ""
+
+
+def _allocator(instant: Instant) -> list[str]:
+    moment = instant.moment
+    found = []
+    if moment.held is not None:
+        found.append(_held(moment))
+    if moment.reserved is not None:
+        found.append(f"reserved {exact_size(moment.reserved)} at that instant")
+    else:
+        found.append("reserved n/a: the recording knows no segments of the allocator")
+    if instant.is_peak and moment.counted is not None:
+        same = moment.counted == moment.bytes
+        by_itself = "the same peak" if same else f"a peak of {exact_size(moment.counted)}"
+        found.append(f"the allocator counted {by_itself} by itself")
+    return ["; ".join(found)]
+
+
+def _held(moment: Moment) -> str:
+    assert moment.held is not None
+    text = f"allocated {exact_size(moment.held)} as the allocator counts"
+    remainders = moment.held - moment.bytes
+    if not remainders:
+        return text
+    return f"{text}, of it {size(remainders)} remainders that it did not split off"
+
+
+def _fragmentation(found: Fragmentation) -> str:
+    return (
+        f"at the end {size(found.reserved)} reserved in {counted(found.segments, 'segment')}:"
+        f" {size(found.held)} handed out, {size(found.free)} free"
+        f" (the largest piece {size(found.largest_free)}),"
+        f" {size(found.inactive_split)} of it in segments partly in use"
+    )
+
+
+def _churn(recording: Recording, churn: Churn) -> str:
+    what = " ".join(filter(None, ["churn", _of_events_kept(recording)]))
+    peak = "their peak" if recording.origin.dropped else "the peak"
+    text = (
+        f"{what}: {size(churn.handed_out)} handed out in"
+        f" {counted(churn.allocations, 'allocation')}, {churn.ratio:,.1f} times {peak}"
+    )
+    known = [(nbytes, line) for line, nbytes in churn.by_line.items() if line is not None]
+    if not known:
+        return text
+    nbytes, line = max(known, key=lambda each: (each[0], str(each[1])))
+    return f"{text}; most by {place(line)} ({size(nbytes)})"
+
+
+def _failures(recording: Recording, device: str) -> list[str]:
+    log = recording.log
+    if device not in log.devices or OOM not in log.kind:
+        return []
+    number = log.devices.index(device)
+    rows = [row for row, kind in enumerate(log.kind) if kind == OOM and log.device[row] == number]
+    if not rows:
+        return []
+    last = log.event(rows[-1])
+    line = next((frame.line for frame in last.stack if frame.user), None)
+    text = "a request failed" if len(rows) == 1 else f"{len(rows):,} requests failed, the last"
+    at = f" at {place(line)}" if line else ""
+    return [f"out of memory: {text} for {size(last.nbytes)}{at}, event {last.row:,}"]

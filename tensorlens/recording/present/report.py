@@ -1,0 +1,171 @@
+"""The report of a recording: per device the peak, what was resident, which lines; growth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tensorlens.recording.present.backward import backward_blocks
+from tensorlens.recording.present.instants import (
+    LINES_SHOWN,
+    Instant,
+    growth_span,
+    instants,
+    left_out,
+    line_place,
+    lines_limit,
+    source_of,
+)
+from tensorlens.recording.present.modules import module_rows
+from tensorlens.recording.present.page import PageDevice, page_device, treemap_leaves
+from tensorlens.recording.present.remarks import device_remarks, device_sources, extent
+from tensorlens.recording.present.resident import resident_table
+from tensorlens.recording.present.tables import line_table, module_table
+from tensorlens.recording.recordings import Recording
+from tensorlens.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Markup,
+    Medium,
+    Note,
+    Only,
+    Paragraph,
+    Row,
+    Section,
+    Table,
+    named,
+)
+from tensorlens.render.figures import counted, size
+from tensorlens.render.html.templates import markup
+from tensorlens.render.view import View
+from tensorlens.tensors.present.tables import share, sized
+from tensorlens.tensors.present.treemap import drawn
+
+_ROWS_OF_A_CELL = 10
+_ROWS_WITHOUT_SCRIPT = 40
+_GROWTHS_OF_A_PAGE = 30
+_RESIDENT = "Bytes resident then that are counted for the line"
+_OF_MODULE = "Bytes resident then that were allocated in the module"
+
+
+def report(recording: Recording, view: View) -> Sequence[Block]:
+    """Return what was resident at the peak, and how it came to it; a page can show any instant."""
+    return [
+        Section(tuple(_head(recording))),
+        Only(("text",), lambda: _devices(recording, view, "text")),
+        Only(("cell",), lambda: _devices(recording, replace(view, top=_ROWS_OF_A_CELL), "cell")),
+        Only(
+            ("page",), lambda: _devices(recording, replace(view, top=_ROWS_WITHOUT_SCRIPT), "page")
+        ),
+        *_growth(recording, view),
+        Only(("page",), lambda: _treemap(recording, view)),
+        *_not_shown(recording, view),
+        Only(("page",), lambda: [Markup(markup("script.html"))]),
+    ]
+
+
+def _head(recording: Recording) -> Iterator[Block]:
+    origin = recording.origin
+    yield Heading("Memory over time", origin.provenance, origin.process)
+    yield named(device_sources(recording))
+    yield Note(extent(recording), "soft")
+    for note in origin.notes:
+        yield Note(note, label="note")
+
+
+def _not_shown(recording: Recording, view: View) -> Iterator[Block]:
+    others = [f"{device} (peak {size(nbytes)})" for device, nbytes in left_out(recording, view)]
+    if others:
+        yield Paragraph(f"Not shown: {', '.join(others)}")
+
+
+def _devices(recording: Recording, view: View, medium: Medium) -> Sequence[Block]:
+    shown = []
+    for instant in instants(recording, view):
+        page = None if medium == "text" else page_device(recording, instant, medium == "page")
+        found = tuple(_device(recording, instant, view, medium, page))
+        title = instant.headline
+        shown.append(Section(found, title, instant.device, is_parted=True, script="tl-recording"))
+    return shown
+
+
+def _device(
+    recording: Recording, instant: Instant, view: View, medium: Medium, page: PageDevice | None
+) -> Iterator[Block]:
+    whole = instant.moment.bytes
+    if page is not None:
+        yield from page.timeline
+    if instant.roles:
+        yield _roles(instant)
+    if page is not None:
+        yield from page.controls
+    yield resident_table(instant, view, medium)
+    if page is not None:
+        yield from page.data
+    if any(row.line is not None for row in instant.lines):
+        lines = line_table(instant.lines, instant.hidden_lines, whole, _RESIDENT)
+        yield replace(lines, heading="By line")
+    elif instant.rows:
+        yield Note("By line: n/a: no block has a Python stack", "soft")
+    limit = lines_limit(view) if medium == "text" else LINES_SHOWN
+    modules, hidden = module_rows(instant.moment.by_line, instant.moment.by_module, limit)
+    if modules:
+        yield replace(module_table(modules, hidden, whole, _OF_MODULE), heading="By module")
+    if page is not None:
+        yield from page.sources
+    remarks = tuple(map(Note, device_remarks(recording, instant)))
+    yield Section(remarks)
+    yield from backward_blocks(recording, instant.device, view, medium)
+
+
+def _roles(instant: Instant) -> Table:
+    whole = instant.moment.bytes
+    return Table(
+        (Column("Role", "text"), Column("Size"), Column("Share")),
+        tuple(
+            Row((role, sized(nbytes, whole), share(nbytes, whole)))
+            for role, nbytes in instant.roles
+        ),
+    )
+
+
+def _growth(recording: Recording, view: View) -> Iterator[Block]:
+    span = growth_span(recording)
+    if span is None:
+        return
+    growths = [each for each in recording.growth(span.start, span.end) if each.nbytes]
+    total = size(sum(each.nbytes for each in growths), signed=True)
+    shown = growths if view.top is None else growths[:_GROWTHS_OF_A_PAGE]
+    sources = [source_of(recording.log, each.line) for each in shown]
+    most = max((abs(each.nbytes) for each in shown), default=1)
+    columns = (
+        *(Column("Change"), Column("Blocks"), Column("Role", "text"), Column("Line", "line")),
+        *([Column("Source", "code", rank=0)] if any(sources) else []),
+    )
+    rows = (
+        (
+            Cell(
+                size(each.nbytes, signed=True),
+                bar=(0.0, abs(each.nbytes) / most),
+                tone="growth" if each.nbytes > 0 else "release",
+            ),
+            *(f"{each.blocks:+,}", each.role, line_place(each.line), source),
+        )
+        for each, source in zip(shown, sources, strict=True)
+    )
+    rest = growths[len(shown) :]
+    nbytes = size(sum(each.nbytes for each in rest), signed=True)
+    more = (f"{counted(len(rest), 'more line')}, {nbytes}",) if rest else ()
+    table = Table(columns, tuple(Row(row[: len(columns)]) for row in rows), rest=more)
+    yield Section((table,) if shown else (), f"Growth {span.text}: {total}")
+
+
+def _treemap(recording: Recording, view: View) -> Sequence[Block]:
+    shown = instants(recording, view)
+    markup = drawn([leaf for instant in shown for leaf in treemap_leaves(instant)])
+    if not markup:
+        return []
+    is_peak = not shown or shown[0].is_peak
+    return [Section((Markup(markup),), f"Resident {'at the peak' if is_peak else 'then'}")]

@@ -1,0 +1,303 @@
+"""``record()``: a recording that fills while the program runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from tensorlens import ranks
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
+from tensorlens.frameworks.registry import adapters, arrivals, ask, awaited, left_out, missing
+from tensorlens.guards import guarded, reason
+from tensorlens.recording.oom import region as regions
+from tensorlens.recording.oom import reserve
+from tensorlens.recording.recordings import Recording
+from tensorlens.records.events import EventLog
+from tensorlens.records.origin import Origin, Recorded, as_one
+from tensorlens.signals import is_from_a_handler
+from tensorlens.tensors.reporter import MemReporter
+
+_LINE_TABLES = "tensorlens.lines.results"
+"""Imported where lines are profiled; their tables have a column for backward."""
+
+_lock = threading.RLock()
+_running: list[LiveRecording] = []
+
+
+class LiveRecording(Recording):
+    """A recording that is on from :meth:`start` to :meth:`stop`, or inside of ``with``; once.
+
+    What it answers while it is on is of the events so far. For another span of time make another:
+    it costs little, and recordings overlap and nest.
+    """
+
+    def __init__(self, options: RecordOptions) -> None:
+        super().__init__(EventLog())
+        self._options = options
+        self._recorders: Recorders | None = None
+        self._adapters: list[Adapter] = []
+        """Those of the frameworks that it records, or tried to."""
+        self._wait: list[Callable[[], None]] = []
+        """Each gives up waiting for a framework."""
+        self._started = False
+        self.failure: str | None = None
+        """Why nothing was recorded, or what was is lost; None where neither is so."""
+
+    def start(self) -> LiveRecording:
+        """Begin to record, once: each recording is of one span of time.
+
+        Where that fails inside tensorlens the program goes on, one line on standard error says
+        so, and :attr:`failure` says why the recording is empty.
+
+        Raises:
+            UsageError: it was started before, or the program has imported no framework.
+        """
+        with guarded("nothing is recorded"):
+            self.begin()
+        return self
+
+    def begin(self) -> None:
+        """Begin to record, or raise what went wrong.
+
+        Raises:
+            UsageError: it was started before, or the program has imported no framework.
+            Exception: a failure inside tensorlens.
+        """
+        with _lock:
+            if self._started:
+                raise UsageError("this recording was started before: make another with record()")
+            found = adapters()
+            if not found:
+                raise UsageError(missing("nothing to record", "before record() starts"))
+            self._started = True
+            self._adapters = found
+            self._recorders = self._begun(found)
+            reserve.hold()
+            _running.append(self)
+        self._wait = [when_imported(name, self._take_up) for name in awaited()]
+
+    def _begun(self, found: list[Adapter]) -> Recorders:
+        """Return what records, or note why there is none and raise that."""
+        try:
+            return Recorders(found, self._options)
+        except Exception as error:
+            self.failure = reason(error)
+            self._origin = replace(self._origin, notes=(f"nothing was recorded: {self.failure}",))
+            raise
+
+    def _take_up(self) -> None:
+        """Record a framework that the program imports meanwhile, from its import on."""
+        with _lock:
+            found, before = adapters(), self._adapters
+            self._adapters = found
+            if self._recorders is not None:
+                for each in found:
+                    if each not in before:
+                        self._recorders.add(each)
+
+    def stop(self) -> LiveRecording:
+        """Record no more; the second time it does nothing."""
+        with _lock:
+            recorders, self._recorders = self._recorders, None
+            try:
+                for give_up in self._wait:
+                    give_up()
+            finally:
+                self._leave()
+            if recorders is None:
+                return self
+            with guarded("a recording is lost"):
+                self._end(recorders)
+            # with it goes a reporter, which notes births as long as it lives
+            self._options = replace(self._options, roots=tuple)
+        if _LINE_TABLES in sys.modules:
+            from tensorlens.recording.backward_total import keep
+
+            keep(self)
+        return self
+
+    def _end(self, recorders: Recorders) -> None:
+        try:
+            self._take(recorders, end=True)
+        except Exception as error:
+            self.failure = reason(error)
+            raise
+
+    def _leave(self) -> None:
+        """Be none of those that are on, also after a stop that was interrupted."""
+        if any(each is self for each in _running):
+            _running[:] = [each for each in _running if each is not self]
+            reserve.release()
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name, for :meth:`growth` and for pictures."""
+        recorders = self._recorders
+        if recorders is not None:
+            recorders.mark(name)
+        elif self.failure is None:
+            raise UsageError("mark() is for a recording that is on")
+
+    @property
+    def log(self) -> EventLog:
+        """The events in columns; while it is on, those so far."""
+        self._refresh()
+        return self._log
+
+    @property
+    def origin(self) -> Origin:
+        """Where the recording is from."""
+        return self._origin
+
+    def _refresh(self) -> None:
+        with _lock:
+            if self._recorders is not None:
+                self._take(self._recorders, end=False)
+
+    def _take(self, recorders: Recorders, end: bool) -> None:
+        log, origin = recorders.read(end)
+        unseen = (
+            f"{name} was imported while the recording began, and is not in it"
+            for name in arrivals(self._adapters)
+        )
+        notes = (*origin.notes, *unseen)
+        self._log = log
+        self._origin = replace(origin, notes=notes, process=ranks.label(origin.process))
+        self._answers = {}
+
+    def __enter__(self) -> LiveRecording:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+            return
+        with reserve.given_up():
+            # the error on its way is not to give way to another one
+            with guarded("a recording is lost"):
+                self.stop()
+            if self.failure is not None:
+                error.add_note(f"tensorlens: the recording was lost: {self.failure}")
+            regions.explain(error, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recording, (self.log, self.origin)
+
+
+class _Roots(MemReporter):
+    """The models and optimizers that a recording takes names from."""
+
+    _called = "record()"
+
+
+def record(
+    *roots: Any, limit: int = 1_000_000, ops: bool = True, names: bool = True
+) -> LiveRecording:
+    """Return a recording of every allocation and free, for ``with`` or ``start()`` and ``stop()``.
+
+    Recordings may overlap, and see all threads of the process.
+
+    Args:
+        roots: models and optimizers to take names from, as ``MemReporter`` takes them; without
+            them, names begin at variables (``train(): net.fc1.weight``).
+        limit: how many events are kept, at 32 bytes each; the oldest go first, and what was
+            resident at the highest instant among them stays known.
+        ops: note operators and autograd's nodes as well: without them it costs less, and there is
+            no backward by forward line.
+        names: take a census at the beginning and the end, which gives tensors their names; it
+            takes as long as ``MemReporter.snapshot()``.
+
+    Raises:
+        UsageError: ``limit`` is not positive, or something given holds no tensors.
+    """
+    if limit < 1:
+        raise UsageError(f"limit={limit}: how many events are kept, at least 1")
+    named = _Roots(*roots).roots if roots else tuple
+    return LiveRecording(RecordOptions(limit, ops, names, named))
+
+
+def running() -> list[LiveRecording]:
+    """Return the recordings that are on."""
+    with _lock:
+        return [*_running]
+
+
+class Recorders:
+    """Records in each framework that can, from its making on; the events are one log, by time.
+
+    Args:
+        adapters: one for each framework.
+        options: what is recorded.
+
+    Raises:
+        TensorlensError: none of them can record; the text says why.
+    """
+
+    def __init__(self, adapters: Sequence[Adapter], options: RecordOptions) -> None:
+        self._options = options
+        self._notes: list[str] = []
+        self._running: list[tuple[str, Recorder]] = []
+        with ExitStack() as stack:
+            stack.callback(_end, self._running)
+            _, failed = ask(adapters, self._start)
+            stack.pop_all()
+        self._notes = [_refusal(name, text) for name, text in failed.items()]
+        self._notes += left_out()
+
+    def _start(self, adapter: Adapter) -> None:
+        self._running.append((adapter.name, adapter.record(self._options)))
+
+    def add(self, adapter: Adapter) -> None:
+        """Record another framework from now on; a note says why where it cannot."""
+        try:
+            self._start(adapter)
+        except Exception as error:
+            # in the program's own import, which is to go on
+            if is_from_a_handler(error):
+                raise
+            self._notes.append(_refusal(adapter.name, reason(error)))
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name, behind the last event of each framework."""
+        for _, recorder in self._running:
+            recorder.mark(name)
+
+    def read(self, end: bool) -> tuple[EventLog, Origin]:
+        """Return the log so far; ``end`` stops recording in all, whatever fails in one."""
+        found: list[Recorded] = []
+        notes = [*self._notes]
+        waiting = [*self._running]
+        while waiting:
+            name, recorder = waiting.pop(0)
+            try:
+                found.append(recorder.read(end))
+            except BaseException as error:
+                is_ours = isinstance(error, Exception) and not is_from_a_handler(error)
+                if not is_ours or not (found or waiting):
+                    _end(waiting if end else ())
+                    raise
+                notes.append(f"{name}: its events were lost: {type(error).__name__}: {error}")
+        log, origin = as_one(found, same_marks=True)
+        return log, replace(origin, notes=(*origin.notes, *notes))
+
+
+def _refusal(name: str, text: str) -> str:
+    return f"{name} is not recorded: {text}"
+
+
+def _end(running: Sequence[tuple[str, Recorder]]) -> None:
+    """Stop recorders that nobody will read."""
+    for _, recorder in running:
+        with suppress(Exception):
+            recorder.read(True)
