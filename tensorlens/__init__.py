@@ -17,23 +17,23 @@ _HOME = {
     "set_target_gpu": "tensorlens.lines.profile",
     "clear_global_line_profiler": "tensorlens.lines.profile",
     "LineProfiler": "tensorlens.lines.profiler",
-    "LineReport": "tensorlens.records.lines",
+    "LineReport": "tensorlens.lines.report",
     "LeakReport": "tensorlens.records.leaks",
     "LeakWatch": "tensorlens.leaks.watch",
     "find_leaks": "tensorlens.leaks.watch",
-    "Plan": "tensorlens.records.plans",
+    "Plan": "tensorlens.planning.inputs.plan",
     "Queue": "tensorlens.records.queues",
     "inputs": "tensorlens.planning.inputs.api",
     "MemReporter": "tensorlens.tensors.reporter",
-    "Snapshot": "tensorlens.records.snapshots",
-    "Difference": "tensorlens.records.differences",
+    "Snapshot": "tensorlens.tensors.snapshot",
+    "Difference": "tensorlens.tensors.difference",
     "Recording": "tensorlens.recording.recordings",
     "record": "tensorlens.recording.record",
     "explain_oom": "tensorlens.recording.oom.hooks",
     "Estimate": "tensorlens.planning.estimate.result",
-    "Comparison": "tensorlens.records.comparisons",
+    "Comparison": "tensorlens.planning.compare.result",
     "compare": "tensorlens.planning.compare.api",
-    "Suggestions": "tensorlens.records.suggestions",
+    "Suggestions": "tensorlens.planning.suggest.result",
     "suggest": "tensorlens.planning.suggest.api",
     "MaxBatch": "tensorlens.planning.estimate.batches",
     "Scaling": "tensorlens.planning.estimate.scaling",
@@ -91,26 +91,26 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from tensorlens.lines.profiler import LineProfiler
+    from tensorlens.lines.report import LineReport
     from tensorlens.loading import load
     from tensorlens.planning.compare.api import compare
+    from tensorlens.planning.compare.result import Comparison
     from tensorlens.planning.estimate.api import estimate, estimate_cards
     from tensorlens.planning.estimate.batches import MaxBatch, max_batch
     from tensorlens.planning.estimate.result import Estimate
     from tensorlens.planning.estimate.scaling import Scaling, scaling
     from tensorlens.planning.inputs.api import inputs
+    from tensorlens.planning.inputs.plan import Plan
     from tensorlens.planning.suggest.api import suggest
+    from tensorlens.planning.suggest.result import Suggestions
     from tensorlens.recording.oom.hooks import explain_oom
     from tensorlens.recording.record import record
     from tensorlens.recording.recordings import Recording
-    from tensorlens.records.comparisons import Comparison
-    from tensorlens.records.differences import Difference
     from tensorlens.records.leaks import LeakReport
-    from tensorlens.records.lines import LineReport
-    from tensorlens.records.plans import Plan
     from tensorlens.records.queues import Queue
-    from tensorlens.records.snapshots import Snapshot
-    from tensorlens.records.suggestions import Suggestions
+    from tensorlens.tensors.difference import Difference
     from tensorlens.tensors.reporter import MemReporter
+    from tensorlens.tensors.snapshot import Snapshot
 
 
 _MODULES = ("keras",)

@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from tensorlens.errors import FileFormatError, TensorlensError
+from tensorlens.lines import report as lines
+from tensorlens.planning.compare import result as comparisons
 from tensorlens.planning.estimate import result as estimates
+from tensorlens.planning.inputs import plan as plans
+from tensorlens.planning.suggest import result as suggestions
 from tensorlens.recording import recordings, tlens
-from tensorlens.records import (
-    comparisons,
-    differences,
-    leaks,
-    lines,
-    plans,
-    queues,
-    snapshots,
-    suggestions,
-)
+from tensorlens.records import leaks, queues
+from tensorlens.tensors import difference as differences
+from tensorlens.tensors import snapshot as snapshots
 
 Record: TypeAlias = (
     lines.LineReport

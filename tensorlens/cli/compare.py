@@ -17,8 +17,8 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.trials.trial import OPTIONS, catalogue
 from tensorlens.planning.compare.guessing import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed
+from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.target import program
-from tensorlens.records.comparisons import Comparison
 from tensorlens.render import OF_ALL, either
 
 _USUAL = {

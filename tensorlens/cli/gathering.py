@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
 _Key = tuple[str, int, str]
 

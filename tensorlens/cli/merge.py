@@ -11,7 +11,7 @@ from typing import Any
 from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.viewing import add_view_options, give, read_snapshot, view_of
 from tensorlens.errors import UsageError
-from tensorlens.records.snapshots import Snapshot
+from tensorlens.tensors.snapshot import Snapshot
 
 
 def add_parser(subparsers: Any) -> None:

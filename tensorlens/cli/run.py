@@ -22,8 +22,8 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.model_modules import library_model_module
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
+from tensorlens.lines.report import LineReport
 from tensorlens.lines.worker_files import set_workers_output
-from tensorlens.records.lines import LineReport
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either, renderer_for
 
 _SHOWN_ONCE = [each for each in OF_RECORDINGS if each not in ("tlens", "tlens.gz", "pickle")]

@@ -9,9 +9,9 @@ from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.loading import Record, load
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.render.view import View
 from tensorlens.roles import BLOCK_ROLES
+from tensorlens.tensors.snapshot import Snapshot
 from tensorlens.units import parse_bytes
 
 

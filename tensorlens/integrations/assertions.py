@@ -10,8 +10,8 @@ from tensorlens.frameworks.base import Counter, Reader
 from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.residue import Remains
 from tensorlens.lines.counters import Counters
+from tensorlens.recording.moments import Resident
 from tensorlens.recording.record import LiveRecording, record
-from tensorlens.records.moments import Resident
 from tensorlens.render.source import place, printable
 from tensorlens.units import format_bytes
 

@@ -13,7 +13,7 @@ from statistics import median
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.lines.accounting import WIDTH
-from tensorlens.records.lines import DeviceSource
+from tensorlens.lines.report import DeviceSource
 
 FIT, EVALUATE, PREDICT = "fit", "evaluate", "predict"
 

@@ -30,7 +30,7 @@ from IPython.display import display
 from tensorlens import errors
 from tensorlens.errors import TensorlensError
 from tensorlens.lines.profiler import LineProfiler
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render import renderer_for, save
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

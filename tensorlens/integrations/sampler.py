@@ -20,7 +20,7 @@ from tensorlens.integrations.epoch_report import (
 )
 from tensorlens.lines.accounting import WIDTH
 from tensorlens.lines.region import Span
-from tensorlens.records.lines import DeviceSource
+from tensorlens.lines.report import DeviceSource
 
 _MOST_CALLS = 10_000
 _INEXACT_LEAST = 1 << 20

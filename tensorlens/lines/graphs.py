@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 from tensorlens.lines.functions import ProfiledFunction, signature
-from tensorlens.records.lines import FunctionLines, Line, LineMemory
+from tensorlens.lines.report import FunctionLines, Line, LineMemory
 
 COMPILED = "compiled by {}: its lines do not run"
 

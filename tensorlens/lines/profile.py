@@ -22,9 +22,9 @@ from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.failures import explain
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
+from tensorlens.lines.report import LineReport
 from tensorlens.lines.results import build_report
 from tensorlens.lines.worker_files import workers_output, write_of_worker
-from tensorlens.records.lines import LineReport
 from tensorlens.streams import write
 
 

@@ -23,10 +23,10 @@ from tensorlens.lines.functions import (
     python_function,
     why_not,
 )
+from tensorlens.lines.report import LineReport
 from tensorlens.lines.results import build_report
 from tensorlens.lines.wrapping import Region, WrappingMixin
 from tensorlens.recording.oom import reserve
-from tensorlens.records.lines import LineReport
 
 _keep_reserve = functools.cache(reserve.hold)
 

@@ -13,7 +13,7 @@ from tensorlens.lines.accounting import Account, Cell, LineStats
 from tensorlens.lines.functions import ProfiledFunction, signature
 from tensorlens.lines.graphs import graph_table
 from tensorlens.lines.meters import Meters
-from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
 if TYPE_CHECKING:
     from tensorlens.recording.backward_total import BackwardLines

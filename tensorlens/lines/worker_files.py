@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tensorlens.guards import warn
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render import save, tagged
 from tensorlens.streams import write
 

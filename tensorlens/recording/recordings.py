@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from tensorlens.records.documents import Document
-from tensorlens.records.events import OWN_MARK, EventLog, Mark
-from tensorlens.records.moments import (
+from tensorlens.recording.moments import (
     BackwardCost,
     Churn,
     Fragmentation,
@@ -17,6 +15,8 @@ from tensorlens.records.moments import (
     Resident,
     Timeline,
 )
+from tensorlens.records.documents import Document
+from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine
 

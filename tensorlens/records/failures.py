@@ -1,12 +1,9 @@
-"""An allocation that failed: what was asked for, by whom, and what was in memory then."""
+"""An allocation that failed: what was asked for, by whom, and what autograd kept then."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from tensorlens.records.documents import Shown
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import SourceLine
 
 
@@ -44,30 +41,3 @@ class KeptGraph:
     """Addresses of the storages that its nodes saved."""
     holders: tuple[int, ...]
     """Addresses of the storages of the tensors in Python that keep it alive."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """Something that would have freed memory."""
-
-    nbytes: int | None
-    """How much of what was resident it is about; None where that is not known."""
-    text: str
-    """One line: what it is, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfMemory(Shown):
-    """What a person needs to know of an allocation that failed; prints itself as text."""
-
-    PRESENTER: ClassVar[str] = "tensorlens.recording.present.failure"
-
-    request: Request
-    snapshot: Snapshot
-    """What was in memory while the error was on its way, or after it was handled."""
-    remedies: tuple[Remedy, ...] = ()
-    """What one could free."""
-    remarks: tuple[str, ...] = ()
-    """What else bears on it: a limit of the process, how much is cached and in which pieces."""
-    handled: bool = False
-    """Whether the program handled the error: what was in memory then may have been freed since."""

@@ -9,9 +9,9 @@ from tensorlens.frameworks.base import Adapter, Findings, Root
 from tensorlens.frameworks.census.balance import balanced, less
 from tensorlens.frameworks.census.host_ledger import REASONS, fitted
 from tensorlens.frameworks.registry import ask, left_out
-from tensorlens.records.joining import joined
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
+from tensorlens.tensors.joining import joined
 
 Owned = tuple[str, Ledger]
 """A framework's name and its ledger of a device."""

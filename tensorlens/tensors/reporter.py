@@ -16,12 +16,12 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, Root
 from tensorlens.frameworks.queues.ledger_term import with_queued_input
 from tensorlens.frameworks.registry import adapters, ask, device_name, unserved
-from tensorlens.records.differences import Difference
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import TensorTable
 from tensorlens.render.view import View
 from tensorlens.roles import ROLES
+from tensorlens.tensors.difference import Difference
 from tensorlens.tensors.findings import census
+from tensorlens.tensors.snapshot import Snapshot
 from tensorlens.units import parse_bytes
 
 _PLAIN = (

@@ -11,7 +11,7 @@ from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.loading import load
 from tensorlens.planning import compare as comparing
-from tensorlens.records.comparisons import CANNOT, FAILED, Comparison, Outcome
+from tensorlens.planning.compare.result import CANNOT, FAILED, Comparison, Outcome
 from tensorlens.render import text
 
 MIB = 1 << 20

@@ -5,8 +5,8 @@ from commands import tensorlens
 from saved_snapshots import AFTER, BEFORE, write
 
 from tensorlens.cli import main
+from tensorlens.lines.report import LineReport
 from tensorlens.loading import load
-from tensorlens.records.lines import LineReport
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from tensorlens.lines.profiler import LineProfiler
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 
 SETUP = """
 def grow(value):

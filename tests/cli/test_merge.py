@@ -5,7 +5,7 @@ from saved_snapshots import AFTER, BEFORE, write
 
 from tensorlens.cli import main
 from tensorlens.loading import load
-from tensorlens.records.snapshots import Snapshot
+from tensorlens.tensors.snapshot import Snapshot
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from commands import environment, own_lines, program_lines, tensorlens
 
 from tensorlens.cli import main
 from tensorlens.cli.gathering import Gathering
+from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 from tensorlens.loading import load
-from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
 DECORATED = """\
 import tensorlens

@@ -9,7 +9,7 @@ import pytest
 from commands import environment, own_lines, tensorlens
 from saved_snapshots import AFTER, write
 
-from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
 CPU = LineMemory(4000, 4000, 8192, 4000, 4000, 4000)
 REPORT = LineReport(

@@ -8,7 +8,7 @@ import pytest
 from tensorlens.cli import main
 from tensorlens.loading import load
 from tensorlens.planning import processes
-from tensorlens.records.suggestions import Suggestions
+from tensorlens.planning.suggest.result import Suggestions
 from tensorlens.render import text
 from tests import warm
 

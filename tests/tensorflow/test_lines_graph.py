@@ -11,7 +11,7 @@ from tensorlens.frameworks.tensorflow.native import install
 from tensorlens.lines.present.layout import layouts
 from tensorlens.lines.profile import Options, Profile
 from tensorlens.lines.profiler import LineProfiler
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render.html import fragment
 from tensorlens.render.text import TextRenderer
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import tensorlens
 from tensorlens.errors import DeviceError, UsageError
-from tensorlens.records.snapshots import Snapshot
+from tensorlens.tensors.snapshot import Snapshot
 from tests import warm
 
 

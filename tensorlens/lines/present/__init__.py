@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorlens.lines.present import columns as table
 from tensorlens.lines.present.report import report as line_blocks
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render.blocks import Block, Rows
 from tensorlens.render.view import View
 

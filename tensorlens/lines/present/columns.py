@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tensorlens.records.lines import FunctionLines, Line, LineReport
+    from tensorlens.lines.report import FunctionLines, Line, LineReport
 
 TEXT = ("function", "module", "filename", "source", "device", "raised", "execution")
 """The columns of :data:`COLUMNS` that are text."""
@@ -35,7 +35,7 @@ def columns(report: LineReport) -> tuple[str, ...]:
     """Return the columns of a report: :data:`COLUMNS`, and ``backward`` where it is known.
 
     Where graphs were followed there is ``execution`` as well; see
-    :class:`tensorlens.records.lines.FunctionLines`.
+    :class:`tensorlens.lines.report.FunctionLines`.
     """
     found = (*COLUMNS[:-1], "backward", "raised") if report.has_backward else COLUMNS
     return (*found, "execution") if _has_graphs(report) else found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tensorlens.records.lines import FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport
 from tensorlens.render.figures import device_names, size
 from tensorlens.render.source import dedented, printable, short_path
 

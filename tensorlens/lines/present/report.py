@@ -16,7 +16,7 @@ from tensorlens.lines.present.layout import (
     devices_of,
     layouts,
 )
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render import blocks
 from tensorlens.render.blocks import (
     Block,

@@ -9,8 +9,8 @@ from tensorlens.errors import UsageError
 from tensorlens.planning.allocators.blocks import ALLOCATED, Block, Memory
 from tensorlens.planning.allocators.figures import Figures, Level
 from tensorlens.planning.allocators.state import fragmentation, segments
+from tensorlens.recording.moments import Fragmentation
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Segment
-from tensorlens.records.moments import Fragmentation
 
 _STEP_NS = 1000
 """Between events without times."""

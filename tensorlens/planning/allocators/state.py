@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, PENDING, UNMAPPED, Block, Memory
+from tensorlens.recording.moments import Fragmentation
 from tensorlens.records.events import Segment, SegmentBlock
-from tensorlens.records.moments import Fragmentation
 
 _STATES = {FREE: "inactive", ALLOCATED: "active_allocated", PENDING: "active_pending_free"}
 

@@ -19,10 +19,10 @@ from tensorlens.planning.compare.executing import Work, results
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.launching import Launcher, run_trial, shared_launcher
 from tensorlens.planning.compare.options import Given, Option, checked
+from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.placement import place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
 from tensorlens.planning.progress import Bar
-from tensorlens.records.comparisons import Comparison
 
 _HOW = ("measured", "estimated")
 

@@ -9,7 +9,7 @@ from tensorlens.frameworks.trials.trial import Measured, Result, Trouble
 from tensorlens.planning.compare.batches import Found
 from tensorlens.planning.compare.estimates import Estimated
 from tensorlens.planning.compare.options import Option
-from tensorlens.records.comparisons import Outcome, finite
+from tensorlens.planning.compare.result import Outcome, finite
 
 NO_TIMES = "an estimate has no times"
 NO_LOSSES = "an estimate has tensors without data: no losses"

@@ -11,7 +11,7 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.trials.pickling import pack
 from tensorlens.frameworks.trials.trial import OPTIONS, Catalogue, Choice, catalogue
-from tensorlens.records.comparisons import texts
+from tensorlens.planning.compare.result import texts
 
 Given = Mapping[str, Any] | Callable[..., Any] | None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.records.comparisons import CANNOT, Comparison, LossCheck, Outcome
-from tensorlens.records.spread import Ratio, spread
+from tensorlens.planning.compare.result import CANNOT, Comparison, LossCheck, Outcome
+from tensorlens.planning.compare.spread import Ratio, spread
 from tensorlens.render.blocks import (
     Bar,
     Bars,

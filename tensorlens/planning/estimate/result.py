@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.recording import tlens
+from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import Card
 from tensorlens.records.checking import whole
 from tensorlens.records.documents import Document
-from tensorlens.records.moments import Moment
 from tensorlens.records.restoring import restored
 from tensorlens.records.tensors import SourceLine
 from tensorlens.records.traces import Caution, Formula

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.records.plans import Plan
+from tensorlens.planning.inputs.plan import Plan
 
 _NAMES = {"bool": 1, "half": 2, "bfloat16": 2, "float": 4, "double": 8, "int": 4, "long": 8}
 _BITS = re.compile(r"q?u?(?:int|float|complex)(8|16|32|64|128)(?:_\w+)?")

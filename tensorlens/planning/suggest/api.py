@@ -14,6 +14,7 @@ from tensorlens.frameworks.trials.protocol import Failure
 from tensorlens.planning.compare import compare
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.launching import shared_launcher
+from tensorlens.planning.compare.result import Comparison, Outcome, texts
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.estimate.worker import ProgramFailed
 from tensorlens.planning.suggest.candidates import Candidate, Finder
@@ -28,13 +29,12 @@ from tensorlens.planning.suggest.prefetching import smaller_buffers
 from tensorlens.planning.suggest.queues import smaller_queue
 from tensorlens.planning.suggest.recomputing import recomputed
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Scene
+from tensorlens.planning.suggest.result import SIMULATED, Suggestion, Suggestions
 from tensorlens.planning.suggest.simulating import Simulation
 from tensorlens.planning.suggest.verifying import verified, without_failures
 from tensorlens.planning.suggest.watching import Watcher, watched
 from tensorlens.recording.analysis.devices import dropped_peak
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.comparisons import Comparison, Outcome, texts
-from tensorlens.records.suggestions import SIMULATED, Suggestion, Suggestions
 from tensorlens.units import format_bytes
 
 _ON_HOST = (

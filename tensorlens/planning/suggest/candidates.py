@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.planning.suggest.recorded_steps import Scene
-from tensorlens.records.suggestions import REPLAYED
+from tensorlens.planning.suggest.result import REPLAYED
 
 Act = Callable[[Callable[[], Any]], Any]
 """Is called with ``make_step``, in the process of the program, and returns the step."""
@@ -18,7 +18,7 @@ class Candidate:
     """One change."""
 
     kind: str
-    """One of :data:`tensorlens.records.suggestions.KINDS`."""
+    """One of :data:`tensorlens.planning.suggest.result.KINDS`."""
     change: str
     """What it is, in a few words: ``checkpoint 6 blocks``."""
     what: str

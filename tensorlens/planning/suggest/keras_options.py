@@ -19,8 +19,8 @@ from tensorlens.planning.suggest.optimizer_slots import (
 from tensorlens.planning.suggest.optimizers import SGD_SETTINGS
 from tensorlens.planning.suggest.recomputing import RECOMPUTE, candidate, is_replayed
 from tensorlens.planning.suggest.recorded_steps import Scene
+from tensorlens.planning.suggest.result import SIMULATED
 from tensorlens.planning.suggest.simulating import Simulation
-from tensorlens.records.suggestions import SIMULATED
 from tensorlens.units import format_bytes
 
 _BLOCKS, _SGD = "recompute blocks", "SGD"

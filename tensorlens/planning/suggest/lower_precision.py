@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tensorlens.planning.suggest.candidates import Candidate
 from tensorlens.planning.suggest.recorded_steps import Scene
+from tensorlens.planning.suggest.result import SIMULATED
 from tensorlens.planning.suggest.simulating import Simulation
-from tensorlens.records.suggestions import SIMULATED
 
 AUTOCAST = "autocast in bf16"
 POLICY = "mixed_bfloat16"

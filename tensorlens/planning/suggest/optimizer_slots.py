@@ -8,8 +8,8 @@ from tensorlens.planning.suggest.candidates import Candidate
 from tensorlens.planning.suggest.optimizers import has_momentum, plain_sgd
 from tensorlens.planning.suggest.recorded_steps import Scene, Span
 from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.result import SIMULATED
 from tensorlens.records.events import ALLOC
-from tensorlens.records.suggestions import SIMULATED
 
 _CODE = "optimizer = keras.optimizers.SGD(learning_rate=0.01)"
 _KEPT = ("parameter", "buffer")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from tensorlens.planning.suggest.candidates import Candidate
 from tensorlens.planning.suggest.recorded_steps import Scene
-from tensorlens.records.suggestions import REPLAYED
+from tensorlens.planning.suggest.result import REPLAYED
 
 SGD_SETTINGS = {"optimizer": "sgd"}
 _STATELESS = ("SGD",)

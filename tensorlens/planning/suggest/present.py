@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.records.suggestions import COUNTED, REPLAYED, SIMULATED, Suggestion, Suggestions
+from tensorlens.planning.suggest.result import COUNTED, REPLAYED, SIMULATED, Suggestion, Suggestions
 from tensorlens.render.blocks import (
     Bar,
     Bars,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tensorlens.planning.suggest.candidates import Candidate
 from tensorlens.planning.suggest.recorded_steps import Scene
-from tensorlens.records.suggestions import COUNTED
+from tensorlens.planning.suggest.result import COUNTED
 from tensorlens.units import format_bytes
 
 _LEAST = 1

@@ -10,8 +10,8 @@ from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
 from tensorlens.planning.suggest.candidates import Candidate
 from tensorlens.planning.suggest.recorded_steps import Scene, Span
 from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.result import REPLAYED
 from tensorlens.planning.suggest.second_forward import again, cost_of, keep_inputs, output_of
-from tensorlens.records.suggestions import REPLAYED
 
 RECOMPUTE = {"recompute": "blocks"}
 """The option of :func:`tensorlens.compare`."""

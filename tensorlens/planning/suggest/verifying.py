@@ -10,11 +10,11 @@ from typing import Any
 from tensorlens.frameworks.trials.trial import FAILED
 from tensorlens.planning.compare import compare
 from tensorlens.planning.compare.options import Given
+from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.suggest.candidates import Act
+from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulating import explained
-from tensorlens.records.comparisons import Comparison, Outcome
-from tensorlens.records.suggestions import Suggestion, Suggestions
 from tensorlens.units import format_bytes
 
 _BASE = "as it is"

@@ -10,9 +10,9 @@ from tensorlens.recording.analysis.devices import chosen
 from tensorlens.recording.analysis.event_index import Place, Study, Table, study
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.roles import Roles
+from tensorlens.recording.moments import BackwardCost
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE
-from tensorlens.records.moments import BackwardCost
 from tensorlens.records.tensors import SourceLine
 
 _K = TypeVar("_K", bound=Hashable)

@@ -8,9 +8,9 @@ from tensorlens.recording.analysis.devices import chosen, device_peak
 from tensorlens.recording.analysis.event_index import Place, study
 from tensorlens.recording.analysis.instants import roles_of, row_at
 from tensorlens.recording.analysis.walk import residents
+from tensorlens.recording.moments import Churn, Growth
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC
-from tensorlens.records.moments import Churn, Growth
 from tensorlens.records.tensors import SourceLine
 
 

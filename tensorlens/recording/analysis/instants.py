@@ -12,9 +12,9 @@ from tensorlens.recording.analysis.event_index import Place, Study, study
 from tensorlens.recording.analysis.roles import Roles
 from tensorlens.recording.analysis.segments import held_at, reserved_at
 from tensorlens.recording.analysis.walk import residents
+from tensorlens.recording.moments import Moment, Peak, Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import FREE, EventLog
-from tensorlens.records.moments import Moment, Peak, Resident
 from tensorlens.records.tensors import SourceLine
 
 _K = TypeVar("_K", bound=Hashable)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from tensorlens.recording.analysis.devices import chosen
+from tensorlens.recording.moments import Fragmentation
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import SEGMENT_ALLOC, SEGMENT_FREE, EventLog, Segment
-from tensorlens.records.moments import Fragmentation
 
 
 def has_segments(log: EventLog, device: str) -> bool:

@@ -12,9 +12,9 @@ from tensorlens.recording.analysis.event_index import study
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.roles import role_codes
 from tensorlens.recording.analysis.segments import reserved_levels
+from tensorlens.recording.moments import Timeline
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
-from tensorlens.records.moments import Timeline
 
 
 def timeline(recording: Recording, device: str | None = None, points: int = 2000) -> Timeline:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import Frame
-from tensorlens.records.moments import Moment
 from tensorlens.render.source import printable
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"

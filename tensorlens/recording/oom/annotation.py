@@ -15,16 +15,17 @@ from collections.abc import Iterator
 from tensorlens.frameworks.advice import TENSORFLOW, TORCH, Words
 from tensorlens.frameworks.registry import adapters, first_answer
 from tensorlens.recording.oom import reserve
+from tensorlens.recording.oom.failure import OutOfMemory
 from tensorlens.recording.oom.region import is_of_a_kind
 from tensorlens.recording.oom.remedies import remarks, remedies
 from tensorlens.recording.oom.request import located
 from tensorlens.recording.oom.tracebacks import kept_before, plain_names
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.failures import KeptGraph, OutOfMemory, Request
-from tensorlens.records.snapshots import Snapshot
+from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.tensors import TensorTable
 from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
+from tensorlens.tensors.snapshot import Snapshot
 
 _BEGINNING = "tensorlens: out of memory"
 _MOST = 3

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from tensorlens.frameworks.advice import TORCH, Words
-from tensorlens.records.failures import KeptGraph, Remedy, Request
+from tensorlens.recording.oom.failure import Remedy
+from tensorlens.records.failures import KeptGraph, Request
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.names import INDEX, KEY
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.roles import ROLES
+from tensorlens.tensors.snapshot import Snapshot
 from tensorlens.units import format_bytes
 
 

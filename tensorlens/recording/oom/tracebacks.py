@@ -10,8 +10,8 @@ import traceback
 from dataclasses import replace
 
 from tensorlens.records.names import Names
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import TensorTable
+from tensorlens.tensors.snapshot import Snapshot
 
 REMARK = " (kept by a traceback)"
 

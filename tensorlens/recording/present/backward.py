@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tensorlens.recording.moments import BackwardCost
 from tensorlens.recording.present.instants import (
     LINES_SHOWN,
     backward_rows,
@@ -20,7 +21,6 @@ from tensorlens.recording.present.tables import (
     more_rows,
 )
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.moments import BackwardCost
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Medium, Row, Section, Table
 from tensorlens.render.figures import size

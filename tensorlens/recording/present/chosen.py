@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 
+from tensorlens.recording.moments import Timeline
 from tensorlens.records.events import ALLOC, START, EventLog
-from tensorlens.records.moments import Timeline
 
 AT_A_POINT = 30
 AT_THE_PEAK = 2000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tensorlens.recording.moments import Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ACTIONS, ALLOC, START, Context, EventLog
-from tensorlens.records.moments import Resident
 
 Value = str | int | None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensorlens.records.failures import OutOfMemory, Remedy, Request
+from tensorlens.recording.oom.failure import OutOfMemory, Remedy
+from tensorlens.records.failures import Request
 from tensorlens.render.blocks import (
     Block,
     Column,

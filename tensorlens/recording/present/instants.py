@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tensorlens.errors import UsageError
+from tensorlens.recording.moments import BackwardCost, Moment, Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog, Mark
-from tensorlens.records.moments import BackwardCost, Moment, Resident
 from tensorlens.records.numbered import blanked, merged
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import counted, duration, exact_size

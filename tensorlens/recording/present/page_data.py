@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.chosen import AT_THE_PEAK, chosen_blocks, counts
 from tensorlens.recording.present.instants import start_called
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.moments import Moment, Resident, Timeline
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.pictures import WIDTH, Picture
 from tensorlens.render.source import clipped, place, printable

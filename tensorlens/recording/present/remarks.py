@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tensorlens.recording.moments import Churn, Fragmentation, Moment
 from tensorlens.recording.present.instants import Instant, has_times
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import OOM
-from tensorlens.records.moments import Churn, Fragmentation, Moment
 from tensorlens.render.figures import counted, duration, exact_size, size
 from tensorlens.render.source import place, printable
 

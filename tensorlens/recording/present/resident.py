@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import BlockRow, Instant
 from tensorlens.recording.present.tables import more_rows
-from tensorlens.records.moments import Resident
 from tensorlens.render.blocks import Block, Cell, Column, Medium, Note, Row, Section, Table
 from tensorlens.render.figures import duration, size
 from tensorlens.render.source import place

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from tensorlens.recording.moments import Moment, Resident
 from tensorlens.recording.recordings import SUMMARY_SCHEMA, Recording
-from tensorlens.records.moments import Moment, Resident
 from tensorlens.records.tensors import SourceLine
 
 VERSION = 1

@@ -6,9 +6,9 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from tensorlens.recording.moments import Timeline
 from tensorlens.recording.present.instants import has_times
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.moments import Timeline
 from tensorlens.render.colours import PHASE_COLOURS, ROLE_COLOURS, STACKED
 from tensorlens.render.figures import counted, duration, size
 from tensorlens.render.pictures import HEIGHT, WIDTH, Area, Band, Label, Picture

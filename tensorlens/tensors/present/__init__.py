@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.render.blocks import (
     Block,
     Heading,
@@ -28,6 +27,7 @@ from tensorlens.tensors.present.inventory import (
 )
 from tensorlens.tensors.present.tables import ledger_table, role_table, tensor_table
 from tensorlens.tensors.present.treemap import treemap
+from tensorlens.tensors.snapshot import Snapshot
 
 
 def title(snapshot: Snapshot) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensorlens.records.differences import LedgerChange
 from tensorlens.records.ledger import FIGURES, Block, Ledger, Term
 from tensorlens.render.figures import size
 from tensorlens.render.source import place, printable
+from tensorlens.tensors.difference import LedgerChange
 
 _TREE = (
     ("driver_total", 0, "driver total"),

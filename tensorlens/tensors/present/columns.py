@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tensorlens.records.tensors import FIELDS, TensorRecord
 
 if TYPE_CHECKING:
-    from tensorlens.records.differences import Difference
+    from tensorlens.tensors.difference import Difference
 
 Value = str | int | None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.records.differences import Difference
 from tensorlens.render.blocks import Block, Heading, Note, Paragraph, Rows, Section
 from tensorlens.render.figures import counted, size
 from tensorlens.render.view import View
+from tensorlens.tensors.difference import Difference
 from tensorlens.tensors.present.columns import CHANGE_COLUMNS, CHANGE_TEXT, change_rows
 from tensorlens.tensors.present.headlines import change_headline
 from tensorlens.tensors.present.inventory import ChangeSection, devices_changed, is_memory, sections

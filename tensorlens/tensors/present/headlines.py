@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tensorlens.records.differences import Difference
 from tensorlens.render.figures import counted, size
+from tensorlens.tensors.difference import Difference
 from tensorlens.tensors.present.inventory import DeviceInventory, is_memory
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tensorlens.records.differences import Changes, Difference
 from tensorlens.records.families import Family, families, holder, module
 from tensorlens.records.ledger import Ledger
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import TensorRecord, TensorTable
 from tensorlens.render.figures import device_names
 from tensorlens.render.source import printable
 from tensorlens.render.view import View
 from tensorlens.roles import ROLES
+from tensorlens.tensors.difference import Changes, Difference
+from tensorlens.tensors.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.records.differences import LedgerChange, RoleChange
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import SourceLine, TensorRecord
 from tensorlens.render.blocks import (
@@ -22,6 +21,7 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import counted, size
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.render.view import View
+from tensorlens.tensors.difference import LedgerChange, RoleChange
 from tensorlens.tensors.present.balance import (
     LedgerChangeRow,
     LedgerRow,

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.render.colours import ROLE_COLOURS
 from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import environment
 from tensorlens.render.source import printable, shortened
 from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import TensorRow, inventories
+from tensorlens.tensors.snapshot import Snapshot
 
 _LEAVES = 500
 _LABEL = 60

@@ -14,7 +14,7 @@ from tensorlens.frameworks.base import Adapter
 from tensorlens.lines.engine import Engine
 from tensorlens.lines.meters import Meters
 from tensorlens.lines.profiler import LineProfiler
-from tensorlens.records.lines import FunctionLines, Line, LineMemory
+from tensorlens.lines.report import FunctionLines, Line, LineMemory
 
 WAYS = ("decorated", "around")
 

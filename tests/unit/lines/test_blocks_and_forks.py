@@ -14,8 +14,8 @@ from bench import Bench, FakeMemory
 
 from tensorlens.lines import blocks
 from tensorlens.lines.present.layout import layouts
+from tensorlens.lines.report import FunctionLines, LineReport
 from tensorlens.lines.results import build_report
-from tensorlens.records.lines import FunctionLines, LineReport
 
 HERE = Path(__file__).parent
 

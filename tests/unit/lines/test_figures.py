@@ -7,7 +7,7 @@ import pytest
 from bench import WAYS, Bench, FakeFramework, FakeMemory
 
 from tensorlens.lines.present.layout import layouts
-from tensorlens.records.lines import LineMemory
+from tensorlens.lines.report import LineMemory
 
 
 def test_a_line_has_what_was_handed_out_while_it_ran(bench: Bench, memory: FakeMemory) -> None:

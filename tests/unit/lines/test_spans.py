@@ -3,7 +3,7 @@
 from bench import Bench, FakeFramework, FakeMemory
 
 from tensorlens.lines.region import Span
-from tensorlens.records.lines import LineMemory
+from tensorlens.lines.report import LineMemory
 
 
 def test_a_read_has_the_peak_since_the_one_before(bench: Bench, memory: FakeMemory) -> None:

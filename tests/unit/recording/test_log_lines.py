@@ -1,9 +1,9 @@
 import pytest
 from made_logs import ENGINE, FUNCTIONAL, TORCH, Made, user
 
+from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.summary import summary
 from tensorlens.records.events import Context, Frame
-from tensorlens.records.moments import Resident
 
 STEP, BACKWARD = user(10), user(11)
 FORWARD = user(5, "forward", "/me/model.py")

@@ -11,6 +11,7 @@ import pytest
 from made_logs import ENGINE, Made, user
 
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.lines.report import LineReport
 from tensorlens.loading import load
 from tensorlens.recording.recordings import Recording
 from tensorlens.recording.tlens import columns
@@ -25,7 +26,6 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.lines import LineReport
 from tensorlens.records.origin import Origin
 from tensorlens.render import save
 

@@ -1,8 +1,8 @@
 import pytest
 from snapshot_builder import T, ledger_of, snapshot_of
 
-from tensorlens.records.differences import Change, Changes, Difference
 from tensorlens.records.ledger import FIGURES
+from tensorlens.tensors.difference import Change, Changes, Difference
 
 
 def moved(changes: Changes) -> list[tuple[str, int]]:

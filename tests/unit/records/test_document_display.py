@@ -2,11 +2,11 @@
 
 import pytest
 
+from tensorlens.lines.report import LineReport
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.documents import Document
-from tensorlens.records.lines import LineReport
-from tensorlens.records.snapshots import Snapshot
+from tensorlens.tensors.snapshot import Snapshot
 
 
 @pytest.mark.parametrize("kind", [LineReport, Snapshot, Recording, Estimate])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
 REPORT = LineReport(
     functions=(

@@ -6,14 +6,14 @@ import pytest
 from snapshot_builder import T, ledger_of, snapshot_of
 
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
+from tensorlens.lines.report import LineReport
 from tensorlens.loading import load, parse
-from tensorlens.records.differences import Difference
-from tensorlens.records.joining import picked
 from tensorlens.records.ledger import Block, Term
-from tensorlens.records.lines import LineReport
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.view import View
+from tensorlens.tensors.difference import Difference
+from tensorlens.tensors.joining import picked
+from tensorlens.tensors.snapshot import Snapshot
 
 LEDGER = ledger_of(
     "cpu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
 KIB = 1024
 MIB = 1024**2

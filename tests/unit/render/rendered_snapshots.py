@@ -6,11 +6,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from tensorlens.records.differences import Difference
 from tensorlens.records.ledger import Block, Term
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import SourceLine
 from tensorlens.roles import ROLES
+from tensorlens.tensors.difference import Difference
+from tensorlens.tensors.snapshot import Snapshot
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "records"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from tensorlens.cli.gathering import Gathering
 from tensorlens.lines.present.columns import COLUMNS
-from tensorlens.records.lines import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.table import CsvRenderer, to_pandas
 from tensorlens.render.text import TextRenderer

@@ -5,7 +5,7 @@ import pytest
 import rendered_reports as reports
 from rendered_reports import MIB, moved, ran
 
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render.html import HtmlRenderer, fragment
 
 _VOID = {"meta", "br"}

@@ -3,7 +3,7 @@ import rendered_reports as reports
 from rendered_reports import KIB, MIB, moved, ran
 
 from tensorlens.lines.present.layout import Fold, Row, device_header, devices_of, layouts
-from tensorlens.records.lines import DeviceSource, Line, LineMemory
+from tensorlens.lines.report import DeviceSource, Line, LineMemory
 
 
 def test_marks_stand_on_the_first_of_equals() -> None:

@@ -9,7 +9,7 @@ import rendered_reports as reports
 
 from tensorlens import render
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render.json import JsonRenderer
 
 

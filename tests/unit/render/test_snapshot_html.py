@@ -152,7 +152,7 @@ def test_without_plotly_a_line_says_what_to_install() -> None:
     code = """if True:
         import sys
         sys.modules["plotly"] = None
-        from tensorlens.records.snapshots import Snapshot
+        from tensorlens.tensors.snapshot import Snapshot
         from tensorlens.records.tensors import TensorTable
         from tensorlens.render.html import HtmlRenderer
         print(HtmlRenderer().render(Snapshot(TensorTable(), {})))

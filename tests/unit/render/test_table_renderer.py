@@ -8,7 +8,7 @@ import pytest
 import rendered_reports as reports
 
 from tensorlens.lines.present.columns import COLUMNS
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render.source import spreadsheet_text
 from tensorlens.render.table import CsvRenderer, to_pandas
 
@@ -91,7 +91,7 @@ def test_without_pandas_the_error_says_what_to_install() -> None:
     code = """if True:
         import sys
         sys.modules["pandas"] = None
-        from tensorlens.records.lines import LineReport
+        from tensorlens.lines.report import LineReport
         try:
             LineReport((), ()).to_pandas()
         except ImportError as error:

@@ -9,7 +9,7 @@ import rendered_reports as reports
 import tabulate
 from rendered_reports import GIB, MIB, moved, ran
 
-from tensorlens.records.lines import LineReport
+from tensorlens.lines.report import LineReport
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from tensorlens.planning.estimate.present.peak_parts import Part
 from tensorlens.planning.estimate.result import FITS, TIGHT, Estimate, Fit, LargestBatch, Range
+from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import mark_before
 from tensorlens.records.events import ALLOC
-from tensorlens.records.moments import Resident
 from tensorlens.render.figures import size
 from tensorlens.render.source import place, printable
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tensorlens.planning.estimate.result import REMAINDER, Estimate
+from tensorlens.recording.moments import Resident
 from tensorlens.records.events import FREE
-from tensorlens.records.moments import Resident
 from tensorlens.roles import BLOCK_ROLES
 
 ON_THE_WAY = "gradient of activations"

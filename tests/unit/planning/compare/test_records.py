@@ -6,14 +6,14 @@ import pytest
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.loading import parse
-from tensorlens.records.comparisons import (
+from tensorlens.planning.compare.result import (
     BATCH,
     LEAST,
     QUICK,
     Comparison,
     Outcome,
 )
-from tensorlens.records.spread import ratio
+from tensorlens.planning.compare.spread import ratio
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
 

@@ -6,8 +6,8 @@ import pytest
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.loading import parse
+from tensorlens.planning.suggest.result import COUNTED, SIMULATED, Suggestion, Suggestions
 from tensorlens.planning.suggest.verifying import verified
-from tensorlens.records.suggestions import COUNTED, SIMULATED, Suggestion, Suggestions
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import check_schema, items, mapping, maybe, text
 from tensorlens.records.documents import Document
-from tensorlens.records.joining import joined
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable
+from tensorlens.tensors.joining import joined
 
 if TYPE_CHECKING:
-    from tensorlens.records.differences import Difference
+    from tensorlens.tensors.difference import Difference
 
 SCHEMA = "tensorlens.snapshot"
 VERSION = 1
@@ -25,7 +25,7 @@ class Snapshot(Document):
     """Every live tensor by name and a ledger that balances; holds no tensor alive.
 
     Prints itself as text and, in a notebook, as HTML. ``after - before`` is a
-    :class:`~tensorlens.records.differences.Difference`. As a table: one row per tensor.
+    :class:`~tensorlens.tensors.difference.Difference`. As a table: one row per tensor.
     """
 
     SCHEMA: ClassVar[str] = SCHEMA
@@ -47,7 +47,7 @@ class Snapshot(Document):
         """Return what changed from ``before`` to this one."""
         if not isinstance(before, Snapshot):
             return NotImplemented
-        from tensorlens.records.differences import difference
+        from tensorlens.tensors.difference import difference
 
         return difference(before, self)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.compare.spread import Ratio, ratio
 from tensorlens.records.documents import Document
-from tensorlens.records.spread import Ratio, ratio
 
 SCHEMA = "tensorlens.comparison"
 VERSION = 1

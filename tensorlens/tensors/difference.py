@@ -10,12 +10,12 @@ from typing import Any, ClassVar, overload
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
 from tensorlens.records.documents import Document
-from tensorlens.records.joining import picked
 from tensorlens.records.ledger import FIGURES, Ledger
-from tensorlens.records.matching import matches
-from tensorlens.records.snapshots import Snapshot
 from tensorlens.records.tensors import TensorRecord, TensorTable
 from tensorlens.roles import ROLES
+from tensorlens.tensors.joining import picked
+from tensorlens.tensors.matching import matches
+from tensorlens.tensors.snapshot import Snapshot
 
 SCHEMA = "tensorlens.difference"
 VERSION = 1
