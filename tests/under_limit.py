@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import tensorlens
-from tensorlens.frameworks.trials.trial import OUT_OF_MEMORY, Measured, Trial, Trouble
-from tensorlens.planning.compare.launching import Launcher
+from tensorlens.frameworks.trials.jobs import Job, Measured, Reason, Trouble
 from tensorlens.planning.compare.options import checked
 from tensorlens.planning.estimate.target import program, search_path
+from tensorlens.planning.processes import Runner
 
 CAPACITY = 64 << 20
 _HIGHEST = 17
@@ -24,7 +24,7 @@ def largest_batch(make_step, framework, lowest):
     found = tensorlens.compare(make_step, {"only": {}}, capacity=CAPACITY, **given)
     batch = found["only"].largest_batch
     (option,) = checked({"only": {}}, framework=framework, arguments={}, with_data=True)
-    trial = Trial(
+    job = Job(
         "only",
         program(make_step),
         option.choice,
@@ -35,8 +35,8 @@ def largest_batch(make_step, framework, lowest):
         limit=CAPACITY,
         rehearsal=1,
     )
-    with Launcher() as launcher:
-        assert isinstance(launcher.run(trial), Measured)
-        one_more = launcher.run(replace(trial, batch=batch + 1))
-    assert isinstance(one_more, Trouble) and one_more.kind == OUT_OF_MEMORY
+    with Runner() as runner:
+        assert isinstance(runner.run(job), Measured)
+        one_more = runner.run(replace(job, batch=batch + 1))
+    assert isinstance(one_more, Trouble) and one_more.kind is Reason.OUT_OF_MEMORY
     return batch

@@ -14,7 +14,7 @@ from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.steps import add_step_options, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.trials.trial import OPTIONS, catalogue
+from tensorlens.frameworks.trials.jobs import OPTIONS, catalogue
 from tensorlens.planning.compare.guessing import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison

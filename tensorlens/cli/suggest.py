@@ -12,7 +12,7 @@ from tensorlens.cli.steps import add_step_options, arguments_of
 from tensorlens.cli.viewing import give
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.step_facts import WATCHES
-from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.processes import ProgramFailed
 
 _EPILOG = """\
 examples:

@@ -1,4 +1,4 @@
-"""A process of its own for a program, seen from the one that asks."""
+"""Programs in processes of their own, seen from the one that asks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,32 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_file
+from tensorlens.frameworks.trials.jobs import (
+    Began,
+    Ended,
+    Job,
+    Mode,
+    Progress,
+    Reason,
+    Result,
+    Trouble,
+)
+from tensorlens.frameworks.trials.server import FORKS
 
 _COMMAND = """
 import sys
-from importlib import import_module
-module, folder = sys.argv.pop(), sys.argv.pop()
-sys.path.insert(0, folder)
-import_module(module).serve()
+sys.path.insert(0, sys.argv.pop())
+from tensorlens.frameworks.trials.server import serve
+serve()
 """
 _LAST = 2000
 """Bytes of what a process wrote that are told when it ends by itself."""
@@ -32,97 +46,216 @@ def interpreter() -> Sequence[str]:
     return (sys.executable,)
 
 
-class ChildEnded(Exception):
-    """The process is over and has not answered."""
+class ProgramFailed(TensorlensError):
+    """The program raised an error on its way."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        is_of_program = trouble.kind is Reason.FAILED
+        super().__init__(f"the program failed: {trouble.text}" if is_of_program else trouble.text)
+        self.trouble = trouble
+        self.details = trouble.details
+        """The program's own traceback, and what it wrote last."""
+        if self.details:
+            self.add_note(self.details)
 
 
-class Child:
-    """A process that answers requests, which are pickled, until nobody asks any more.
+class Runner:
+    """Runs jobs one after the other, in processes of their own; from ``with`` to its end.
 
-    Args:
-        server: a module whose ``serve()`` reads requests from standard input and writes answers
-            to standard output.
-        environment: variables that it has besides ours.
-        is_apart: Ctrl-C in a terminal does not reach it: whoever asks ends it.
+    A process for steps on fake tensors, whose program sees no device that is there, runs several;
+    any other job has a new one.
     """
 
-    def __init__(
-        self, server: str, environment: Mapping[str, str], *, is_apart: bool = False
+    def __init__(self) -> None:
+        self._servers: dict[tuple[Hashable, ...], _Server] = {}
+
+    def run(self, job: Job, progress: Callable[[int], None] | None = None) -> Result:
+        """Run a job and return what it came to; whatever becomes of its process, an answer says.
+
+        Args:
+            job: what to run.
+            progress: called with the number of steps done on fake tensors.
+
+        Raises:
+            UsageError: the job cannot be pickled.
+        """
+        try:
+            request = pickle.dumps(job, protocol=5)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(f"{job.name!r} cannot go to another process: {reason}") from None
+        is_fake = job.mode is Mode.FAKE
+        environment = {**job.environment, **({"CUDA_VISIBLE_DEVICES": ""} if is_fake else {})}
+        # the device that fake tensors are on is made ready once in a process
+        device = (job.device, job.card) if is_fake else None
+        key = is_fake, device, tuple(sorted(environment.items()))
+        server = self._servers.pop(key, None) or _Server(environment)
+        try:
+            result = server.run(job, request, progress)
+        except BaseException:
+            server.kill()
+            raise
+        if server.is_over or not (is_fake or FORKS):
+            server.kill()
+        else:
+            self._servers[key] = server
+        return result
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
+        while self._servers:
+            (is_fake, *_), server = self._servers.popitem()
+            # a program that ran in the process itself may have something to clean up
+            if is_fake and kind is None:
+                server.close()
+            else:
+                server.kill()
+
+
+_current: ContextVar[Runner | None] = ContextVar("_current", default=None)
+
+
+@contextlib.contextmanager
+def shared_runner() -> Iterator[Runner]:
+    """Give the runner of the ``with`` around this one, or a new one: it imports frameworks once.
+
+    What runs in other threads has runners of its own.
+    """
+    outer = _current.get()
+    if outer is not None:
+        yield outer
+        return
+    with Runner() as runner:
+        token = _current.set(runner)
+        try:
+            yield runner
+        finally:
+            _current.reset(token)
+
+
+def run_job(job: Job) -> Result:
+    """Run one job, in any process or thread: what an executor is given.
+
+    Raises:
+        UsageError: the job cannot be pickled.
+    """
+    with Runner() as runner:
+        return runner.run(job)
+
+
+class _Server:
+    """A process that runs jobs, or forks one for each; Ctrl-C in a terminal does not reach it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.is_over = False
+        self._pid: int | None = None
+        """Of the process that was forked for the job that runs."""
+        self._late = False
         # not a pipe, which would stop a program that writes much and that nobody reads
         self._written = scratch_file()
+        self._begin = 0
+        """Where in what it wrote the job that runs began."""
         self._process = subprocess.Popen(
-            [*interpreter(), "-c", _COMMAND, str(_FOLDER), server],
+            [*interpreter(), "-c", _COMMAND, str(_FOLDER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._written,
             env={**os.environ, **environment},
-            start_new_session=is_apart,
+            start_new_session=True,
         )
-        self._begin = 0
-        """Where in what it wrote the request that runs began."""
 
-    @property
-    def pid(self) -> int:
-        """Its number."""
-        return self._process.pid
-
-    def ask(self, request: bytes) -> None:
-        """Send a request.
-
-        Raises:
-            ChildEnded: nobody is there any more.
-        """
-        assert self._process.stdin is not None
-        self._begin = self._written.seek(0, os.SEEK_END)
+    def run(self, job: Job, request: bytes, progress: Callable[[int], None] | None) -> Result:
+        """Return what a job came to."""
+        self._pid, self._late = None, False
+        result: Result | None = None
+        timer = threading.Timer(job.timeout or 0, self._out_of_time)
+        timer.daemon = True
+        if job.timeout is not None:
+            timer.start()
         try:
-            self._process.stdin.write(request)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise ChildEnded from None
-
-    def answer(self) -> Any:
-        """Return the next answer.
-
-        Raises:
-            ChildEnded: there will be none.
-        """
-        assert self._process.stdout is not None
-        try:
-            return pickle.load(self._process.stdout)
-        except (EOFError, pickle.UnpicklingError):
-            raise ChildEnded from None
-
-    def code(self) -> int:
-        """Wait for its end and return its exit code."""
-        return self._process.wait()
-
-    def last_words(self) -> str:
-        """Return the last that was written during the request."""
-        size = self._written.seek(0, os.SEEK_END)
-        self._written.seek(max(size - _LAST, self._begin))
-        return self._written.read().decode("utf-8", "replace").strip()
+            self._ask(request)
+            while True:
+                message = self._answer()
+                if isinstance(message, Progress):
+                    if progress is not None:
+                        progress(message.steps_done)
+                elif isinstance(message, Began):
+                    self._pid = message.pid
+                    if self._late:  # only the process that it was forked from has been ended
+                        self._kill()
+                elif isinstance(message, Ended):
+                    self._pid = None
+                    return result or self._ended(job, message.code)
+                else:
+                    result = message
+                    if job.mode is Mode.FAKE or not FORKS:
+                        return result
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
+            self.is_over = True
+            return result or self._ended(job, self._process.wait())
+        finally:
+            timer.cancel()
 
     def close(self) -> None:
         """Let it end, and wait for that."""
+        assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+            self._process.stdin.close()
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._process.stdout.close()
         self._written.close()
 
     def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
+        """End it, and all that it has started."""
+        self._kill()
         self.close()
 
+    def _ask(self, request: bytes) -> None:
+        assert self._process.stdin is not None
+        self._begin = self._written.seek(0, os.SEEK_END)
+        self._process.stdin.write(request)
+        self._process.stdin.flush()
 
-def kill_group(pid: int) -> None:
-    """End a process and all that it has started."""
-    with contextlib.suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(pid, signal.SIGKILL)
-        else:
-            os.kill(pid, signal.SIGTERM)
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        return pickle.load(self._process.stdout)
+
+    def _ended(self, job: Job, code: int) -> Trouble:
+        size = self._written.seek(0, os.SEEK_END)
+        self._written.seek(max(size - _LAST, self._begin))
+        last = self._written.read().decode("utf-8", "replace").strip()
+        if self._late:
+            return Trouble(Reason.FAILED, f"not done after {job.timeout:g} s", last)
+        return Trouble(Reason.FAILED, f"the process {ending(code)}", last)
+
+    def _out_of_time(self) -> None:
+        self._late = self.is_over = True
+        self._kill()
+
+    def _kill(self) -> None:
+        for pid in (self._pid, self._process.pid):
+            if pid is not None:
+                with contextlib.suppress(OSError):
+                    if hasattr(os, "killpg"):
+                        os.killpg(pid, signal.SIGKILL)
+                    else:
+                        os.kill(pid, signal.SIGTERM)
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, by its exit code as ``subprocess`` has it."""
+    if code >= 0:
+        return f"ended by itself (exit code {code})"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    why = {"SIGKILL": ": the system may have run out of memory", "SIGSEGV": ": a crash"}
+    return f"was ended by {name}{why.get(name, '')}"

@@ -12,7 +12,7 @@ from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.tensorflow.step_facts import StepWatch
 from tensorlens.planning import processes
-from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.processes import ProgramFailed
 from tensorlens.planning.suggest import api as asking
 from tensorlens.planning.suggest.recorded_steps import Scene
 from tests import warm

@@ -9,7 +9,7 @@ import torch
 import tensorlens
 from tensorlens.errors import UsageError
 from tensorlens.planning import processes
-from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.processes import ProgramFailed
 from tests import warm
 
 WEIGHTS = 8_000_000 + 8_192 + 80_384 + 512

@@ -9,7 +9,7 @@ import torch
 import tensorlens
 from tensorlens.errors import UsageError
 from tensorlens.planning import processes
-from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.processes import ProgramFailed
 from tests import warm
 
 LINEAR = 64 * 64 * 4 + 64 * 4

@@ -13,7 +13,7 @@ from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.planning import processes
 from tensorlens.planning.estimate.request import request
-from tensorlens.planning.estimate.worker import Worker
+from tensorlens.planning.processes import Runner
 from tests import warm
 from tests.benchmarks import accuracy_cpu
 
@@ -264,6 +264,6 @@ def test_gradients_are_added_in_place_where_nobody_else_holds_them(program):
 
 
 def test_what_ran_before_changes_nothing():
-    with Worker() as worker:
-        answers = [request(program, device="cpu").ask(worker) for program in (tied, residual, tied)]
+    with Runner() as runner:
+        answers = [request(program, device="cpu").ask(runner) for program in (tied, residual, tied)]
     assert answers[0].peak_allocated == answers[2].peak_allocated

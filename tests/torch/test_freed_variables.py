@@ -7,7 +7,7 @@ import torch
 
 from tensorlens.frameworks.step_facts import Waiting
 from tensorlens.frameworks.torch.freed_variables import freed_before_backward
-from tensorlens.frameworks.trials.trial import CannotApply
+from tensorlens.frameworks.trials.jobs import CannotApply
 
 
 def make_step(seen):

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tensorlens
 from tensorlens.planning import processes
-from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.processes import ProgramFailed
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 

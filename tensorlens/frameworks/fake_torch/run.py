@@ -36,13 +36,13 @@ from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.trials.beginning import beginning
 from tensorlens.frameworks.trials.global_settings import SEED, applied
+from tensorlens.frameworks.trials.jobs import Job
 from tensorlens.frameworks.trials.keras_training import (
     SAMPLES,
     ended_at_training,
     intercepted,
     step_of,
 )
-from tensorlens.frameworks.trials.protocol import Job
 from tensorlens.frameworks.trials.steps import Steps
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
@@ -62,20 +62,21 @@ def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
         readiness: of the CUDA device that is not there.
         tell: called with the number of steps done.
     """
-    if job.device == "cpu":
+    device = job.device or "cuda"
+    if device == "cpu":
         return _run(job, tell, [])
     if not readiness.is_ready:
         trace = _run(job, tell, [on_host])
         trace.approximate = readiness.reason
         return trace
     trace = _run(job, tell, [])
-    if not any(name.startswith(job.device) for name in trace.log.devices):
-        trace = _run(job, tell, [lambda: _default_device(job.device)], job.device)
+    if not any(name.startswith(device) for name in trace.log.devices):
+        trace = _run(job, tell, [lambda: _default_device(device)], device)
         trace.cautions.insert(
             0,
             Caution(
-                f"the program puts nothing on {job.device}: it was run with "
-                f'torch.set_default_device("{job.device}")'
+                f"the program puts nothing on {device}: it was run with "
+                f'torch.set_default_device("{device}")'
             ),
         )
     return trace
@@ -155,7 +156,10 @@ def _run(
 
 def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]) -> Any:
     """Begin a program and return its step, that of a Keras model where it made one."""
-    made = ended_at_training(lambda: beginning(job.program, job.batch, job.options))
+    from tensorlens.frameworks.torch.options.program import begin
+
+    has_option = job.choice.settings or job.choice.parcel is not None
+    made = ended_at_training(lambda: begin(job) if has_option else beginning(job))
     given = dict(job.of_keras)
     samples = given.pop("batch", None) or SAMPLES
     step = step_of(made, samples, given, estimated=True)

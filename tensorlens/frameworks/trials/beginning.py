@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,37 +15,37 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.trials.caller import adopt
+from tensorlens.frameworks.trials.jobs import Job, Program
 from tensorlens.frameworks.trials.pickling import unpack
-from tensorlens.frameworks.trials.protocol import Batch, Program
 
 
-def beginning(program: Program, batch: Batch | None, options: Mapping[str, Any]) -> Any:
+def beginning(job: Job) -> Any:
     """Import or unpack a program and begin it: call its function, or run the script.
 
     A function that takes no batch may return a Keras model: the batch is then its train step's.
 
     Args:
-        program: what is run.
-        batch: given to the function; None: it is called without one.
-        options: further keyword arguments.
+        job: what is run.
 
     Raises:
         UsageError: there is no such module or function, or it takes no batch.
     """
+    program, options = job.program, job.choice.arguments
+    batch, keyword = job.batch, job.batch_argument
     sys.argv = [program.file or program.name, *program.arguments]
     if program.function is None and program.parcel is None:
         return _run_script(program)
     function = _function(program)
     if batch is None:
         return function(**options)
-    positional = () if batch.keyword else (batch.size,)
-    named = {**options, batch.keyword: batch.size} if batch.keyword else options
+    positional = () if keyword else (batch,)
+    named = {**options, keyword: batch} if keyword else options
     if _takes(function, *positional, **named) or not _takes(function, **options):
         return function(*positional, **named)
     made = function(**options)
     if not isinstance(made, kinds.model()):
         raise UsageError(
-            f"{program.name} takes no {batch.keyword or 'batch'}: give it that argument, or let it"
+            f"{program.name} takes no {keyword or 'batch'}: give it that argument, or let it"
             " return a compiled Keras model"
         )
     return made

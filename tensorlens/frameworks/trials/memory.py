@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensorlens.frameworks.process import heap_now
-from tensorlens.frameworks.trials.stage import CannotApply
+from tensorlens.frameworks.trials.jobs import CannotApply
 
 _DATA = re.compile(r"VmData:\s*(\d+) kB")
 _RESIDENT = re.compile(r"VmHWM:\s*(\d+) kB")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.trials.beginning import beginning
+from tensorlens.frameworks.trials.jobs import Job
 from tensorlens.frameworks.trials.keras_training import step_of
 from tensorlens.frameworks.trials.pickling import unpack
-from tensorlens.frameworks.trials.protocol import Batch, Program
 from tensorlens.frameworks.trials.stage import CannotApply, Option, Stage
 from tensorlens.frameworks.trials.steps import Enough
-from tensorlens.frameworks.trials.trial import Choice
 
 _NEEDS_STEP = "built-in settings need a make_step() that returns step(): this is a whole program"
 
@@ -22,17 +22,13 @@ class Optioned:
     """A program with an option.
 
     Args:
-        program: what is run.
-        choice: the option.
+        job: what is run, and the option.
         stage: what the settings know of the program.
         options: the settings, in the order in which they act.
     """
 
-    def __init__(
-        self, program: Program, choice: Choice, stage: Stage, options: Sequence[Option[Any]]
-    ) -> None:
-        self._program = program
-        self._choice = choice
+    def __init__(self, job: Job, stage: Stage, options: Sequence[Option[Any]]) -> None:
+        self._job = job
         self.stage = stage
         self._options = options
 
@@ -72,17 +68,15 @@ class Optioned:
             option.finished()
 
     def _made(self) -> Any:
-        stage, program, arguments = self.stage, self._program, self._choice.arguments
-        batch = None if stage.batch is None else Batch(stage.batch)
-
         def make_step() -> Any:
-            made = beginning(program, batch, arguments)
-            return step_of(made, stage.batch, estimated=stage.estimated)
+            # a setting may have changed the batch
+            made = beginning(replace(self._job, batch=self.stage.batch))
+            return step_of(made, self.stage.batch, estimated=self.stage.estimated)
 
-        parcel = self._choice.parcel
+        parcel = self._job.choice.parcel
         step = make_step() if parcel is None else unpack(parcel)(make_step)
         if step is not None and not callable(step):
-            what = program.name if parcel is None else "the option's function"
+            what = self._job.program.name if parcel is None else "the option's function"
             raise UsageError(
                 f"{what} returned a {type(step).__name__}: return a function that runs one step"
             )

@@ -1,4 +1,4 @@
-"""A trial run for real: its steps, their peaks, their time and their losses."""
+"""A job run for real: its steps, their peaks, their time and their losses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tensorlens.frameworks.trials.caller import restore
 from tensorlens.frameworks.trials.held_ahead import held_ahead
+from tensorlens.frameworks.trials.jobs import Job, Measured, Reason, Result, Trouble
 from tensorlens.frameworks.trials.losses import loss_of
 from tensorlens.frameworks.trials.optioned import Optioned
 from tensorlens.frameworks.trials.steps import Followed, Marks, Steps
-from tensorlens.frameworks.trials.trial import OUT_OF_MEMORY, Measured, Result, Trial, Trouble
 
 _NO_LOSS = "step() returns no loss: a number, a tensor of one element, or a dict or object with one"
 
@@ -31,7 +32,7 @@ class Meter(Marks, Protocol):
 
 
 class Bench(Protocol):
-    """What a framework brings to the running of a trial."""
+    """What a framework brings to the running of a job."""
 
     def seed(self) -> None:
         """Let the framework's generators of random numbers begin with 0."""
@@ -39,7 +40,7 @@ class Bench(Protocol):
     def meter(self, device: str | None) -> Meter:
         """Return what measures from here on; ``device``: whose figures are wanted."""
 
-    def optioned(self, trial: Trial, batch: int | None) -> Optioned:
+    def optioned(self, job: Job) -> Optioned:
         """Return the program with its option around it."""
 
     def follow(self, act: Callable[[], None]) -> Followed:
@@ -61,24 +62,24 @@ class Bench(Protocol):
         """Leave nothing of the rehearsal."""
 
 
-def run_trial(trial: Trial, bench: Bench) -> Result:
-    """Run a trial and return what it came to.
+def run_job(job: Job, bench: Bench) -> Result:
+    """Run a job and return what it came to.
 
     Args:
-        trial: what to run.
+        job: what to run.
         bench: of the framework.
 
     Raises:
         CannotApply: the option cannot work here.
     """
     _seed(bench)
-    restore(trial.program.caller, trial.program.carried)
-    if trial.limit is not None and trial.rehearsal is not None and bench.rehearses():
-        _rehearse(trial, bench)
-        restore(trial.program.caller)
-    meter = bench.meter(trial.device)
+    restore(job.program.caller, job.program.carried)
+    if job.limit is not None and job.rehearsal is not None and bench.rehearses():
+        _rehearse(job, bench)
+        restore(job.program.caller)
+    meter = bench.meter(job.device)
     losses: list[float | None] = []
-    optioned = bench.optioned(trial, trial.batch)
+    optioned = bench.optioned(job)
 
     def call(step: Callable[[], Any]) -> None:
         losses.append(loss_of(step(), bench.number))
@@ -91,15 +92,15 @@ def run_trial(trial: Trial, bench: Bench) -> Result:
         made.append(optioned.begin())
         return made[0]
 
-    steps = Steps(trial.warmup + trial.steps, meter, _nobody, bench.follow)
+    steps = Steps(job.warmup + job.steps, meter, _nobody, bench.follow)
     try:
-        with bench.limited(trial.limit):
-            steps.run(trial.program, begin, call)
+        with bench.limited(job.limit):
+            steps.run(job.program, begin, call)
     except BaseException as error:
-        text = bench.refusal(error, limited=trial.limit is not None)
+        text = bench.refusal(error, limited=job.limit is not None)
         if text is None:
             raise
-        return Trouble(OUT_OF_MEMORY, text)
+        return Trouble(Reason.OUT_OF_MEMORY, text)
     optioned.finished()
     ahead = held_ahead()
     known = [loss for loss in losses if loss is not None]
@@ -115,10 +116,10 @@ def run_trial(trial: Trial, bench: Bench) -> Result:
         peak_allocated=figures.peak_allocated,
         peak_reserved=figures.peak_reserved,
         setup_allocated=figures.setup_allocated,
-        seconds=tuple(steps.seconds[trial.warmup :]),
+        seconds=tuple(steps.seconds[job.warmup :]),
         losses=tuple(known) if has_losses else None,
         held_ahead=ahead.nbytes,
-        step_peaks=figures.step_peaks[trial.warmup :],
+        step_peaks=figures.step_peaks[job.warmup :],
         notes=tuple(optioned.stage.notes),
         missing=missing,
     )
@@ -128,11 +129,11 @@ def _nobody(done: int) -> None:
     """Tell of steps done: a message for each would be work for a processor that the next needs."""
 
 
-def _rehearse(trial: Trial, bench: Bench) -> None:
+def _rehearse(job: Job, bench: Bench) -> None:
     """Run one small step and leave nothing of it, so that libraries are loaded and threads run."""
     # a program may refuse so small a batch: what else is wrong with it shows in the run itself
     with contextlib.suppress(Exception):
-        step = bench.optioned(trial, trial.rehearsal).begin()
+        step = bench.optioned(replace(job, batch=job.rehearsal)).begin()
         if step is not None:
             step()
         del step

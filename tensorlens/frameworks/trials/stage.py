@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from tensorlens.frameworks.trials.trial import CannotApply
+from tensorlens.frameworks.trials.jobs import CannotApply
 
 __all__ = ["CannotApply", "Option", "Stage", "Step", "wrapped"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.protocol import Program
+from tensorlens.frameworks.trials.jobs import Program
 
 END = "end"
 """The mark after the last step."""

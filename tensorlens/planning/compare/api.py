@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.trials.jobs import Job, Measured, Program, Trouble
 from tensorlens.frameworks.trials.pickling import pack
-from tensorlens.frameworks.trials.trial import Measured, Program, Trial, Trouble
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
 from tensorlens.planning.compare.assembling import estimated_outcome, measured_outcome
@@ -17,11 +17,11 @@ from tensorlens.planning.compare.batches import Search, run_search
 from tensorlens.planning.compare.estimates import Estimated, Estimation, run_estimate
 from tensorlens.planning.compare.executing import Work, results
 from tensorlens.planning.compare.guessing import framework_of
-from tensorlens.planning.compare.launching import Launcher, run_trial, shared_launcher
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.placement import place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
+from tensorlens.planning.processes import Runner, run_job, shared_runner
 from tensorlens.planning.progress import Bar
 
 _HOW = ("measured", "estimated")
@@ -138,10 +138,10 @@ class _Asked:
     def measured(self, executor: Executor | None) -> Comparison:
         """Run every option as often as there are repeats, in turns, then look for batches."""
         count = len(self.options)
-        trials = [self._trial(option) for option in self.options]
-        work: list[Work] = [(run_trial, trial) for _ in range(self.repeats) for trial in trials]
+        jobs = [self._job(option) for option in self.options]
+        work: list[Work] = [(run_job, job) for _ in range(self.repeats) for job in jobs]
         if self.capacity is not None:
-            work += [(run_search, self._search(trial)) for trial in trials]
+            work += [(run_search, self._search(job)) for job in jobs]
         found = self._done(work, executor)
         runs = self.repeats * count
         outcomes = tuple(
@@ -174,8 +174,8 @@ class _Asked:
 
     def _done(self, work: Sequence[Work], executor: Executor | None) -> list[Any]:
         found: list[Any] = [None] * len(work)
-        with Bar("compare", len(work), "trial") as bar, shared_launcher() as launcher:
-            skipped = _Skipped(launcher)
+        with Bar("compare", len(work), "trial") as bar, shared_runner() as runner:
+            skipped = _Skipped(runner)
             if executor is None:
                 for place, (function, argument) in enumerate(work):
                     found[place] = skipped.result(function, argument)
@@ -186,9 +186,9 @@ class _Asked:
                     bar.one_more(_name(work[place][1]))
         return found
 
-    def _trial(self, option: Option) -> Trial:
+    def _job(self, option: Option) -> Job:
         conf = option.choice.settings.get("alloc_conf")
-        return Trial(
+        return Job(
             name=option.name,
             program=self.program,
             choice=option.choice,
@@ -202,10 +202,10 @@ class _Asked:
             environment={} if conf is None else dict.fromkeys(VARIABLES, conf),
         )
 
-    def _search(self, trial: Trial) -> Search:
+    def _search(self, job: Job) -> Search:
         assert self.capacity is not None
-        multiple = trial.choice.settings.get("accumulate", 1)
-        return Search(trial, self.capacity, self.lowest, self.highest, multiple)
+        multiple = job.choice.settings.get("accumulate", 1)
+        return Search(job, self.capacity, self.lowest, self.highest, multiple)
 
     def _estimation(self, option: Option) -> Estimation:
         return Estimation(
@@ -242,18 +242,18 @@ class _Asked:
 class _Skipped:
     """Runs work here, but for further repeats of an option that has failed."""
 
-    def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
         self._failed: dict[str, Trouble] = {}
 
     def result(self, function: Any, argument: Any) -> Any:
         name = _name(argument)
         if name in self._failed:
             return self._failed[name]
-        if function is run_trial:
-            result = self._launcher.run(argument)
+        if function is run_job:
+            result = self._runner.run(argument)
         elif function is run_estimate:
-            result = run_estimate(argument, self._launcher)
+            result = run_estimate(argument, self._runner)
         else:
             # in processes from a fresh one: what is mapped before a limit is to be the same
             result = function(argument)
@@ -262,8 +262,8 @@ class _Skipped:
         return result
 
 
-def _name(argument: Trial | Search | Estimation) -> str:
-    return argument.trial.name if isinstance(argument, Search) else argument.name
+def _name(argument: Job | Search | Estimation) -> str:
+    return argument.job.name if isinstance(argument, Search) else argument.name
 
 
 def _how(how: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tensorlens.frameworks.trials.trial import Measured, Result, Trouble
+from tensorlens.frameworks.trials.jobs import Measured, Reason, Result, Trouble
 from tensorlens.planning.compare.batches import Found
 from tensorlens.planning.compare.estimates import Estimated
 from tensorlens.planning.compare.options import Option
@@ -90,7 +90,7 @@ def failed_outcome(option: Option, trouble: Trouble) -> Outcome:
     return Outcome(
         option.name,
         option.settings,
-        status=trouble.kind,
+        status=Reason.FAILED if trouble.kind is Reason.USAGE else trouble.kind,
         why=" ".join(trouble.text.split()),
         details=trouble.details,
     )

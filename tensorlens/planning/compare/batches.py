@@ -5,16 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tensorlens.frameworks.trials.trial import (
-    CANNOT,
-    OUT_OF_MEMORY,
-    Measured,
-    Result,
-    Trial,
-    Trouble,
-)
+from tensorlens.frameworks.trials.jobs import Job, Measured, Reason, Trouble
 from tensorlens.planning.bisection import MOST, largest_that_fits
-from tensorlens.planning.compare.launching import Launcher
+from tensorlens.planning.processes import Runner
 
 _STEPS = 2
 """Optimizers make their state in the first step; the second has all of it from its beginning."""
@@ -24,7 +17,7 @@ _STEPS = 2
 class Search:
     """What is looked for."""
 
-    trial: Trial
+    job: Job
     capacity: int
     lowest: int = 1
     highest: int | None = None
@@ -44,14 +37,14 @@ class Found:
 
 def run_search(search: Search) -> Found:
     """Find the largest batch that runs under the capacity, when the next one does not."""
-    with Launcher() as launcher:
-        return _Search(search, launcher).largest()
+    with Runner() as runner:
+        return _Search(search, runner).largest()
 
 
 class _Search:
-    def __init__(self, search: Search, launcher: Launcher) -> None:
+    def __init__(self, search: Search, runner: Runner) -> None:
         self._search = search
-        self._launcher = launcher
+        self._runner = runner
         self._peaks: dict[int, int] = {}
         self._refused: dict[int, Trouble] = {}
 
@@ -62,7 +55,7 @@ class _Search:
         fitting, too_large = largest_that_fits(self._fits, self._guess, low, high)
         if not fitting:
             trouble = self._refused[low]
-            is_no_answer = trouble.kind != OUT_OF_MEMORY and not _may_be_memory(trouble)
+            is_no_answer = trouble.kind is not Reason.OUT_OF_MEMORY and not _may_be_memory(trouble)
             return self._found(None if is_no_answer else 0, self._said(low))
         if too_large > high:
             return self._found(fitting * unit, "the largest that was to be tried")
@@ -75,13 +68,15 @@ class _Search:
 
     def _said(self, number: int) -> str:
         trouble = self._refused[number]
-        why = "out of memory" if trouble.kind == OUT_OF_MEMORY else trouble.text
-        return why if trouble.kind == CANNOT else f"{number * self._search.multiple:,}: {why}"
+        why = "out of memory" if trouble.kind is Reason.OUT_OF_MEMORY else trouble.text
+        return (
+            why if trouble.kind is Reason.CANNOT else f"{number * self._search.multiple:,}: {why}"
+        )
 
     def _fits(self, number: int) -> bool:
         search = self._search
-        trial = replace(
-            search.trial,
+        job = replace(
+            search.job,
             batch=number * search.multiple,
             limit=search.capacity,
             # what it took stays mapped in part, and would count as room
@@ -89,10 +84,11 @@ class _Search:
             warmup=0,
             steps=_STEPS,
         )
-        result: Result = self._launcher.run(trial)
+        result = self._runner.run(job)
         if isinstance(result, Measured):
             self._peaks[number] = result.peak_allocated
             return True
+        assert isinstance(result, Trouble)
         self._refused[number] = result
         return False
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.trials.trial import CANNOT, FAILED, Choice, Program, Trial, Trouble
-from tensorlens.planning.compare.launching import Launcher
-from tensorlens.planning.compare.tracing import TracedProgram, TraceFailed
-from tensorlens.planning.estimate.api import estimate
-from tensorlens.planning.estimate.batches import MaxBatch, max_batch
-from tensorlens.planning.estimate.cards import find_card
+from tensorlens.frameworks.trials.jobs import Choice, Program, Reason, Trouble
+from tensorlens.planning.estimate.batches import MaxBatch, largest_batch
+from tensorlens.planning.estimate.placement import place
+from tensorlens.planning.estimate.request import settings_of
 from tensorlens.planning.estimate.result import Estimate, Range
-from tensorlens.planning.estimate.target import search_path
-from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.estimate.steps import StepsRequest
+from tensorlens.planning.processes import ProgramFailed, Runner
 from tensorlens.units import format_bytes
-
-_BEGIN = {"torch": "tensorlens.frameworks.torch.options.program:begin"}
-"""Of a framework whose steps run on tensors without data; of any other a step is traced."""
-_FAILED = "the program failed: "
-_OF_PROGRAMS = (_FAILED, "the process of the program ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,83 +53,52 @@ class Estimated:
     """Between what bounds the peak is, where a part of it can only be bounded."""
 
 
-def run_estimate(asked: Estimation, launcher: Launcher | None = None) -> Estimated | Trouble:
+def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated | Trouble:
     """Estimate one option; whatever becomes of it, an answer says so.
 
     Args:
         asked: what is asked.
-        launcher: what traces steps; None: one for this estimate alone.
+        runner: for steps that are traced; None: one for this estimate alone.
     """
     settings = asked.choice.settings
     if "alloc_conf" in settings and asked.device == "cpu":
-        return Trouble(CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
+        return Trouble(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
     try:
-        if asked.framework in _BEGIN:
-            return _estimated(asked)
-        with nullcontext(launcher) if launcher is not None else Launcher() as tracing:
-            return _traced(asked, tracing)
-    except TraceFailed as error:
-        return error.trouble
+        # what an option leaves behind in a process of fake tensors must not meet the next one
+        shared = runner if asked.framework != "torch" else None
+        with nullcontext(shared) if shared is not None else Runner() as processes:
+            return _estimated(asked, processes)
     except ProgramFailed as error:
-        if str(error).startswith(_OF_PROGRAMS):
-            return Trouble(FAILED, str(error).removeprefix(_FAILED), error.details)
-        # what an option says of itself
-        return Trouble(CANNOT, str(error))
+        return error.trouble
     except UsageError as error:
-        return Trouble(FAILED, str(error))
+        return Trouble(Reason.FAILED, str(error))
     except TensorlensError as error:
-        return Trouble(CANNOT, str(error))
+        return Trouble(Reason.CANNOT, str(error))
 
 
-def _estimated(asked: Estimation) -> Estimated:
-    options: dict[str, Any] = {
-        "steps": asked.steps,
-        "settings": asked.choice.settings.get("alloc_conf"),
-        "world_size": asked.choice.settings.get("shards", 1),
-    }
-    begin = _BEGIN[asked.framework]
-    arguments = {"program": asked.program, "choice": asked.choice}
-    parts = asked.choice.settings.get("accumulate", 1)
-    batch = _Batch()
-    if asked.capacity is not None and asked.device != "cpu":
-        batches = {} if asked.highest is None else {"highest": asked.highest // parts}
-        found = max_batch(
-            begin,
-            asked.capacity,
-            card=asked.card,
-            lowest=-(-asked.lowest // parts),
-            arguments={**arguments, "times": parts},
-            **batches,
-            **options,
-        )
-        batch = _largest(found, parts)
-    answer = estimate(
-        begin,
-        device=asked.device,
-        card=asked.card,
-        arguments={**arguments, "batch": asked.batch},
-        **options,
-    )
-    return _answer(asked, answer, batch)
-
-
-def _traced(asked: Estimation, launcher: Launcher) -> Estimated:
-    trial = Trial(
-        name=asked.name,
+def _estimated(asked: Estimation, runner: Runner) -> Estimated:
+    settings = asked.choice.settings
+    request = StepsRequest(
         program=asked.program,
+        place=place(asked.device, asked.card),
+        steps=asked.steps,
+        settings=settings_of(settings.get("alloc_conf")),
         choice=asked.choice,
         framework=asked.framework,
-        path=search_path(),
-        device=asked.device,
+        world_size=settings.get("shards", 1),
         batch=asked.batch,
-        is_traced=True,
-        card=None if asked.device == "cpu" else find_card(asked.card),
     )
-    program = TracedProgram(trial, launcher, asked.capacity)
+    parts = settings.get("accumulate", 1)
     batch = _Batch()
     if asked.capacity is not None and asked.device != "cpu":
-        batch = _largest(program.largest(asked.lowest, asked.highest), 1)
-    return _answer(asked, program.estimate(), batch)
+        found = largest_batch(
+            lambda number: request.with_batch(number * parts).ask(runner),
+            asked.capacity,
+            -(-asked.lowest // parts),
+            None if asked.highest is None else asked.highest // parts,
+        )
+        batch = _largest(found, parts)
+    return _answer(asked, request.ask(runner), batch)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future, as_completed
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.trial import FAILED, Trouble
+from tensorlens.frameworks.trials.jobs import Reason, Trouble
 
 Work = tuple[Callable[[Any], Any], Any]
 """A function that can be imported anywhere, and its argument."""
@@ -43,4 +43,4 @@ def _result(future: Future[Any]) -> Any:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        return Trouble(FAILED, f"the executor failed: {type(error).__name__}: {reason}")
+        return Trouble(Reason.FAILED, f"the executor failed: {type(error).__name__}: {reason}")

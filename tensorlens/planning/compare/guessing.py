@@ -11,7 +11,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.trial import OPTIONS, Program
+from tensorlens.frameworks.trials.jobs import OPTIONS, Program
 from tensorlens.planning.estimate.target import search_path
 
 _USUAL = "torch"

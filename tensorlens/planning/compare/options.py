@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.trials.jobs import OPTIONS, Catalogue, Choice, catalogue
 from tensorlens.frameworks.trials.pickling import pack
-from tensorlens.frameworks.trials.trial import OPTIONS, Catalogue, Choice, catalogue
 from tensorlens.planning.compare.result import texts
 
 Given = Mapping[str, Any] | Callable[..., Any] | None

@@ -9,7 +9,7 @@ from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import MakeStep
-from tensorlens.planning.estimate.worker import Worker
+from tensorlens.planning.processes import Runner
 from tensorlens.records.cards import Card
 
 
@@ -67,8 +67,8 @@ def estimate(
         script_args=script_args,
         **of_keras,
     )
-    with Worker() as worker:
-        return asked.ask(worker)
+    with Runner() as runner:
+        return asked.ask(runner)
 
 
 def estimate_cards(
@@ -89,8 +89,8 @@ def estimate_cards(
         raise UsageError(f'cards={cards!r}: give a list of names: ["t4", "a100-80gb"]')
     asked = [request(make_step, card=card, **options) for card in cards]
     found = {}
-    for each in asked:
-        with Worker() as worker:
-            answer = each.ask(worker)
-        found["" if answer.card is None else answer.card.name] = answer
+    with Runner() as runner:
+        for each in asked:
+            answer = each.ask(runner)
+            found["" if answer.card is None else answer.card.name] = answer
     return found

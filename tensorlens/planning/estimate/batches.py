@@ -12,7 +12,7 @@ from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
 from tensorlens.planning.estimate.target import MakeStep
-from tensorlens.planning.estimate.worker import Worker
+from tensorlens.planning.processes import Runner
 from tensorlens.records.cards import Card
 
 
@@ -90,8 +90,7 @@ def max_batch(
         UsageError: something of it makes no sense; one line says what.
         ProgramFailed: the program raised an error.
     """
-    if lowest < 1 or (highest is not None and highest < lowest):
-        raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")
+    _check_range(lowest, highest)
     if capacity is None and card is None:
         raise UsageError(
             'max_batch() needs a capacity or a card: max_batch(make_step, "24 GiB") or'
@@ -109,9 +108,9 @@ def max_batch(
     )
     room = asked.place.capacity
     assert room is not None
-    with Worker() as worker:
+    with Runner() as runner:
         return largest_batch(
-            lambda batch: asked.with_batch(batch).ask(worker), room, lowest, highest, surely=surely
+            lambda batch: asked.with_batch(batch).ask(runner), room, lowest, highest, surely=surely
         )
 
 
@@ -131,8 +130,17 @@ def largest_batch(
         lowest: the smallest batch worth trying.
         highest: the largest; None: no end.
         surely: take the upper bound for the figure.
+
+    Raises:
+        UsageError: there is no batch between these.
     """
+    _check_range(lowest, highest)
     return _Search(estimated, capacity, surely).largest(lowest, highest or MOST)
+
+
+def _check_range(lowest: int, highest: int | None) -> None:
+    if lowest < 1 or (highest is not None and highest < lowest):
+        raise UsageError(f"batches from {lowest} to {highest}: give 1 <= lowest <= highest")
 
 
 class _Search:

@@ -13,7 +13,7 @@ from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.keras_on_torch import KerasOnTorch, check_argument
 from tensorlens.planning.estimate.placement import Place
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.estimate.worker import Worker
+from tensorlens.planning.processes import Runner
 
 _OPTIONS = ("optimizer", "loss", "policy", "input_shape", "input_dtype")
 _ALL = ("batch_size", "run_eagerly", *_OPTIONS)
@@ -33,11 +33,11 @@ class KerasRequest:
     options: Mapping[str, Any]
     place: Place
 
-    def ask(self, worker: Worker) -> Estimate:
+    def ask(self, runner: Runner) -> Estimate:
         """Trace the step and return the answer.
 
         Args:
-            worker: a process for fake steps, of which there is no need here.
+            runner: of processes, of which there is no need here.
 
         Raises:
             UsageError: the shapes of the model's inputs are not known.

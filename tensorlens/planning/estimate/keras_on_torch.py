@@ -14,7 +14,7 @@ from tensorlens.planning.estimate.placement import Place
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.steps import BATCHES, StepsRequest
 from tensorlens.planning.estimate.target import packed
-from tensorlens.planning.estimate.worker import Worker
+from tensorlens.planning.processes import Runner
 from tensorlens.records.traces import Caution
 
 
@@ -30,7 +30,7 @@ class KerasOnTorch:
     steps: int
     settings: str
 
-    def ask(self, worker: Worker) -> Estimate:
+    def ask(self, runner: Runner) -> Estimate:
         """Make the model anew in a process of its own, run its steps, and return the answer.
 
         Raises:
@@ -40,7 +40,7 @@ class KerasOnTorch:
         """
         step = functools.partial(make_step, describe(self.model, self.batch, **self.options))
         run = StepsRequest(packed(step, self.model.name), self.place, self.steps, self.settings)
-        found = run.ask(worker)
+        found = run.ask(runner)
         if not tells_types(self.model) and self.options.get("input_dtype") is None:
             found = replace(found, warnings=(*found.warnings, Caution(TYPES_ARE_GUESSED)))
         return replace(found, batch=self.batch)

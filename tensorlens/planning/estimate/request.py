@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorlens.errors import UsageError
+from tensorlens.frameworks.trials.jobs import Choice
 from tensorlens.planning.allocators.settings import Settings, settings_text
 from tensorlens.planning.estimate.keras import check_options, is_keras_model, keras_request
 from tensorlens.planning.estimate.placement import Place, place
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.steps import StepsRequest
 from tensorlens.planning.estimate.target import MakeStep, program
-from tensorlens.planning.estimate.worker import Worker
+from tensorlens.planning.processes import Runner
 from tensorlens.records.cards import Card
 
 
@@ -27,7 +28,7 @@ class Request(Protocol):
     def place(self) -> Place:
         """The card or the host."""
 
-    def ask(self, worker: Worker) -> Estimate:
+    def ask(self, runner: Runner) -> Estimate:
         """Run or trace it and return the answer."""
 
     def with_batch(self, batch: int) -> Request:
@@ -84,7 +85,7 @@ def request(
         place=where,
         steps=steps,
         settings=settings_of(settings),
-        options=dict(arguments or {}),
+        choice=Choice({}, dict(arguments or {})),
         world_size=world_size,
         of_keras=of_keras,
     )

@@ -11,7 +11,7 @@ from tensorlens.planning.estimate.formulas import Formula, fitted
 from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import MakeStep
-from tensorlens.planning.estimate.worker import Worker
+from tensorlens.planning.processes import Runner
 from tensorlens.records.cards import Card
 from tensorlens.records.events import FREE
 from tensorlens.units import format_bytes
@@ -161,9 +161,9 @@ def scaling(
     )
 
     def run(value: int) -> Estimate:
-        return asked.with_argument(argument, value).ask(worker)
+        return asked.with_argument(argument, value).ask(runner)
 
-    with Worker() as worker:
+    with Runner() as runner:
         found = {value: run(value) for value in points}
         scaled = _scaled(argument, found)
         for _ in range(_MOST_FURTHER):

@@ -13,8 +13,8 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.trials.caller import caller
+from tensorlens.frameworks.trials.jobs import Program
 from tensorlens.frameworks.trials.pickling import carried, pack
-from tensorlens.frameworks.trials.protocol import Program
 
 MakeStep = Callable[..., Any] | str
 

@@ -10,13 +10,12 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.folders import scratch_folder
 from tensorlens.frameworks.step_facts import StepFacts
-from tensorlens.frameworks.trials.protocol import Failure
+from tensorlens.frameworks.trials.jobs import Reason, Trouble
 from tensorlens.planning.compare import compare
 from tensorlens.planning.compare.guessing import framework_of
-from tensorlens.planning.compare.launching import shared_launcher
 from tensorlens.planning.compare.result import Comparison, Outcome, texts
 from tensorlens.planning.estimate.target import MakeStep, program
-from tensorlens.planning.estimate.worker import ProgramFailed
+from tensorlens.planning.processes import ProgramFailed, shared_runner
 from tensorlens.planning.suggest.candidates import Candidate, Finder
 from tensorlens.planning.suggest.checkpoints import checkpointed
 from tensorlens.planning.suggest.gradients import set_to_none, zero_before_forward
@@ -133,7 +132,7 @@ def suggest(
         "arguments": arguments,
         "timeout": timeout,
     }
-    with shared_launcher():
+    with shared_runner():
         return _tried(step, framework, device, asked, top=top, verify=verify, repeats=repeats)
 
 
@@ -218,7 +217,7 @@ def _recorded(
     outcome: Outcome = done.outcomes[0]
     if not outcome.ran or left is None:
         text = outcome.why or "the program made no steps that could be recorded"
-        raise ProgramFailed(Failure(f"the program failed: {text}", outcome.details))
+        raise ProgramFailed(Trouble(Reason.FAILED, text, outcome.details))
     recording, facts = left
     if framework == TENSORFLOW and done.device != "cpu":
         raise UsageError(_ON_HOST)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorlens.frameworks.trials.trial import Choice, Trouble
+from tensorlens.frameworks.trials.jobs import Choice, Trouble
 from tensorlens.planning.compare.estimates import Estimation, run_estimate
-from tensorlens.planning.compare.launching import Launcher, shared_launcher
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program
+from tensorlens.planning.processes import Runner, shared_runner
 
 AS_IT_IS = "as it is"
 
@@ -62,23 +62,23 @@ class Simulation:
         Args:
             changes: name to settings of :func:`tensorlens.compare`.
         """
-        with shared_launcher() as launcher:
+        with shared_runner() as runner:
             if self._before is None:
-                self._before = self._peak(AS_IT_IS, {}, launcher)
+                self._before = self._peak(AS_IT_IS, {}, runner)
             before = self._before
             if isinstance(before, Trouble):
                 self.notes.append(f"{' and '.join(changes)} could not be simulated: {before.text}")
                 return {}
             found = {}
             for name, settings in changes.items():
-                after = self._peak(name, settings, launcher)
+                after = self._peak(name, settings, runner)
                 if isinstance(after, Trouble):
                     self.notes.append(f"{name} could not be simulated: {explained(after.text)}")
                 else:
                     found[name] = before - after
         return found
 
-    def _peak(self, name: str, settings: Mapping[str, Any], launcher: Launcher) -> int | Trouble:
+    def _peak(self, name: str, settings: Mapping[str, Any], runner: Runner) -> int | Trouble:
         asked = Estimation(
             name=name,
             program=program(self.make_step),
@@ -88,7 +88,7 @@ class Simulation:
             batch=self.batch,
             steps=self.steps,
         )
-        found = run_estimate(asked, launcher)
+        found = run_estimate(asked, runner)
         if isinstance(found, Trouble):
             return found
         self.peaks[name] = found.peaks or Range.exactly(found.peak_allocated)

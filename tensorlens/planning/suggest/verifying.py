@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.trials.trial import FAILED
+from tensorlens.frameworks.trials.jobs import Reason
 from tensorlens.planning.compare import compare
 from tensorlens.planning.compare.options import Given
 from tensorlens.planning.compare.result import Comparison, Outcome
@@ -92,7 +92,7 @@ def _options(told: Suggestions, acts: Mapping[str, Act]) -> dict[str, Given]:
 
 def _without(told: Suggestions, found: Comparison) -> Suggestions:
     """Leave out what the program fails with, unless it fails without any change too."""
-    failed = {each.name: each.why for each in found.outcomes if each.status == FAILED}
+    failed = {each.name: each.why for each in found.outcomes if each.status == Reason.FAILED}
     if _BASE in failed:
         return told
     return replace(

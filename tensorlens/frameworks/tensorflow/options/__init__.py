@@ -12,8 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tensorlens.frameworks.trials.trial import Catalogue, Result, Setting, Trial
-from tensorlens.records.traces import Trace
+from tensorlens.frameworks.trials.jobs import Catalogue, Job, Mode, Result, Setting
 
 MEMORY_OPTIMIZATIONS = (
     *("DEFAULT_MEM_OPT", "NO_MEM_OPT", "MANUAL", "SWAPPING_HEURISTICS"),
@@ -39,18 +38,11 @@ def prepare() -> None:
         importlib.import_module("keras")
 
 
-def run(trial: Trial) -> Result:
-    """Run a trial in this process."""
-    from tensorlens.frameworks.tensorflow.options import measuring
+def run(job: Job) -> Result:
+    """Run a job in this process, or trace its step."""
+    from tensorlens.frameworks.tensorflow.options import estimating, measuring
 
-    return measuring.run(trial)
-
-
-def trace(trial: Trial) -> Trace:
-    """Return what the step of a trial asks of allocators; it is traced, not run."""
-    from tensorlens.frameworks.tensorflow.options import estimating
-
-    return estimating.trace(trial)
+    return estimating.trace(job) if job.mode is Mode.TRACED else measuring.run(job)
 
 
 def _is_flag(value: Any) -> bool:

@@ -10,7 +10,7 @@ from tensorlens.frameworks.tensorflow.estimate.training import (
 from tensorlens.frameworks.tensorflow.options.keras_here import keras
 from tensorlens.frameworks.tensorflow.options.program import optioned
 from tensorlens.frameworks.trials.caller import restore
-from tensorlens.frameworks.trials.trial import CannotApply, Trial
+from tensorlens.frameworks.trials.jobs import CannotApply, Job
 from tensorlens.records.traces import Trace
 
 _OWN_LOOP = (
@@ -19,7 +19,7 @@ _OWN_LOOP = (
 )
 
 
-def trace(trial: Trial) -> Trace:
+def trace(job: Job) -> Trace:
     """Return what one train step asks of allocators.
 
     The program builds its model and its data for real, with the option around it; its step runs to
@@ -29,8 +29,8 @@ def trace(trial: Trial) -> Trace:
         CannotApply: the option, or the step, cannot be estimated.
     """
     keras("an estimate")
-    restore(trial.program.caller, trial.program.carried)
-    made = optioned(trial, trial.batch, estimated=True)
+    restore(job.program.caller, job.program.carried)
+    made = optioned(job, estimated=True)
     step = made.begin()
     if step is None:
         raise CannotApply("an estimate needs a make_step() that returns step()")
@@ -41,9 +41,9 @@ def trace(trial: Trial) -> Trace:
         wanted = training
     else:
         raise CannotApply(_OWN_LOOP)
-    device = "cpu" if trial.device == "cpu" else "cuda"
+    device = "cpu" if job.device == "cpu" else "cuda"
     try:
-        return trace_training(wanted, device, trial.card)
+        return trace_training(wanted, device, job.card)
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise CannotApply(f"the train step cannot be traced: {reason}") from error

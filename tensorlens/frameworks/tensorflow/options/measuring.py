@@ -15,26 +15,26 @@ from tensorlens.frameworks.tensorflow.counters import device_counter, used_devic
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.tensorflow.options.program import optioned
+from tensorlens.frameworks.trials.jobs import CannotApply, Job, Measured, Result
 from tensorlens.frameworks.trials.losses import NotATensor
 from tensorlens.frameworks.trials.memory import host_limited, peak_resident
 from tensorlens.frameworks.trials.optioned import Optioned
-from tensorlens.frameworks.trials.running import run_trial
-from tensorlens.frameworks.trials.trial import CannotApply, Measured, Result, Trial
+from tensorlens.frameworks.trials.running import run_job
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """What kernels and the libraries below them say when the system gives them no memory."""
 
 
-def run(trial: Trial) -> Result:
-    """Run a trial and return what it came to.
+def run(job: Job) -> Result:
+    """Run a job and return what it came to.
 
     Args:
-        trial: what to run.
+        job: what to run.
 
     Raises:
         CannotApply: the option cannot work here.
     """
-    return run_trial(trial, _Bench())
+    return run_job(job, _Bench())
 
 
 class _Bench:
@@ -48,8 +48,8 @@ class _Bench:
     def meter(self, device: str | None) -> Meter:
         return Meter(device)
 
-    def optioned(self, trial: Trial, batch: int | None) -> Optioned:
-        return optioned(trial, batch, estimated=False)
+    def optioned(self, job: Job) -> Optioned:
+        return optioned(job, estimated=False)
 
     def follow(self, act: Callable[[], None]) -> OptimizerSteps:
         return OptimizerSteps(act)

@@ -11,8 +11,8 @@ from tensorlens.frameworks.tensorflow.options.precision import Policy
 from tensorlens.frameworks.tensorflow.options.recomputing import recompute
 from tensorlens.frameworks.tensorflow.options.rewriting import MemoryOptimization
 from tensorlens.frameworks.tensorflow.options.stage import Option, Stage
+from tensorlens.frameworks.trials.jobs import Job
 from tensorlens.frameworks.trials.optioned import Optioned
-from tensorlens.frameworks.trials.trial import Trial
 
 _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
     "memory_optimization": MemoryOptimization,
@@ -25,18 +25,17 @@ _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
 """In the order in which they act."""
 
 
-def optioned(trial: Trial, batch: int | None, *, estimated: bool) -> Optioned:
-    """Return the program of a trial with its option.
+def optioned(job: Job, *, estimated: bool) -> Optioned:
+    """Return the program of a job with its option.
 
     Args:
-        trial: whose.
-        batch: what the function that makes the step is called with; None: nothing.
+        job: whose.
         estimated: whether the step is traced and not run.
 
     Raises:
         CannotApply: the option cannot work here.
     """
-    stage = Stage(estimated=estimated, batch=batch)
-    settings = trial.choice.settings
+    stage = Stage(estimated=estimated, batch=job.batch)
+    settings = job.choice.settings
     options = [make(settings[name], stage) for name, make in _KINDS.items() if name in settings]
-    return Optioned(trial.program, trial.choice, stage, options)
+    return Optioned(job, stage, options)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorlens.frameworks.torch.release import check_release
-from tensorlens.frameworks.trials.trial import Catalogue, Result, Setting, Trial
+from tensorlens.frameworks.trials.jobs import Catalogue, Job, Result, Setting
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adam8bit")
 PRECISIONS = ("bf16", "fp16")
@@ -38,11 +38,11 @@ def prepare() -> None:
         importlib.import_module("torch._dynamo")
 
 
-def run(trial: Trial) -> Result:
-    """Run a trial in this process."""
+def run(job: Job) -> Result:
+    """Run a job in this process."""
     from tensorlens.frameworks.torch.options import measuring
 
-    return measuring.run(trial)
+    return measuring.run(job)
 
 
 def _is_flag(value: Any) -> bool:

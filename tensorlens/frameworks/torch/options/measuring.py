@@ -13,22 +13,22 @@ from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.torch.options.limits import limited
 from tensorlens.frameworks.torch.options.losses import number
 from tensorlens.frameworks.torch.options.program import optioned
+from tensorlens.frameworks.trials.jobs import Job, Measured, Result
 from tensorlens.frameworks.trials.memory import peak_resident
 from tensorlens.frameworks.trials.optioned import Optioned
-from tensorlens.frameworks.trials.running import run_trial
-from tensorlens.frameworks.trials.trial import Measured, Result, Trial
+from tensorlens.frameworks.trials.running import run_job
 
 
-def run(trial: Trial) -> Result:
-    """Run a trial and return what it came to.
+def run(job: Job) -> Result:
+    """Run a job and return what it came to.
 
     Args:
-        trial: what to run.
+        job: what to run.
 
     Raises:
         CannotApply: the option cannot work here.
     """
-    return run_trial(trial, _Bench())
+    return run_job(job, _Bench())
 
 
 class _Bench:
@@ -40,8 +40,8 @@ class _Bench:
     def meter(self, device: str | None) -> Meter:
         return Meter(device)
 
-    def optioned(self, trial: Trial, batch: int | None) -> Optioned:
-        return optioned(trial.program, trial.choice, batch, estimated=False)
+    def optioned(self, job: Job) -> Optioned:
+        return optioned(job, estimated=False)
 
     def follow(self, act: Callable[[], None]) -> OptimizerSteps:
         return OptimizerSteps(act)

@@ -20,9 +20,8 @@ from tensorlens.frameworks.torch.options.loading import PrefetchFactor
 from tensorlens.frameworks.torch.options.optimizers import Optimizers
 from tensorlens.frameworks.torch.options.sharding import Shards
 from tensorlens.frameworks.torch.options.stage import Option, Stage
+from tensorlens.frameworks.trials.jobs import CannotApply, Job
 from tensorlens.frameworks.trials.optioned import Optioned
-from tensorlens.frameworks.trials.protocol import Program
-from tensorlens.frameworks.trials.trial import CannotApply, Choice
 
 _KINDS: dict[str, type[Option]] = {
     "set_to_none": SetToNone,
@@ -39,17 +38,9 @@ _KINDS: dict[str, type[Option]] = {
 _OF_OPTIMIZERS = ("optimizer", "fused", "foreach")
 
 
-def begin(batch: int | None, program: Program, choice: Choice, times: int = 1) -> Any:
-    """Begin a program on tensors without data, with an option; return its step.
-
-    Args:
-        batch: first, as the search for the largest one gives it; None calls without one.
-        program: what is run.
-        choice: the option.
-        times: so many times that number is what the program is called with.
-    """
-    whole = None if batch is None else batch * times
-    made = optioned(program, choice, whole, estimated=True)
+def begin(job: Job) -> Any:
+    """Begin a program on tensors without data, with an option; return its step."""
+    made = optioned(job, estimated=True)
     step = made.begin()
     for note in made.stage.notes:
         tell(note)
@@ -63,20 +54,18 @@ def begin(batch: int | None, program: Program, choice: Choice, times: int = 1) -
     return checked
 
 
-def optioned(program: Program, choice: Choice, batch: int | None, *, estimated: bool) -> Optioned:
-    """Return a program with an option.
+def optioned(job: Job, *, estimated: bool) -> Optioned:
+    """Return the program of a job with its option.
 
     Args:
-        program: what is run.
-        choice: the option.
-        batch: what the function that makes the step is called with; None: nothing.
+        job: whose.
         estimated: whether it runs on tensors without data.
 
     Raises:
         CannotApply: the option cannot work here.
     """
-    stage = Stage(estimated=estimated, batch=batch)
-    return Optioned(program, choice, stage, list(_options(choice.settings, stage)))
+    stage = Stage(estimated=estimated, batch=job.batch)
+    return Optioned(job, stage, list(_options(job.choice.settings, stage)))
 
 
 def _options(settings: Mapping[str, Any], stage: Stage) -> Any:

@@ -6,19 +6,18 @@ import pytest
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.trial import (
-    FAILED,
-    OUT_OF_MEMORY,
+from tensorlens.frameworks.trials.jobs import (
     Choice,
+    Job,
     Measured,
     Program,
-    Trial,
+    Reason,
     Trouble,
     catalogue,
 )
 from tensorlens.planning.compare import batches
-from tensorlens.planning.compare.launching import ending
 from tensorlens.planning.compare.options import checked, parsed
+from tensorlens.planning.processes import ending
 
 
 def make_step():
@@ -114,19 +113,19 @@ class FakeLauncher:
     def __init__(self, fixed, each, most=None):
         self.fixed, self.each, self.most, self.tried = fixed, each, most, []
 
-    def run(self, trial):
-        self.tried.append(trial.batch)
-        peak = self.fixed + self.each * trial.batch
-        if self.most is not None and trial.batch > self.most:
-            return Trouble(FAILED, "IndexError: there is no such item")
-        if peak > trial.limit:
-            return Trouble(OUT_OF_MEMORY, "no room")
+    def run(self, job):
+        self.tried.append(job.batch)
+        peak = self.fixed + self.each * job.batch
+        if self.most is not None and job.batch > self.most:
+            return Trouble(Reason.FAILED, "IndexError: there is no such item")
+        if peak > job.limit:
+            return Trouble(Reason.OUT_OF_MEMORY, "no room")
         return Measured("cpu", peak, None, 0, (), None)
 
 
 def largest(launcher, capacity, **more):
-    trial = Trial("a", Program("p"), Choice({}), "torch", ())
-    return batches._Search(batches.Search(trial, capacity, **more), launcher).largest()
+    job = Job("a", Program("p"), Choice({}), "torch", ())
+    return batches._Search(batches.Search(job, capacity, **more), launcher).largest()
 
 
 @pytest.mark.parametrize("fixed", [0, 1000, 99_000])

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.trial import Program
+from tensorlens.frameworks.trials.jobs import Program
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.estimate.target import program
 

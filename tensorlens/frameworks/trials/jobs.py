@@ -1,8 +1,8 @@
-"""One option tried in a process of its own: what is asked of a framework, and what it answers.
+"""Jobs: a program to run in a process of its own, and how that answers.
 
 The seam for frameworks: a module in :data:`OPTIONS` has ``catalogue() -> Catalogue``, which
-imports no framework, ``prepare()``, which imports what trials need, and ``run(trial) ->
-Measured``, which the process calls; where a trial may be estimated so, ``trace(trial) -> Trace``.
+imports no framework, ``prepare()``, which imports what jobs need, and ``run(job)``, which the
+process calls.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.trials.protocol import Failure, Program
+from tensorlens.frameworks.trials.caller import Caller
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Trace
 
@@ -22,9 +23,6 @@ OPTIONS = {
     "tensorflow": "tensorlens.frameworks.tensorflow.options",
 }
 """Framework to the module of its built-in options."""
-
-OUT_OF_MEMORY, CANNOT, FAILED = "out of memory", "cannot", "failed"
-"""Why a trial has no figures: no room, an option that cannot work here, anything else."""
 
 
 class CannotApply(TensorlensError):
@@ -46,11 +44,38 @@ class Setting:
 Catalogue = Mapping[str, Setting]
 
 
+def catalogue(framework: str) -> Catalogue:
+    """Return the built-in settings of a framework, without importing it."""
+    found: Catalogue = importlib.import_module(OPTIONS[framework]).catalogue()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run: a function on its way, one to import, or a script."""
+
+    name: str
+    """As a person calls it: ``train.py:make_step``."""
+    parcel: bytes | None = None
+    """A function as :mod:`.pickling` packs it."""
+    module: str | None = None
+    """The module it is in."""
+    file: str | None = None
+    """Or the file; run as a script where there is no function."""
+    function: str | None = None
+    arguments: Sequence[str] = ()
+    """What a script finds in ``sys.argv[1:]``."""
+    caller: Caller | None = None
+    """The process that asks; None: nothing of it matters."""
+    carried: Sequence[str] = ()
+    """Names of the caller's main module whose values the parcel has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One option, on its way to a process."""
+    """How a program is begun: with which arguments, and under which option."""
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the catalogue."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the function that makes the step."""
@@ -58,22 +83,42 @@ class Choice:
     """One's own function, packed: it is called with ``make_step`` and returns the step."""
 
 
+class Mode(StrEnum):
+    """How the steps of a job are run."""
+
+    MEASURED = "measured"
+    """For real."""
+    FAKE = "fake"
+    """On fake tensors of torch."""
+    TRACED = "traced"
+    """Built for real, and traced where it would train a model."""
+
+
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One run of one option."""
+class Job:
+    """One run of a program."""
 
     name: str
+    """As messages call it: the program's, or the option's."""
     program: Program
     choice: Choice
     framework: str
     path: Sequence[str]
     """``sys.path`` of whoever asks."""
+    mode: Mode = Mode.MEASURED
     device: str | None = None
     """Whose figures are wanted; None: the accelerator that is used most, else the CPU."""
+    card: Card | None = None
+    """Of an estimate for CUDA."""
     batch: int | None = None
     """Given to the function that makes the step; None: it is called without one."""
+    batch_argument: str = ""
+    """The name of the argument that takes it; empty: the first one."""
     warmup: int = 1
     steps: int = 3
+    of_keras: Mapping[str, Any] = field(default_factory=dict)
+    """What is asked of a Keras model, if a program on fake tensors makes or trains one."""
+    world_size: int = 1
     limit: int | None = None
     """Bytes of memory that there are to be; None: as many as there are."""
     rehearsal: int | None = None
@@ -81,10 +126,6 @@ class Trial:
     timeout: float | None = None
     """Seconds after which the process is ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    is_traced: bool = False
-    """Whether the step is traced, for an estimate, and not run."""
-    card: Card | None = None
-    """Of an estimate for CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,36 +151,52 @@ class Measured:
     """Figure to why it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Reason(StrEnum):
     """Why a run has no figures."""
 
-    kind: str
-    """:data:`OUT_OF_MEMORY`, :data:`CANNOT` or :data:`FAILED`."""
+    OUT_OF_MEMORY = "out of memory"
+    CANNOT = "cannot"
+    """An option, or what is asked, cannot work here."""
+    USAGE = "usage"
+    """It was asked what makes no sense."""
+    FAILED = "failed"
+    """The program raised an error, or its process ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A run without figures."""
+
+    kind: Reason
     text: str
+    """One line."""
     details: str = ""
     """The program's traceback, and what it wrote last."""
 
 
-Result = Measured | Trouble
-Message = Result | Trace
-
-__all__ = ["Failure", "Measured", "Program", "Result", "Trial", "Trouble"]
+Result = Measured | Trace | Trouble
 
 
-def catalogue(framework: str) -> Catalogue:
-    """Return the built-in settings of a framework, without importing it."""
-    found: Catalogue = importlib.import_module(OPTIONS[framework]).catalogue()
-    return found
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    steps_done: int
 
 
-def prepare(framework: str) -> None:
-    """Import what trials of a framework need; nothing of it runs."""
-    importlib.import_module(OPTIONS[framework]).prepare()
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A job has a process of its own now."""
+
+    pid: int
 
 
-def run(trial: Trial) -> Result | Trace:
-    """Run or trace a trial in this process."""
-    module = importlib.import_module(OPTIONS[trial.framework])
-    result: Result | Trace = module.trace(trial) if trial.is_traced else module.run(trial)
-    return result
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process of a job is over."""
+
+    code: int
+    """As ``subprocess`` has it: negative for a signal."""
+
+
+Message = Result | Progress | Began | Ended
