@@ -1,4 +1,4 @@
-"""Programs in processes of their own, seen from the one that asks."""
+"""Programs in processes of their own, seen from the one that asks, which shows a bar meanwhile."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from tqdm import tqdm
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_file
@@ -259,3 +261,43 @@ def ending(code: int) -> str:
         name = f"signal {-code}"
     why = {"SIGKILL": ": the system may have run out of memory", "SIGSEGV": ": a crash"}
     return f"was ended by {name}{why.get(name, '')}"
+
+
+_DELAY = 1.0
+_LONGEST = 24
+
+
+class Bar:
+    """Shows on a terminal how much is done."""
+
+    def __init__(self, name: str, total: int, unit: str) -> None:
+        self._bar = tqdm(
+            total=total,
+            desc=name,
+            unit=unit,
+            delay=_DELAY,
+            leave=False,
+            disable=not sys.stderr.isatty(),
+        )
+
+    def done(self, count: int) -> None:
+        """Say that so many are done."""
+        self._bar.update(count - self._bar.n)
+
+    def one_more(self, name: str) -> None:
+        """Say that one more is done, and which."""
+        self._bar.set_postfix_str(
+            name.encode("ascii", "backslashreplace").decode()[:_LONGEST], False
+        )
+        self._bar.update()
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.close()

@@ -11,7 +11,7 @@ from tensorlens.frameworks.step_facts import Ahead
 from tensorlens.frameworks.torch.ahead import LoaderWatch
 from tensorlens.frameworks.torch.options.loading import PrefetchFactor
 from tensorlens.frameworks.torch.options.stage import CannotApply, Stage
-from tensorlens.frameworks.trials.held_ahead import HeldAhead, held_ahead
+from tensorlens.frameworks.trials.running import HeldAhead, held_ahead
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"

@@ -34,7 +34,6 @@ from tensorlens.frameworks.fake_torch.tracker import Hidden, HiddenOf, Tracker, 
 from tensorlens.frameworks.fake_torch.values.data_dependent import answering
 from tensorlens.frameworks.native.logs import sources_of
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
-from tensorlens.frameworks.trials.beginning import beginning
 from tensorlens.frameworks.trials.global_settings import SEED, applied
 from tensorlens.frameworks.trials.jobs import Job
 from tensorlens.frameworks.trials.keras_training import (
@@ -43,7 +42,7 @@ from tensorlens.frameworks.trials.keras_training import (
     intercepted,
     step_of,
 )
-from tensorlens.frameworks.trials.steps import Steps
+from tensorlens.frameworks.trials.steps import Steps, beginning
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Caution, Trace
 

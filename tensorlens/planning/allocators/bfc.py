@@ -10,16 +10,56 @@ the GPU's allocator of TensorFlow does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from struct import pack, unpack
 
-from tensorlens.planning.allocators.bfc_settings import BFCSettings
+from tensorlens.errors import UsageError
 from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, Block, Memory, Pool
-from tensorlens.planning.allocators.figures import Figures, OutOfMemory
 from tensorlens.planning.allocators.journal import Journal
 from tensorlens.planning.allocators.settings import Settings
-from tensorlens.planning.allocators.simulated import SimulatedAllocator, refuse
+from tensorlens.planning.allocators.simulated import (
+    Figures,
+    OutOfMemory,
+    SimulatedAllocator,
+    refuse,
+)
 from tensorlens.records.events import OOM, Context, EventLog
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BFCSettings:
+    """What ``BFCAllocator::Options`` and its memory limit say.
+
+    Raises:
+        UsageError: there is no limit and something that is counted from it.
+    """
+
+    limit: int | None = None
+    """Bytes that all regions together may have; None: no end, which TensorFlow never has and an
+    estimate for an unknown card needs."""
+    allow_growth: bool = True
+    """Regions are taken as they are needed; else one of the whole limit at the first request."""
+    garbage_collection: bool = False
+    """Regions without a chunk in use go back before a request fails."""
+    fragmentation_fraction: float = 0.0
+    """A chunk may exceed its request by less than this share of the limit; 0: by less than 128
+    MiB."""
+
+    def __post_init__(self) -> None:
+        if self.limit is None and (not self.allow_growth or self.fragmentation_fraction > 0):
+            raise UsageError("a BFC allocator without a limit has to grow, in steps of its own")
+        if self.limit is not None and self.limit < 0:
+            raise UsageError(f"a BFC allocator cannot have {self.limit} bytes")
+
+    @property
+    def max_spare(self) -> int:
+        """Bytes beyond the request from which on a chunk is split in any case."""
+        if self.limit is not None and self.fragmentation_fraction > 0:
+            return int(self.fragmentation_fraction * self.limit)
+        return 128 * _MIB
+
 
 _GRAIN = 256
 """Chunks are multiples of so many bytes."""

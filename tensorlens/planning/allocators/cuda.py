@@ -16,11 +16,14 @@ from tensorlens.planning.allocators.blocks import (
     Memory,
     Pool,
 )
-from tensorlens.planning.allocators.expandable import grow
-from tensorlens.planning.allocators.figures import OutOfMemory
-from tensorlens.planning.allocators.release import collect_garbage, release_cached, release_oversize
+from tensorlens.planning.allocators.expandable import (
+    collect_garbage,
+    grow,
+    release_cached,
+    release_oversize,
+)
 from tensorlens.planning.allocators.settings import Settings
-from tensorlens.planning.allocators.simulated import SimulatedAllocator, refuse
+from tensorlens.planning.allocators.simulated import OutOfMemory, SimulatedAllocator, refuse
 from tensorlens.records.events import OOM, Context, EventLog
 from tensorlens.records.foreign.sizes import MIN_BLOCK, SMALL
 

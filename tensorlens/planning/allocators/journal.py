@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from tensorlens.planning.allocators.cuda import CachingAllocator
-from tensorlens.planning.allocators.figures import OutOfMemory
 from tensorlens.planning.allocators.settings import Settings
+from tensorlens.planning.allocators.simulated import OutOfMemory
 
 _MALLOC, _FREE, _USE, _SYNCHRONIZE, _EMPTY = range(5)
 _GRAIN = 2 << 20

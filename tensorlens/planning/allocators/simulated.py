@@ -5,12 +5,162 @@ How requests are rounded, where blocks are found and what goes back is each one'
 
 from __future__ import annotations
 
-from tensorlens.errors import UsageError
-from tensorlens.planning.allocators.blocks import ALLOCATED, Block, Memory
-from tensorlens.planning.allocators.figures import Figures, Level
-from tensorlens.planning.allocators.state import fragmentation, segments
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, PENDING, UNMAPPED, Block, Memory
 from tensorlens.recording.moments import Fragmentation
-from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Segment
+from tensorlens.records import events
+from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
+from tensorlens.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A figure now, and at its highest since the beginning or the last reset."""
+
+    current: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What ``torch.cuda.memory_stats()`` counts, in bytes (``.all`` of each)."""
+
+    allocated: Level
+    """Of blocks handed out, remainders included: ``allocated_bytes``."""
+    requested: Level
+    """Asked for, of active blocks: ``requested_bytes``."""
+    active: Level
+    """Of blocks handed out or given back while another stream uses them: ``active_bytes``."""
+    reserved: Level
+    """Held from the driver: ``reserved_bytes``."""
+    inactive_split: Level
+    """Free, in segments that are partly in use: ``inactive_split_bytes``; as in torch without
+    expandable segments."""
+    segments: Level
+    """How many segments: ``segment``; as in torch without expandable ones."""
+    retries: int
+    """How often all cached memory was given back for a request: ``num_alloc_retries``."""
+    ooms: int
+    """Requests that failed: ``num_ooms``."""
+
+
+class OutOfMemory(TensorlensError):
+    """A request that has no room in what the allocator may take; all figures are bytes."""
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        nbytes: int,
+        allocated: int,
+        reserved: int,
+        capacity: int | None,
+        allowed: int | None,
+        largest_free: int | None = None,
+    ) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        """Asked for, rounded up as the allocator does."""
+        self.allocated, self.reserved = allocated, reserved
+        """Handed out, and held from the driver, after all that was cached went back."""
+        self.capacity = capacity
+        """What the driver has for the allocator; None: no end."""
+        self.allowed = allowed
+        """What the process may take of it; None: all."""
+        self.largest_free = largest_free
+        """The largest block that is free; None: not looked for."""
+        limits = [limit for limit in (capacity, allowed) if limit is not None]
+        unused = format_bytes(reserved - allocated)
+        super().__init__(
+            f"{device} has no room for {format_bytes(nbytes)}: of {format_bytes(min(limits))}"
+            f" {format_bytes(allocated)} are allocated and "
+            + (
+                f"{unused} lie in segments that are partly in use"
+                if largest_free is None
+                else f"{unused} are held and free, {format_bytes(largest_free)} of it in one piece"
+            )
+        )
+
+    @property
+    def free(self) -> int | None:
+        """What the driver had left; None: no end."""
+        return None if self.capacity is None else self.capacity - self.reserved
+
+
+_STATES = {FREE: "inactive", ALLOCATED: "active_allocated", PENDING: "active_pending_free"}
+
+
+def segments(memory: Memory, device: str) -> tuple[Segment, ...]:
+    """Return the segments in the order of their addresses."""
+    made = []
+    for blocks in _stretches(memory):
+        first = blocks[0]
+        made.append(
+            Segment(
+                device=device,
+                address=first.address,
+                size=sum(block.size for block in blocks),
+                stream=first.pool.stream,
+                kind="small" if first.pool.small else "large",
+                expandable=first.reservation is not None,
+                blocks=tuple(
+                    SegmentBlock(
+                        address=block.address,
+                        size=block.size,
+                        requested=block.requested,
+                        state=_STATES[block.state],
+                        stack=-1 if block.state == FREE else block.stack,
+                    )
+                    for block in blocks
+                ),
+                stack=first.segment_stack,
+            )
+        )
+    return tuple(made)
+
+
+def fragmentation(memory: Memory, device: str) -> Fragmentation:
+    """Return how well the segments are used."""
+    stretches = list(_stretches(memory))
+    free = [[block.size for block in each if block.state == FREE] for each in stretches]
+    unused = sum(map(sum, free))
+    return Fragmentation(
+        device=device,
+        reserved=memory.reserved,
+        held=memory.reserved - unused,
+        requested=sum(block.requested for each in stretches for block in each),
+        free=unused,
+        largest_free=max((size for each in free for size in each), default=0),
+        inactive_split=sum(
+            sum(sizes)
+            for blocks, sizes in zip(stretches, free, strict=True)
+            if len(sizes) < len(blocks)
+        ),
+        segments=len(stretches),
+    )
+
+
+def _stretches(memory: Memory) -> Iterator[list[Block]]:
+    """Give the blocks of each segment, or of each mapped stretch of an expandable one."""
+    heads = [
+        block
+        for block in memory.blocks.values()
+        if block.state != UNMAPPED and (block.prev is None or block.prev.state == UNMAPPED)
+    ]
+    for head in sorted(heads, key=attrgetter("address")):
+        blocks: list[Block] = []
+        block: Block | None = head
+        while block is not None and block.state != UNMAPPED:
+            blocks.append(block)
+            block = block.next
+        yield blocks
+
 
 _STEP_NS = 1000
 """Between events without times."""
@@ -91,7 +241,7 @@ class SimulatedAllocator:
         context: Context | None,
     ) -> None:
         when = len(log.kind) * _STEP_NS if time is None else time
-        row = log.append(ALLOC, self.device, block.address, size, when, stack, context)
+        row = log.append(events.ALLOC, self.device, block.address, size, when, stack, context)
         block.row, block.stack = row, stack
         if block.size > size:
             log.held[row] = block.size
@@ -100,7 +250,9 @@ class SimulatedAllocator:
         self, log: EventLog, block: Block, time: int | None, stack: int, context: Context | None
     ) -> None:
         when = len(log.kind) * _STEP_NS if time is None else time
-        log.append(FREE, self.device, block.address, log.size[block.row], when, stack, context)
+        log.append(
+            events.FREE, self.device, block.address, log.size[block.row], when, stack, context
+        )
 
     def _note_segment(self, kind: int, address: int, size: int, stack: int) -> None:
         log = self.log

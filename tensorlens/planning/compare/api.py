@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.jobs import Job, Measured, Program, Trouble
+from tensorlens.frameworks.trials.jobs import Job, Measured, Program, Reason, Trouble
 from tensorlens.frameworks.trials.pickling import pack
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
-from tensorlens.planning.compare.assembling import estimated_outcome, measured_outcome
 from tensorlens.planning.compare.batches import Search, run_search
-from tensorlens.planning.compare.estimates import Estimated, Estimation, run_estimate
-from tensorlens.planning.compare.executing import Work, results
+from tensorlens.planning.compare.estimates import (
+    Estimated,
+    Estimation,
+    estimated_outcome,
+    measured_outcome,
+    run_estimate,
+)
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.result import Comparison
-from tensorlens.planning.estimate.placement import place
+from tensorlens.planning.estimate.cards import place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
-from tensorlens.planning.processes import Runner, run_job, shared_runner
-from tensorlens.planning.progress import Bar
+from tensorlens.planning.processes import Bar, Runner, run_job, shared_runner
+
+Work = tuple[Callable[[Any], Any], Any]
+"""A function that can be imported anywhere, and its argument."""
+
+
+def results(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
+    """Give the results as they come, each with its place in ``work``.
+
+    What fails on the way to another machine, or breaks the executor, is a :class:`Trouble`.
+
+    Raises:
+        UsageError: an executor that is none, or an argument that makes no sense.
+    """
+    if not hasattr(executor, "submit"):
+        raise UsageError(
+            f"executor is a {type(executor).__name__}: give a concurrent.futures.Executor"
+        )
+    futures: dict[Future[Any], int] = {}
+    try:
+        for place, (function, argument) in enumerate(work):
+            futures[executor.submit(function, argument)] = place
+        for future in as_completed(futures):
+            yield futures[future], _result(future)
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _result(future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        return Trouble(Reason.FAILED, f"the executor failed: {type(error).__name__}: {reason}")
+
 
 _HOW = ("measured", "estimated")
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.trials.jobs import Job, Measured, Reason, Trouble
-from tensorlens.planning.bisection import MOST, largest_that_fits
+from tensorlens.planning.estimate.batches import MOST, largest_that_fits
 from tensorlens.planning.processes import Runner
 
 _STEPS = 2

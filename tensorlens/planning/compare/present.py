@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.planning.compare.result import CANNOT, Comparison, LossCheck, Outcome
-from tensorlens.planning.compare.spread import Ratio, spread
+from tensorlens.planning.compare.result import CANNOT, Comparison, LossCheck, Outcome, Ratio, spread
 from tensorlens.render.blocks import (
     Bar,
     Bars,

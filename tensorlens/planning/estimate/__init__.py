@@ -4,7 +4,7 @@ A program is checked (:mod:`.target`, :mod:`.cards`) and asked about (:mod:`.api
 own runs it on fake tensors (``planning/processes.py``, ``frameworks/fake_torch``) and sends back a
 :class:`~tensorlens.records.traces.Trace` of its requests. These are made of simulated allocators
 (:mod:`.simulation`), what lies outside of the framework's memory is added
-(:mod:`.context_overhead`), and the answer is put together (:mod:`.assembling`). :mod:`.batches` and
+(:mod:`.terms`), and the answer is put together (:mod:`.assembling`). :mod:`.batches` and
 :mod:`.scaling` ask several times. No module here imports torch. The method, each figure's rule and
 the accuracy are in ``docs/estimate.md``.
 """

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators import Settings
-from tensorlens.planning.estimate.context_overhead import apart
 from tensorlens.planning.estimate.result import Estimate, Range, Term
 from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
-from tensorlens.planning.estimate.terms import why
+from tensorlens.planning.estimate.terms import apart, why
 from tensorlens.recording.analysis.event_index import Study
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import Card

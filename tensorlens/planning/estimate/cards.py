@@ -1,12 +1,14 @@
-"""The cards that an estimate knows by name."""
+"""Where a program is estimated: on a card known by name, or in the host's memory."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import dataclass
 
 from tensorlens.errors import UsageError
 from tensorlens.records.cards import H100, Card
+from tensorlens.units import format_bytes, parse_bytes
 
 _MIB = 2**20
 _GIB = 2**30
@@ -155,3 +157,53 @@ def _nearest(key: str) -> list[str]:
     close = difflib.get_close_matches(key, by_key, n=4, cutoff=0.5)
     found = dict.fromkeys([*close, *within])
     return [by_key[each] for each in found][:4] or ["h100", "a100", "rtx 4090", "rtx 3090"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A card, or the host."""
+
+    device: str
+    """As it was asked for: ``cuda:1``."""
+    card: Card | None
+    """None for the host."""
+    capacity: int | None
+    """What it has to fit into, in bytes."""
+
+    @property
+    def kind(self) -> str:
+        """``cuda`` or ``cpu``."""
+        return self.device.partition(":")[0]
+
+
+def place(
+    device: str = "cuda", card: str | Card | None = None, capacity: int | str | None = None
+) -> Place:
+    """Return where it is estimated; :data:`~.cards.DEFAULT` where no card is named.
+
+    Raises:
+        UsageError: something of it makes no sense; one line says what.
+    """
+    kind = device.partition(":")[0]
+    if kind not in ("cuda", "cpu"):
+        raise UsageError(f"device={device!r}: cuda and cpu can be estimated")
+    if kind == "cpu" and card is not None:
+        name = card.name if isinstance(card, Card) else card
+        raise UsageError(
+            f'card "{name}" and device "cpu" do not go together: leave one of them out'
+        )
+    wanted = None if capacity is None else parse_bytes(capacity)
+    if wanted is not None and wanted <= 0:
+        raise UsageError(f"capacity {capacity}: nothing fits into that")
+    if kind == "cpu":
+        return Place(device, None, wanted)
+    found = find_card(card)
+    if card is not None and wanted is not None and wanted > found.memory:
+        # the card's own memory, as it is printed, is a little more or less
+        if format_bytes(wanted) != format_bytes(found.memory):
+            raise UsageError(
+                f"capacity {capacity}: a {found.name} has {format_bytes(found.memory)}; leave one"
+                " of them out"
+            )
+        wanted = found.memory
+    return Place(device, found, wanted)

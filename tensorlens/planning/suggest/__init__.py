@@ -1,13 +1,11 @@
 """What would save most at the peak, from one recording of a program's steps.
 
-The program's steps are recorded in a process of its own (:mod:`.watching`), and each change that
-might help is tried on the recording (:mod:`.recorded_steps`, :mod:`.replay`): which blocks of
-memory would die earlier, come again or never be there, and what the highest instant of all would be
-then. The candidates of torch are :mod:`.checkpoints`, :mod:`.optimizers`, :mod:`.gradients`,
-:mod:`.late_frees` and :mod:`.queues`, those of TensorFlow :mod:`.recomputing`,
-:mod:`.optimizer_slots`, :mod:`.late_frees` and :mod:`.prefetching`; what a recording cannot tell is
-simulated (:mod:`.simulating`): :mod:`.lower_precision`, :mod:`.keras_options`. No module here
-imports a framework.
+The program's steps are recorded in a process of its own (:mod:`.verifying`), and each change that
+might help is tried on the recording (:mod:`.recorded_steps`): which blocks of memory would die
+earlier, come again or never be there, and what the highest instant of all would be then. The
+candidates of torch are :mod:`.checkpoints`, :mod:`.optimizers`, :mod:`.late_frees` and
+:mod:`.queues`, those of TensorFlow :mod:`.recomputing` and the latter three; what a recording
+cannot tell is simulated (:mod:`.simulating`). No module here imports a framework.
 """
 
 from tensorlens.planning.suggest.api import suggest

@@ -16,22 +16,20 @@ from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.result import Comparison, Outcome, texts
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
-from tensorlens.planning.suggest.candidates import Candidate, Finder
 from tensorlens.planning.suggest.checkpoints import checkpointed
-from tensorlens.planning.suggest.gradients import set_to_none, zero_before_forward
-from tensorlens.planning.suggest.keras_options import simulated
-from tensorlens.planning.suggest.late_frees import during_backward, of_the_step_before
-from tensorlens.planning.suggest.lower_precision import autocast
-from tensorlens.planning.suggest.optimizer_slots import without_slots
-from tensorlens.planning.suggest.optimizers import in_8_bits, without_state
-from tensorlens.planning.suggest.prefetching import smaller_buffers
-from tensorlens.planning.suggest.queues import smaller_queue
+from tensorlens.planning.suggest.late_frees import (
+    during_backward,
+    of_the_step_before,
+    set_to_none,
+    zero_before_forward,
+)
+from tensorlens.planning.suggest.optimizers import in_8_bits, without_slots, without_state
+from tensorlens.planning.suggest.queues import smaller_buffers, smaller_queue
 from tensorlens.planning.suggest.recomputing import recomputed
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Scene
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Candidate, Finder, Scene
 from tensorlens.planning.suggest.result import SIMULATED, Suggestion, Suggestions
-from tensorlens.planning.suggest.simulating import Simulation
-from tensorlens.planning.suggest.verifying import verified, without_failures
-from tensorlens.planning.suggest.watching import Watcher, watched
+from tensorlens.planning.suggest.simulating import Simulation, autocast, simulated
+from tensorlens.planning.suggest.verifying import Watcher, verified, watched, without_failures
 from tensorlens.recording.analysis.devices import dropped_peak
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes

@@ -1,12 +1,13 @@
-"""Fewer batches that wait for the step."""
+"""Smaller queues of batches that wait for the step: torch's loaders, and TensorFlow's buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from tensorlens.planning.suggest.candidates import Candidate
-from tensorlens.planning.suggest.recorded_steps import Scene
+from tensorlens.frameworks.step_facts import Ahead
+from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene
 from tensorlens.planning.suggest.result import COUNTED
+from tensorlens.records.events import ALLOC
 from tensorlens.units import format_bytes
 
 _LEAST = 1
@@ -47,3 +48,63 @@ def smaller_queue(scene: Scene) -> Iterator[Candidate]:
         memory=memory,
         before=before,
     )
+
+
+def smaller_buffers(scene: Scene) -> Iterator[Candidate]:
+    """Give the change to ``prefetch(1)``, where ``tf.data`` has more batches ready.
+
+    A batch is made when as many fewer ones are there as the buffer is smaller.
+    """
+    queues = () if scene.facts is None else scene.facts.buffered
+    # of several it is not known which batch is of which
+    queue = queues[0] if len(queues) == 1 else None
+    made = () if queue is None else _made(scene, queue)
+    if queue is None or queue.batches < 2 or not made:
+        return
+    replay = scene.replay()
+    for rows in made:
+        _make_later(scene, replay, rows, queue.batches - 1)
+    yield Candidate(
+        kind="queue",
+        change="prefetch one batch",
+        what=f"{queue.name} has {queue.batches:,} batches ready ahead of the step",
+        code="# in place of a larger buffer, or of AUTOTUNE\ndataset = dataset.prefetch(1)",
+        peak=replay.peak()[0],
+        cost="the step waits where a batch takes longer than a step",
+    )
+
+
+def _made(scene: Scene, queue: Ahead) -> Sequence[Sequence[int]]:
+    """Return the parts of batches that threads of ``tf.data`` made, by their size.
+
+    Where a batch has several parts of one size, every one of them is a series of its own.
+    """
+    found: dict[int, list[int]] = {}
+    for row in scene.allocations():
+        is_made = scene.log.kind[row] == ALLOC and scene.log.stack[row] < 0
+        if is_made and scene.role(row) == "input" and scene.log.size[row] <= queue.batch_nbytes:
+            found.setdefault(scene.log.size[row], []).append(row)
+    series = []
+    for size, rows in found.items():
+        parts = _parts(scene, rows, queue.batch_nbytes // size)
+        series += [rows[part::parts] for part in range(parts)]
+    return series
+
+
+def _parts(scene: Scene, rows: Sequence[int], most: int) -> int:
+    """Return how many of these a batch has, by how many a step is through with."""
+    steps = scene.steps[:-1] or scene.steps
+    gone = sum(1 for row in rows if any(scene.end(row) in step for step in steps))
+    return max(1, min(most, round(gone / len(steps))))
+
+
+def _make_later(scene: Scene, replay: Replay, rows: Sequence[int], fewer: int) -> None:
+    """Let each be made when so many fewer of those before it are still there."""
+    ends = sorted(map(scene.end, rows))
+    there = max(sum(scene.resident(other, row) for other in rows) for row in rows)
+    for place, row in enumerate(rows):
+        before = place - max(there - fewer, 1)
+        begin = ends[before] if before >= 0 else row
+        if begin > row:
+            replay.remove(row)
+            replay.add(scene.log.size[row], begin, scene.end(row))

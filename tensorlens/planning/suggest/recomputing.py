@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tensorlens.frameworks.step_facts import Block
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
-from tensorlens.planning.suggest.candidates import Candidate
-from tensorlens.planning.suggest.recorded_steps import Scene, Span
-from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.checkpoints import again, cost_of, keep_inputs, output_of
+from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene, Span
 from tensorlens.planning.suggest.result import REPLAYED
-from tensorlens.planning.suggest.second_forward import again, cost_of, keep_inputs, output_of
 
 RECOMPUTE = {"recompute": "blocks"}
 """The option of :func:`tensorlens.compare`."""

@@ -1,20 +1,22 @@
-"""A recording of a program's steps, as what-if questions need it."""
+"""A recording of a program's steps, played again with changes, and the changes worth telling."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from tensorlens.frameworks.step_facts import GRAPH_CALL, MadeOptimizer, StepFacts
-from tensorlens.planning.suggest.replay import Replay
+from tensorlens.planning.suggest.result import REPLAYED
 from tensorlens.recording.analysis.devices import chosen, device_peak
 from tensorlens.recording.analysis.event_index import study
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE
+from tensorlens.records.events import ALLOC, FREE, EventLog
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
 _STEP = re.compile(r"step \d+")
@@ -204,3 +206,113 @@ class Scene:
 def _framework(recording: Recording) -> str:
     source = " ".join(recording.origin.source.values())
     return TENSORFLOW if "TensorFlow" in source and TORCH not in source else TORCH
+
+
+class Replay:
+    """The levels of one device, and changes to them.
+
+    Args:
+        log: the events.
+        device: the device's number.
+    """
+
+    def __init__(self, log: EventLog, device: int) -> None:
+        self._log = log
+        self._changes = array("q", bytes(8 * (len(log) + 1)))
+        self._moved: dict[int, int] = {}
+        """What frees and blocks that were moved change right before a row."""
+        self._inserted: dict[int, list[int]] = {}
+        sizes, changes = log.size, self._changes
+        for row, (kind, here, pair) in enumerate(zip(log.kind, log.device, log.pair, strict=True)):
+            if here != device:
+                continue
+            if kind < FREE:
+                changes[row] = sizes[row]
+            elif kind == FREE and pair >= 0:
+                changes[row] = -sizes[pair]
+
+    def remove(self, row: int) -> None:
+        """Let an allocation not be made."""
+        self.resize(row, 0)
+
+    def resize(self, row: int, nbytes: int) -> None:
+        """Let an allocation be of another size."""
+        less = self._log.size[row] - nbytes
+        self._changes[row] -= less
+        if self._log.pair[row] >= 0:
+            self._changes[self._log.pair[row]] += less
+
+    def free(self, row: int, before: int) -> None:
+        """Let a block be freed right before an event; later than it was if that comes later."""
+        self._undo_free(row)
+        self._move(before, -self._log.size[row])
+
+    def keep_apart(self, row: int, before: int) -> None:
+        """Let a block be freed right before an event, and another be freed where it was.
+
+        That other one is for :meth:`insert` to allocate.
+        """
+        self._move(before, -self._log.size[row])
+
+    def add(self, nbytes: int, after: int, before: int) -> None:
+        """Add a block that is there from after one event until right before another."""
+        self._move(after + 1, nbytes)
+        self._move(before, -nbytes)
+
+    def insert(self, before: int, changes: Iterable[int]) -> None:
+        """Add allocations and frees, by their sizes, one after the other before an event."""
+        self._inserted.setdefault(before, []).extend(changes)
+
+    def peak(self) -> tuple[int, int]:
+        """Return the most bytes that would have been handed out, and the row by which."""
+        highest, at, level = 0, -1, 0
+        for row, change in enumerate(self._changes):
+            if row in self._moved:
+                level += self._moved[row]
+            for each in (*self._inserted.get(row, ()), change):
+                level += each
+                if level > highest:
+                    highest, at = level, row
+        return highest, at
+
+    def _undo_free(self, row: int) -> None:
+        if self._log.pair[row] >= 0:
+            self._changes[self._log.pair[row]] += self._log.size[row]
+
+    def _move(self, row: int, nbytes: int) -> None:
+        row = min(row, len(self._log))
+        self._moved[row] = self._moved.get(row, 0) + nbytes
+
+
+Act = Callable[[Callable[[], Any]], Any]
+"""Is called with ``make_step``, in the process of the program, and returns the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One change."""
+
+    kind: str
+    """One of :data:`tensorlens.planning.suggest.result.KINDS`."""
+    change: str
+    """What it is, in a few words: ``checkpoint 6 blocks``."""
+    what: str
+    """Blocks, tensor or optimizer that it is about, with the line where one is known."""
+    code: str
+    """What to write."""
+    peak: int
+    """What would be handed out at most, or of another memory be there."""
+    cost: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of :func:`tensorlens.compare`, where it has this change built in."""
+    act: Act | None = None
+    """What else does it from outside of the program."""
+    how: str = REPLAYED
+    memory: str = ""
+    """Where the bytes are, if they are not at the peak: ``shared memory``."""
+    before: int | None = None
+    """What there is at most of that memory now."""
+
+
+Finder = Callable[[Scene], Iterator[Candidate]]
+"""Finds the changes of one kind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,16 @@ from tensorlens.planning.compare.estimates import Estimation, run_estimate
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import Runner, shared_runner
+from tensorlens.planning.suggest.optimizers import (
+    SGD_SETTINGS,
+    is_left_to_simulation,
+    replayed_sgd,
+    simulated_sgd,
+)
+from tensorlens.planning.suggest.recomputing import RECOMPUTE, candidate, is_replayed
+from tensorlens.planning.suggest.recorded_steps import Candidate, Scene
+from tensorlens.planning.suggest.result import SIMULATED
+from tensorlens.units import format_bytes
 
 AS_IT_IS = "as it is"
 
@@ -93,3 +103,117 @@ class Simulation:
             return found
         self.peaks[name] = found.peaks or Range.exactly(found.peak_allocated)
         return found.peak_allocated
+
+
+AUTOCAST = "autocast in bf16"
+POLICY = "mixed_bfloat16"
+POLICY_SETTINGS = {"policy": POLICY}
+_WORTH = 0.01
+"""Of the peak: halves of activations that are less are not looked into."""
+_COST = "8 bits of precision in place of 24: the loss differs a little"
+
+
+def autocast(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
+    """Give the change to autocast in bfloat16, where the step computes in single precision."""
+    if scene.facts is None or scene.facts.is_whole or not is_worth_a_try(scene):
+        return
+    settings = {"autocast": "bf16"}
+    saving = simulation.savings({AUTOCAST: settings}).get(AUTOCAST)
+    if saving is None:
+        return
+    yield Candidate(
+        kind="bf16",
+        change=AUTOCAST,
+        what="activations and weights in forward, in half the bytes",
+        code=(
+            "# around the calls of the model and of the loss, not of backward()\n"
+            f'with torch.autocast("{scene.device.partition(":")[0]}", dtype=torch.bfloat16):\n'
+            "    ..."
+        ),
+        peak=scene.peak - saving,
+        cost=_COST,
+        settings=settings,
+        how=SIMULATED,
+    )
+
+
+def policy(peak: int) -> Candidate:
+    """Return the change to Keras's policy of that name."""
+    return Candidate(
+        kind="bf16",
+        change=POLICY,
+        what="what layers compute, in half the bytes; weights stay in single precision",
+        code=f'# before the model is made\nkeras.config.set_dtype_policy("{POLICY}")',
+        peak=peak,
+        cost=_COST,
+        settings=POLICY_SETTINGS,
+        how=SIMULATED,
+    )
+
+
+def is_worth_a_try(scene: Scene) -> bool:
+    """Tell whether halves of the activations at the peak are a part of it that counts."""
+    if scene.facts is None or scene.facts.is_lower:
+        return False
+    there = [row for row in scene.allocations() if scene.resident(row, scene.peak_row)]
+    activations = scene.nbytes(row for row in there if scene.role(row) == "activation")
+    return activations / 2 >= _WORTH * scene.peak
+
+
+_BLOCKS, _SGD = "recompute blocks", "SGD"
+_NO_KERAS = (
+    "the steps have no optimizer of Keras, nor blocks of its layers: of others only what is kept"
+    " too long, and buffers of tf.data, are looked at; compare() has options for sessions"
+)
+_NOT_COMPILED = (
+    "could not be simulated: that takes the train step of a compiled Keras model, and this is a"
+    " loop of one's own; compare() measures its options"
+)
+
+
+def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
+    """Give the changes to a policy in bfloat16, and to blocks whose calls no tape recorded.
+
+    Of a graph also that to plain SGD.
+    """
+    facts = scene.facts
+    if facts is None or facts.is_whole:
+        return
+    if not facts.optimizers and not facts.blocks:
+        simulation.notes.append(_NO_KERAS)
+        return
+    wanted: dict[str, Mapping[str, str]] = {}
+    if is_left_to_simulation(scene):
+        wanted[_SGD] = SGD_SETTINGS
+    if is_worth_a_try(scene):
+        wanted[POLICY] = POLICY_SETTINGS
+    if facts.blocks and not facts.recomputes and not is_replayed(scene):
+        wanted[_BLOCKS] = RECOMPUTE
+    if not wanted:
+        return
+    if not facts.is_compiled:
+        simulation.notes.append(f"{' and '.join(wanted)} {_NOT_COMPILED}")
+        return
+    found = simulation.savings(wanted)
+    peaks = {name: scene.peak - saving for name, saving in found.items() if saving > 0}
+    if _SGD in peaks:
+        yield simulated_sgd(scene, peaks[_SGD])
+    elif _SGD in wanted and _SGD not in found:
+        yield from replayed_sgd(scene)
+    if POLICY in peaks:
+        yield policy(peaks[POLICY])
+    if _BLOCKS in peaks:
+        yield candidate(facts.blocks, peaks[_BLOCKS], SIMULATED, "their forward runs twice")
+    if found and facts.is_graph:
+        simulation.notes.append(_in_a_graph(simulation))
+
+
+def _in_a_graph(simulation: Simulation) -> str:
+    ranges = ", ".join(
+        f"{name} {format_bytes(found.low)} to {format_bytes(found.high)}"
+        for name, found in simulation.peaks.items()
+    )
+    return (
+        "the step runs as a graph, and what of its operations comes first is decided as it runs:"
+        f" in likely orders the peaks are {ranges}"
+    )

@@ -7,8 +7,7 @@ from rendered_recordings import HOSTILE
 from test_html_renderer import Reader
 
 from tensorlens.planning.estimate.present.needs import judged
-from tensorlens.planning.estimate.present.peak_parts import peak_parts
-from tensorlens.planning.estimate.present.stack import card_bar
+from tensorlens.planning.estimate.present.peak_parts import card_bar, peak_parts
 from tensorlens.render.html import HtmlRenderer, fragment
 
 

@@ -16,10 +16,8 @@ from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.tensorflow.options.program import optioned
 from tensorlens.frameworks.trials.jobs import CannotApply, Job, Measured, Result
-from tensorlens.frameworks.trials.losses import NotATensor
-from tensorlens.frameworks.trials.memory import host_limited, peak_resident
-from tensorlens.frameworks.trials.optioned import Optioned
-from tensorlens.frameworks.trials.running import run_job
+from tensorlens.frameworks.trials.running import NotATensor, host_limited, peak_resident, run_job
+from tensorlens.frameworks.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """What kernels and the libraries below them say when the system gives them no memory."""

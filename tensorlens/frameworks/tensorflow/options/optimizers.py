@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.options.stage import CannotApply, Option, Stage
-from tensorlens.frameworks.trials.exchanging import accepted, exchanging
+from tensorlens.frameworks.trials.stage import accepted, exchanging
 
 _KERAS = {
     "sgd": "SGD",

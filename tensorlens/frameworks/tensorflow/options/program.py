@@ -12,7 +12,7 @@ from tensorlens.frameworks.tensorflow.options.recomputing import recompute
 from tensorlens.frameworks.tensorflow.options.rewriting import MemoryOptimization
 from tensorlens.frameworks.tensorflow.options.stage import Option, Stage
 from tensorlens.frameworks.trials.jobs import Job
-from tensorlens.frameworks.trials.optioned import Optioned
+from tensorlens.frameworks.trials.stage import Optioned
 
 _KINDS: dict[str, Callable[[Any, Stage], Option]] = {
     "memory_optimization": MemoryOptimization,

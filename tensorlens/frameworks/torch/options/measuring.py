@@ -1,8 +1,10 @@
-"""A trial run for real on torch."""
+"""A job run for real on torch: what limits its memory, counts it, and reads its loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,13 +12,11 @@ import torch
 
 from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
-from tensorlens.frameworks.torch.options.limits import limited
-from tensorlens.frameworks.torch.options.losses import number
 from tensorlens.frameworks.torch.options.program import optioned
 from tensorlens.frameworks.trials.jobs import Job, Measured, Result
-from tensorlens.frameworks.trials.memory import peak_resident
-from tensorlens.frameworks.trials.optioned import Optioned
-from tensorlens.frameworks.trials.running import run_job
+from tensorlens.frameworks.trials.running import NotATensor, host_limited, peak_resident, run_job
+from tensorlens.frameworks.trials.running import loss_of as loss_in
+from tensorlens.frameworks.trials.stage import Optioned
 
 
 def run(job: Job) -> Result:
@@ -125,3 +125,53 @@ class Meter:
 
 def _cuda_devices() -> range:
     return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+
+
+@contextlib.contextmanager
+def limited(nbytes: int | None) -> Iterator[None]:
+    """Let the program have so many bytes from here on; None: as many as there are.
+
+    On CUDA they are what the device would have in all: the caching allocator may reserve what is
+    left of them beside what is taken before the program begins. Else the process may map so many
+    bytes more.
+
+    Raises:
+        CannotApply: this system sets no such limit.
+    """
+    if nbytes is None:
+        yield
+        return
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            torch.zeros(1, device=f"cuda:{number}")
+            free, total = torch.cuda.mem_get_info(number)
+            taken = total - free - torch.cuda.memory_reserved(number)
+            share = max(nbytes - taken, 0) / total
+            torch.cuda.set_per_process_memory_fraction(min(share, 1.0), number)
+        yield
+        return
+    with host_limited(nbytes):
+        yield
+
+
+def number(value: Any) -> float | None:
+    """Return the number in a tensor of one element; tensors without data have none.
+
+    Raises:
+        NotATensor: it is something else.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise NotATensor
+    if value.numel() != 1 or _is_fake(value):
+        return None
+    return float(value.detach())
+
+
+def loss_of(value: Any) -> float | None:
+    """Return the loss that ``step()`` returned, or None where there is none to see."""
+    return loss_in(value, number)
+
+
+def _is_fake(value: Any) -> bool:
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return isinstance(value, getattr(module, "FakeTensor", ())) or value.is_meta

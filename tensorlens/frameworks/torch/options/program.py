@@ -15,13 +15,12 @@ from tensorlens.frameworks.torch.options.activations import (
     Compile,
     Offload,
 )
-from tensorlens.frameworks.torch.options.gradients import Accumulate, SetToNone
 from tensorlens.frameworks.torch.options.loading import PrefetchFactor
-from tensorlens.frameworks.torch.options.optimizers import Optimizers
+from tensorlens.frameworks.torch.options.optimizers import Accumulate, Optimizers, SetToNone
 from tensorlens.frameworks.torch.options.sharding import Shards
 from tensorlens.frameworks.torch.options.stage import Option, Stage
 from tensorlens.frameworks.trials.jobs import CannotApply, Job
-from tensorlens.frameworks.trials.optioned import Optioned
+from tensorlens.frameworks.trials.stage import Optioned
 
 _KINDS: dict[str, type[Option]] = {
     "set_to_none": SetToNone,

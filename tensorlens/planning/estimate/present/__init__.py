@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorlens.planning.estimate.present import columns as table
 from tensorlens.planning.estimate.present import report
+from tensorlens.planning.estimate.present import report as table
 from tensorlens.planning.estimate.present.explanation import paragraphs
-from tensorlens.planning.estimate.present.summary import estimate_summary
+from tensorlens.planning.estimate.present.report import estimate_summary
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording import export
 from tensorlens.render.blocks import Block, Rows

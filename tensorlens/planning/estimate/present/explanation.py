@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tensorlens.planning.estimate.present.needs import (
+    FAR,
+    growth,
     judged,
     largest_batch,
     peak_block,
@@ -24,7 +26,6 @@ from tensorlens.planning.estimate.present.peak_parts import (
     of_kind,
     peak_parts,
 )
-from tensorlens.planning.estimate.present.with_batch import FAR, growth
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Term
 from tensorlens.render.blocks import Block, Column, Paragraph, Row, Table
 from tensorlens.render.figures import counted, exact_size, size

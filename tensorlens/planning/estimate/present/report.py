@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from tensorlens.planning.estimate.present.needs import (
     Figure,
@@ -11,18 +12,36 @@ from tensorlens.planning.estimate.present.needs import (
     figures,
     judged,
     largest_batch,
+    peak_block,
     peak_place,
+    peak_step,
+    rungs,
     spread,
     title,
     verdict,
 )
-from tensorlens.planning.estimate.present.peak_parts import peak_parts
-from tensorlens.planning.estimate.present.stack import card_bar, colour, stacks
-from tensorlens.planning.estimate.result import FITS, TIGHT, TOO_LARGE, Estimate, Term
+from tensorlens.planning.estimate.present.peak_parts import card_bar, colour, peak_parts, stacks
+from tensorlens.planning.estimate.result import (
+    FITS,
+    SCHEMA,
+    TIGHT,
+    TOO_LARGE,
+    VERSION,
+    Estimate,
+    Range,
+    Term,
+)
 from tensorlens.recording import present as recordings
 from tensorlens.recording.present.instants import line_rows
 from tensorlens.recording.present.modules import module_rows
+from tensorlens.recording.present.summary import (
+    by_line_data,
+    by_module_data,
+    line_data,
+    moment_data,
+)
 from tensorlens.recording.present.tables import line_table, module_table
+from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
     Block,
     Cell,
@@ -226,3 +245,128 @@ def _recording(estimate: Estimate, view: View) -> Sequence[Block]:
         # with remainders another instant is the highest
         shown = replace(shown, at=str(estimate.peak_row))
     return recordings.blocks(recording, shown)
+
+
+Value = str | int | None
+
+COLUMNS = (
+    *("kind", "name", "low", "point", "high"),
+    *("filename", "lineno", "function", "why"),
+)
+"""The columns in order. ``kind`` is ``figure``, ``peak allocated``, ``peak reserved``,
+``allocated`` and ``reserved`` of a step, ``term``, ``term outside of torch``, and at the peak
+``role``, ``line`` and ``module``; of these the sizes add up to the figure ``allocated``."""
+
+TEXT = ("kind", "name", "filename", "function", "why")
+
+_FIGURES = ("allocated", "reserved", "least_capacity", "apart", "needed")
+_OF_A_STEP = ("peak_allocated", "peak_reserved", "allocated", "reserved")
+
+
+def rows(estimate: Estimate) -> Iterator[tuple[Value, ...]]:
+    """Give the rows of the table."""
+    for name in _FIGURES:
+        yield _row("figure", name, getattr(estimate, name))
+    for step in estimate.steps:
+        for figure in _OF_A_STEP:
+            kind = figure.replace("_", " ")
+            yield _row(kind, step.name, Range.exactly(getattr(step, figure)))
+    for term in estimate.terms:
+        kind = "term outside of torch" if term.apart else "term"
+        yield _row(kind, term.name, term.nbytes, why=term.why)
+    for role, nbytes in estimate.by_role.items():
+        yield _row("role", role, Range.exactly(nbytes))
+    for line, nbytes in estimate.by_line.items():
+        yield _row("line", None, Range.exactly(nbytes), line)
+    for module, nbytes in estimate.by_module.items():
+        yield _row("module", module, Range.exactly(nbytes))
+
+
+def _row(
+    kind: str,
+    name: str | None,
+    nbytes: Range,
+    line: SourceLine | None = None,
+    why: str | None = None,
+) -> tuple[Value, ...]:
+    where = (None,) * 3 if line is None else (line.filename, line.lineno, line.function)
+    return kind, name, nbytes.low, nbytes.point, nbytes.high, *where, why
+
+
+def estimate_summary(estimate: Estimate) -> dict[str, Any]:
+    """Return dicts, lists, texts and integers; sizes in bytes.
+
+    A range is a dict of ``low``, ``point`` (the likeliest) and ``high``. ``allocated``,
+    ``reserved``, ``least_capacity``, ``apart`` and ``needed`` are ranges, as are the ``nbytes`` of
+    the ``terms``; ``lower`` and ``upper`` bound what the process takes from the card without its
+    context, None where ``unsimulated`` says why no bounds are known. ``fits`` has ``capacity`` and
+    ``verdict`` (``fits``, ``tight``, ``does not fit``), of what was asked or else of the card's
+    memory; None where there is neither. ``largest`` has the answer of
+    :func:`tensorlens.max_batch`, where the estimate is of that.
+
+    ``peak`` has what ``moment_data`` of :mod:`tensorlens.recording.present.summary` gives, and
+    ``step``, ``phase``, ``line``, ``module`` and ``op`` of the allocation that made it.
+    ``by_role``, ``by_line`` and ``by_module`` add up to the likeliest peak, remainders included,
+    and so do ``parts``, which tell the roles further apart. ``sum`` goes on from the parts to what
+    the card must have: each row has a ``sign``, one of ``+``, ``-``, ``=`` or, for the first,
+    empty.
+
+    A line is a dict of ``filename``, ``lineno`` and ``function``. What is not known is None.
+    """
+    card, fit = estimate.card, judged(estimate)
+    parts = peak_parts(estimate)
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "program": estimate.program,
+        "device": estimate.device,
+        "card": None if card is None else asdict(card),
+        "settings": estimate.settings,
+        "versions": None if estimate.versions is None else dict(estimate.versions),
+        "approximate": estimate.approximate,
+        "unsimulated": estimate.unsimulated,
+        "batch": estimate.batch,
+        "largest": None if estimate.largest is None else asdict(estimate.largest),
+        "capacity": estimate.capacity,
+        "fits": None if fit is None else {"capacity": fit.capacity, "verdict": fit.verdict},
+        "allocated": _range(estimate.allocated),
+        "reserved": _range(estimate.reserved),
+        "least_capacity": _range(estimate.least_capacity),
+        "apart": _range(estimate.apart),
+        "needed": _range(estimate.needed),
+        "lower": estimate.lower,
+        "upper": estimate.upper,
+        "steps": [asdict(step) for step in estimate.steps],
+        "terms": [asdict(term) for term in estimate.terms],
+        "framework": estimate.framework,
+        "formulas": [asdict(each) for each in estimate.formulas],
+        "warnings": [
+            {"text": caution.text, "line": line_data(caution.line)} for caution in estimate.warnings
+        ],
+        "peak": _peak_line(estimate),
+        "by_role": dict(estimate.by_role),
+        "by_line": by_line_data(estimate.by_line),
+        "by_module": by_module_data(estimate.by_module),
+        "parts": [
+            {"kind": part.kind, "label": part.label, "nbytes": part.nbytes, "blocks": part.blocks}
+            for part in parts.values()
+        ],
+        "sum": [asdict(rung) for rung in rungs(estimate, parts)],
+    }
+
+
+def _range(nbytes: Range) -> dict[str, int]:
+    return asdict(nbytes)
+
+
+def _peak_line(estimate: Estimate) -> dict[str, Any]:
+    block = peak_block(estimate)
+    line = None if block is None else block.charged or block.born
+    return {
+        **moment_data(estimate.peak),
+        "step": peak_step(estimate),
+        "phase": None if block is None else block.phase,
+        "line": line_data(line),
+        "module": None if block is None else block.module,
+        "op": None if block is None else block.op,
+    }

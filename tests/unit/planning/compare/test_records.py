@@ -12,8 +12,8 @@ from tensorlens.planning.compare.result import (
     QUICK,
     Comparison,
     Outcome,
+    ratio,
 )
-from tensorlens.planning.compare.spread import ratio
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
 

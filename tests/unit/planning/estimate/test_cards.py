@@ -6,8 +6,8 @@ import pytest
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.cards import DEFAULT, find_card, known_cards
-from tensorlens.planning.estimate.context_overhead import KERNELS, apart
 from tensorlens.planning.estimate.result import CONTEXT
+from tensorlens.planning.estimate.terms import KERNELS, apart
 from tensorlens.records.cards import H100, Card
 from tensorlens.records.events import ALLOC, Context
 from tensorlens.records.traces import Trace

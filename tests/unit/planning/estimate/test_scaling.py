@@ -3,9 +3,15 @@ import importlib
 import pytest
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.estimate.formulas import fitted
 from tensorlens.planning.estimate.result import Estimate, Range
-from tensorlens.planning.estimate.scaling import OPTIMIZER, PASS, SETUP, peaks_by_place, scaling
+from tensorlens.planning.estimate.scaling import (
+    OPTIMIZER,
+    PASS,
+    SETUP,
+    fitted,
+    peaks_by_place,
+    scaling,
+)
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Label, Mark
 
