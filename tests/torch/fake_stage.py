@@ -5,8 +5,7 @@ import gc
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.frameworks.fake_torch.patches.loading import loading
-from tensorlens.frameworks.fake_torch.patches.threads import in_threads
+from tensorlens.frameworks.fake_torch.patches.loading import in_threads, loading
 from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
 from tensorlens.frameworks.fake_torch.tracker import Tracker
 from tensorlens.frameworks.fake_torch.values.data_dependent import answering

@@ -10,14 +10,12 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from tensorlens.frameworks.fake_torch.memory.convolutions import ConvolutionWorkspaces  # noqa: E402
-from tensorlens.frameworks.fake_torch.memory.recurrent_memory import (  # noqa: E402
-    RecurrentWorkspaces,
-    rnn_reserve,
-)
 from tensorlens.frameworks.fake_torch.memory.workspaces import (  # noqa: E402
+    ConvolutionWorkspaces,
+    RecurrentWorkspaces,
     Workspaces,
     cublas_workspace,
+    rnn_reserve,
 )
 from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
 from tensorlens.planning.estimate.cards import find_card  # noqa: E402

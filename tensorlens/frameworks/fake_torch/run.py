@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.fake_torch.cautions import Cautions, told_to
+from tensorlens.frameworks.fake_torch.device.mode import on_host
 from tensorlens.frameworks.fake_torch.device.setup import Readiness, measure_with
 from tensorlens.frameworks.fake_torch.memory.attention import FusedAttention
 from tensorlens.frameworks.fake_torch.memory.attention_memory import AttentionTemporaries
@@ -21,14 +22,10 @@ from tensorlens.frameworks.fake_torch.memory.host_kernels import HostKernels
 from tensorlens.frameworks.fake_torch.memory.temporaries import Temporaries
 from tensorlens.frameworks.fake_torch.memory.workspaces import Workspaces
 from tensorlens.frameworks.fake_torch.names import BlockNames
-from tensorlens.frameworks.fake_torch.patches.compiled import compiling
+from tensorlens.frameworks.fake_torch.patches.compiled import compiling, not_tracing
 from tensorlens.frameworks.fake_torch.patches.copies import copying
 from tensorlens.frameworks.fake_torch.patches.distributed import distributed
-from tensorlens.frameworks.fake_torch.patches.host import on_host
-from tensorlens.frameworks.fake_torch.patches.loading import loading
-from tensorlens.frameworks.fake_torch.patches.random_states import random_states
-from tensorlens.frameworks.fake_torch.patches.threads import in_threads
-from tensorlens.frameworks.fake_torch.patches.tracers import not_tracing
+from tensorlens.frameworks.fake_torch.patches.loading import in_threads, loading, random_states
 from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
 from tensorlens.frameworks.fake_torch.tracker import Hidden, HiddenOf, Tracker, noting_nodes
 from tensorlens.frameworks.fake_torch.values.data_dependent import answering

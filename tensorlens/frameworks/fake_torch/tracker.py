@@ -14,9 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorlens.frameworks.fake_torch.inputs import BRINGING, Expressions
 from tensorlens.frameworks.fake_torch.memory.reduced_losses import keep_elements
-from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
+from tensorlens.frameworks.fake_torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.frameworks.trials.steps import END
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
 from tensorlens.records.traces import Trace

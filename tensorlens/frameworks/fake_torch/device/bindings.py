@@ -12,9 +12,20 @@ from typing import Any, NoReturn
 import torch
 
 from tensorlens.frameworks.fake_torch.device.library import DeviceLibrary
-from tensorlens.frameworks.fake_torch.device.meter import Meter
-from tensorlens.frameworks.fake_torch.device.standin import StandIn
+from tensorlens.frameworks.fake_torch.device.setup import Meter
 from tensorlens.records.cards import Card
+
+
+class StandIn:
+    """Stands in for a module or an object of a CUDA build; compared and hashed by identity."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        # only reached for what was not given
+        raise AttributeError(f"{name} cannot be had from a card that is not there")
+
 
 CUDA_VERSION = "13.0"
 CUDNN_VERSION = 92000

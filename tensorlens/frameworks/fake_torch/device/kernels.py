@@ -1,6 +1,7 @@
 """What operators give on a CUDA device where torch has no word about it for fake tensors.
 
-Each gives tensors of the shapes, types and strides that the CUDA kernel gives, and nothing else.
+Each kernel gives tensors of the shapes, types and strides that the CUDA kernel gives, and nothing
+else. Of the others a run on the CPU, on zeros, tells what they give.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_impls import op_implementations_dict
+from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
 
-from tensorlens.frameworks.fake_torch.memory.recurrent_memory import rnn_reserve
+from tensorlens.frameworks.fake_torch.device.toolkit import CUDNN_RNN
+from tensorlens.frameworks.fake_torch.memory.workspaces import rnn_reserve
 
 _aten = torch.ops.aten
 _GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER
@@ -161,3 +166,173 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "_pin_memory": _pin_memory,
     "is_pinned": _never,
 }
+
+
+_library = torch.library.Library("aten", "IMPL")
+"""Kept: what it registers goes with it."""
+
+
+def install_recurrent() -> None:
+    """Let recurrent modules pack their weights, and sequences of known lengths."""
+    torch.nn.RNNBase.flatten_parameters = _flatten_parameters
+    # both are written in terms of other operators, but look at addresses
+    _library.impl("_pad_packed_sequence", _pad_packed_sequence, "AutogradCUDA")
+    _library.impl("_pack_padded_sequence_backward", _pack_padded_sequence_backward, "AutogradCUDA")
+    _library.impl("_cudnn_rnn", _under_autocast, "AutocastCUDA")
+
+
+def _flatten_parameters(module: Any) -> None:
+    """Put the weights one behind the other where cuDNN asks for it.
+
+    torch tells by their addresses whether two weights are one; fake tensors have none, so this
+    tells it by their storages.
+    """
+    weights = module._flat_weights
+    if len(weights) != len(module._flat_weights_names):
+        return
+    if not all(isinstance(weight, torch.Tensor) for weight in weights):
+        return
+    if not all(
+        weight.is_cuda
+        and weight.dtype == weights[0].dtype
+        and torch.backends.cudnn.is_acceptable(weight)
+        for weight in weights
+    ):
+        return
+    places = {(each.untyped_storage()._cdata, each.storage_offset()) for each in weights}
+    if len(places) != len(weights):
+        return
+    with torch.no_grad():
+        torch._cudnn_rnn_flatten_weight(
+            weights,
+            (4 if module.bias else 2) + (module.proj_size > 0),
+            module.input_size,
+            CUDNN_RNN.get_cudnn_mode(module.mode),
+            module.hidden_size,
+            module.proj_size,
+            module.num_layers,
+            module.batch_first,
+            bool(module.bidirectional),
+        )
+
+
+def _under_autocast(
+    input: Any, weight: list[Any], stride: int, weight_buf: Any, hx: Any, cx: Any, *rest: Any
+) -> Any:
+    """Cast what cuDNN is given, and its weights into one buffer.
+
+    After aten/src/ATen/cudnn/AutocastRNN.cpp, which a build without CUDA does not have.
+    """
+    dtype = torch.get_autocast_dtype("cuda")
+    with torch.autocast("cuda", enabled=False):
+        if any(each.dtype != dtype for each in weight):
+            total = sum(each.numel() for each in weight)
+            weight_buf = weight[0].new_empty(total, dtype=dtype)
+            # a view is taken once those before are written, or autograd would not know it as one
+            views = slices(weight_buf, weight)
+            weight = [view.copy_(each) for view, each in zip(views, weight, strict=True)]
+            weight_buf = weight_buf.detach()
+        cast = [None if each is None else each.to(dtype) for each in (input, hx, cx)]
+        return torch.ops.aten._cudnn_rnn(cast[0], weight, stride, weight_buf, *cast[1:], *rest)
+
+
+def _pad_packed_sequence(
+    data: Any, batch_sizes: Any, batch_first: bool, padding: float, total: int
+) -> tuple[Any, Any]:
+    """Do as torch does, which reads the batch sizes from memory."""
+    sizes = batch_sizes.tolist()
+    steps = total if total > 0 else len(sizes)
+    output = data.new_full((steps, sizes[0], *data.shape[1:]), padding)
+    start = step = 0
+    while step < len(sizes):
+        # steps of the same size are copied together
+        size, first = sizes[step], step
+        while step < len(sizes) and sizes[step] == size:
+            step += 1
+        rows = size * (step - first)
+        chunk = data[start : start + rows].view(step - first, size, *data.shape[1:])
+        output[first:step, :size] = chunk
+        start += rows
+    lengths = [sum(size > row for size in sizes) for row in range(sizes[0])]
+    return output.transpose(0, 1) if batch_first else output, torch.tensor(lengths)
+
+
+def _pack_padded_sequence_backward(
+    grad: Any, input_size: list[int], batch_sizes: Any, batch_first: bool
+) -> Any:
+    shape = [*input_size]
+    if not batch_first:
+        return grad.new_zeros(shape)
+    shape[0], shape[1] = shape[1], shape[0]
+    return grad.new_zeros(shape).transpose(0, 1)
+
+
+LARGEST = 1 << 28
+"""Bytes of arguments beyond which nothing is run."""
+
+
+def install_fallback(warn: Callable[[str], None]) -> None:
+    """Run on the CPU what fake tensors would run on the device."""
+
+    def run_on_zeros(mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Any) -> Any:
+        return _run_on_zeros(mode, func, flat_args, args_spec, error, warn)
+
+    fake_tensor.run_fallback_kernel = run_on_zeros
+    fake_impls.run_fallback_kernel = run_on_zeros
+
+
+def _run_on_zeros(
+    mode: Any,
+    func: Any,
+    flat_args: Any,
+    args_spec: Any,
+    error: Exception,
+    warn: Callable[[str], None],
+) -> Any:
+    fakes = [each for each in flat_args if mode.is_our_fake(each)]
+    if torch.Tag.inplace_view in func.tags:
+        raise error
+    if sum(fake.numel() * fake.element_size() for fake in fakes) > LARGEST:
+        raise error
+    device = next((fake.device for fake in fakes if fake.device.type != "cpu"), None)
+    if device is not None:
+        warn(f"{func} is not known on the GPU: its results were taken to be as on the CPU")
+    originals: dict[int, Any] = {}
+
+    def real(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        if not mode.is_our_fake(value):
+            return value
+        zeros = torch.zeros_like(value, device="cpu")
+        if value.is_sparse:
+            zeros._coalesced_(value.is_coalesced())
+        originals[id(zeros)] = value
+        return zeros
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in originals:
+            return originals[id(value)]
+        made = mode.fake_tensor_converter.from_real_tensor(mode, value)
+        if device is not None:
+            made.fake_device = device
+        return made
+
+    with no_dispatch():
+        real_args = [real(each) for each in flat_args]
+        args, kwargs = pytree.tree_unflatten(real_args, args_spec)
+        result = func(*args, **kwargs)
+        storages = {
+            each.untyped_storage()._cdata
+            for each in real_args
+            if isinstance(each, torch.Tensor) and each.layout == torch.strided
+        }
+        for each in pytree.tree_leaves(result):
+            is_new = isinstance(each, torch.Tensor) and id(each) not in originals
+            if is_new and each.layout == torch.strided:
+                if each.untyped_storage()._cdata in storages:
+                    # a view, of which nobody could tell of what
+                    raise error
+    return pytree.tree_map(fake, result)

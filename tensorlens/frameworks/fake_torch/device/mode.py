@@ -1,16 +1,23 @@
-"""Where torch's fake tensors take a CUDA device for one whose kernels could run."""
+"""Where fake tensors take a CUDA device for one whose kernels could run: its modes and copies.
+
+Also pinned memory, and the host in place of a device that cannot be put on stage.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def install() -> None:
@@ -95,3 +102,121 @@ def _take_over(tensor: Any, other: Any) -> None:
     tensor.data = other
     tensor.fake_device = other.fake_device
     tensor.constant = None
+
+
+_MARK = "tensorlens_is_pinned"
+
+
+def install_pinning() -> None:
+    """Let ``Tensor.pin_memory`` and ``Tensor.is_pinned`` do for fake tensors what they do."""
+    pin, is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
+
+    def pin_memory(tensor: Any, device: Any = None) -> Any:
+        if isinstance(tensor, FakeTensor) and _MARK in vars(tensor):
+            return tensor
+        result = pin(tensor)
+        if isinstance(result, FakeTensor):
+            vars(result)[_MARK] = True
+        return result
+
+    def is_pinned_now(tensor: Any, device: Any = None) -> Any:
+        if isinstance(tensor, FakeTensor):
+            return _MARK in vars(tensor)
+        # a real tensor has an address, which a fake form of it would not have
+        with _disable_current_modes():
+            return is_pinned(tensor)
+
+    torch.Tensor.pin_memory = pin_memory
+    torch.Tensor.is_pinned = is_pinned_now
+
+
+def install_copies() -> None:
+    """Give torch the copies it asks C++ for, and keep devices apart in what fake tensors cache."""
+    for name, function in (
+        ("_broadcast", _broadcast),
+        ("_broadcast_coalesced", _broadcast_coalesced),
+        ("_scatter", _scatter),
+        ("_gather", _gather),
+    ):
+        setattr(torch._C, name, function)
+    dispatch = FakeTensorMode.dispatch
+
+    def dispatch_by_index(
+        mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        # results are cached by their arguments, and "cuda" means another device each time
+        device = None if kwargs is None else kwargs.get("device")
+        if device is not None and device.type == "cuda" and device.index is None:
+            kwargs = {**kwargs, "device": torch.device("cuda", torch.cuda.current_device())}
+        return dispatch(mode, func, types, args, kwargs)
+
+    FakeTensorMode.dispatch = dispatch_by_index
+
+
+def _cuda(index: int) -> torch.device:
+    return torch.device("cuda", index) if index >= 0 else torch.device("cpu")
+
+
+def _broadcast(tensor: Any, devices: Sequence[int]) -> list[Any]:
+    return [tensor.to(_cuda(device)) for device in devices]
+
+
+def _broadcast_coalesced(
+    tensors: Sequence[Any], devices: Sequence[int], buffer_size: int
+) -> list[list[Any]]:
+    return [[tensor.to(_cuda(device)) for tensor in tensors] for device in devices]
+
+
+def _scatter(
+    tensor: Any, devices: Sequence[int], chunk_sizes: Any, dim: int, streams: Any
+) -> list[Any]:
+    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes)
+    return [chunk.to(_cuda(device)) for chunk, device in zip(chunks, devices, strict=False)]
+
+
+def _gather(tensors: Sequence[Any], dim: int, destination: int | None) -> Any:
+    where = torch.cuda.current_device() if destination is None else destination
+    return torch.cat([tensor.to(_cuda(where)) for tensor in tensors], dim)
+
+
+_HOST = torch.device("cpu")
+_QUIET = ("synchronize", "empty_cache", "set_device", "reset_peak_memory_stats", "manual_seed_all")
+"""Functions of ``torch.cuda`` that have nothing to do."""
+
+
+class OnHost(TorchFunctionMode):  # type: ignore[misc]
+    """Lets a program put everything on the CPU that it means to put on ``cuda``."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch with the CPU for any CUDA device."""
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        given = {name: _placed(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_placed, args), **given)
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Run a program with the CPU for any CUDA device."""
+    with contextlib.ExitStack() as stage:
+        for name in _QUIET:
+            stage.enter_context(mock.patch.object(torch.cuda, name, _nothing))
+        stage.enter_context(mock.patch.object(torch.cuda, "is_available", lambda: True))
+        stage.enter_context(mock.patch.object(torch.cuda, "device_count", lambda: 1))
+        stage.enter_context(mock.patch.object(torch.cuda, "current_device", lambda: 0))
+        stage.enter_context(OnHost())
+        yield
+
+
+def _placed(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return _HOST
+    if isinstance(value, str) and value.partition(":")[0] == "cuda":
+        return _HOST
+    return value
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    return None

@@ -4,11 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tensorlens.frameworks.fake_torch.device.library import DeviceLibrary, load_library
-from tensorlens.frameworks.fake_torch.device.meter import Meter, NoMeter
 from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.records.cards import H100, Card
+
+
+class Meter(Protocol):
+    """Answers for the devices; each is a number, and sizes are bytes."""
+
+    def allocated(self, device: int) -> int:
+        """Return what is handed out now."""
+
+    def peak_allocated(self, device: int) -> int:
+        """Return the most that was handed out since the peak was last reset."""
+
+    def reserved(self, device: int) -> int:
+        """Return what the allocator holds now."""
+
+    def peak_reserved(self, device: int) -> int:
+        """Return the most that the allocator held since the peak was last reset."""
+
+    def reset_peak(self, device: int) -> None:
+        """Begin new peaks."""
+
+    def empty_cache(self) -> None:
+        """Note that the program gives cached memory back."""
+
+
+class NoMeter:
+    """Nobody measures: everything is 0."""
+
+    def allocated(self, device: int) -> int:
+        """Return 0."""
+        return 0
+
+    peak_allocated = reserved = peak_reserved = allocated
+
+    def reset_peak(self, device: int) -> None:
+        """Do nothing."""
+
+    def empty_cache(self) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +108,21 @@ def _ignore(text: str) -> None:
 
 
 def _install(library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]) -> None:
-    from tensorlens.frameworks.fake_torch.device import (
-        fallback,
-        kernels,
-        legacy,
-        mode,
-        pinned,
-        recurrent,
-        several,
-        streams,
-        toolkit,
-    )
+    from tensorlens.frameworks.fake_torch.device import kernels, mode, toolkit
     from tensorlens.frameworks.fake_torch.device.bindings import Bindings
 
     library.take_over()
     bindings = Bindings(library, card, meter, warn)
     bindings.install()
     toolkit.install(bindings)
-    streams.install()
+    toolkit.install_streams()
     mode.install()
     kernels.install()
-    fallback.install(warn)
-    recurrent.install()
-    pinned.install()
-    legacy.install()
-    several.install()
+    kernels.install_fallback(warn)
+    kernels.install_recurrent()
+    mode.install_pinning()
+    toolkit.install_types()
+    mode.install_copies()
     _installed.append(bindings)
 
 

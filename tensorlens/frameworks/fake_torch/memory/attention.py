@@ -25,7 +25,7 @@ from tensorlens.records.cards import Card
 
 __all__ = ["AttentionTemporaries", "FusedAttention"]
 
-_aten: Any = torch.ops.aten
+_aten = torch.ops.aten
 _LOWEST_OF_HALF = -65504.0
 _FLEX = (
     "flex_attention: taken for one kernel that keeps its output and a number a row, as it is once "

@@ -11,7 +11,7 @@ import torch
 from tensorlens.frameworks.fake_torch.tracker import Hidden
 from tensorlens.records.cards import Card
 
-_aten: Any = torch.ops.aten
+_aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
 NAME = "attention workspace"
 _PACKAGE = (

@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 26
 MOST_PRODUCTS = 1 << 31
 """Multiplications beyond which nothing is run: a tenth of a second or so."""
 
-_aten: Any = torch.ops.aten
+_aten = torch.ops.aten
 _CONVOLUTIONS = (_aten.convolution.default, _aten.convolution_backward.default)
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default)
 _LOW = (torch.bfloat16, torch.float16)

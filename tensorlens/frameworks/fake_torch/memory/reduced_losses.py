@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-_aten: Any = torch.ops.aten
+_aten = torch.ops.aten
 _LOSSES = frozenset(
     (
         _aten.mse_loss.default,

@@ -1,14 +1,15 @@
-"""Compiled functions, scripts and graphs: they run as they are written, and that is said."""
+"""Compiled functions, scripts and graphs run as they are written, and libraries are told so."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from tensorlens.frameworks.fake_torch.patches.replaced_attributes import patched
+from tensorlens.frameworks.fake_torch.patches.replaced_attributes import on_import, patched
 
 Tell = Callable[[str], None]
 
@@ -99,3 +100,26 @@ class _Graph:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *exception: object) -> None: ...
+
+
+_QUESTIONS = {"transformers.utils.import_utils": "is_fake_tensor"}
+"""Module to its function that tells whether a tensor is fake: transformers builds a mask then that
+it leaves out where the values show that nothing is masked."""
+
+
+@contextlib.contextmanager
+def not_tracing() -> Iterator[None]:
+    """Let such libraries take fake tensors for real ones, whose values they look at."""
+    with contextlib.ExitStack() as stack:
+
+        def change(module: ModuleType) -> None:
+            name = _QUESTIONS[module.__name__]
+            if hasattr(module, name):
+                stack.enter_context(patched(module, name, _no))
+
+        stack.enter_context(on_import(dict.fromkeys(_QUESTIONS, change)))
+        yield
+
+
+def _no(tensor: Any) -> bool:
+    return False

@@ -14,8 +14,7 @@ from torch.nn.parallel import distributed as data_parallel
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.fake_torch.patches import ddp_reducer as buckets
-from tensorlens.frameworks.fake_torch.patches.imports import on_import
-from tensorlens.frameworks.fake_torch.patches.replaced_attributes import patched
+from tensorlens.frameworks.fake_torch.patches.replaced_attributes import on_import, patched
 
 Tell = Callable[[str], None]
 

@@ -23,8 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens.frameworks.fake_torch.patches.imports import on_import
-from tensorlens.frameworks.fake_torch.patches.replaced_attributes import patched
+from tensorlens.frameworks.fake_torch.patches.replaced_attributes import on_import, patched
 
 Tell = Callable[[str], None]
 

@@ -1,4 +1,4 @@
-"""Data loaders and samplers of a run without data: in one process, reading what is asked for."""
+"""Data loaders, threads and generators of a run without data: in one process, with its modes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import contextlib
 import functools
 import inspect
 import random
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils.data import DataLoader, RandomSampler
 
 from tensorlens.frameworks.fake_torch.patches.replaced_attributes import patched
@@ -79,3 +82,49 @@ def _drawn(size: int, count: int) -> Iterator[int]:
     source = random.Random(0)
     for _ in range(count):
         yield source.randrange(size)
+
+
+@contextlib.contextmanager
+def in_threads() -> Iterator[None]:
+    """Let threads that are started while it is entered have the modes of the one starting them."""
+    start, run = threading.Thread.start, threading.Thread.run
+
+    def start_with_modes(thread: Any) -> None:
+        vars(thread)["_fake_modes"] = _get_current_dispatch_mode_stack()
+        start(thread)
+
+    def run_with_modes(thread: Any) -> None:
+        modes = vars(thread).pop("_fake_modes", ())
+        for mode in modes:
+            _push_mode(mode)
+        try:
+            # it goes by thread
+            with torch.autograd.set_multithreading_enabled(False):
+                run(thread)
+        finally:
+            for _ in modes:
+                _pop_mode()
+
+    with (
+        patched(threading.Thread, "start", start_with_modes),
+        patched(threading.Thread, "run", run_with_modes),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def random_states() -> Iterator[None]:
+    """Count each state while it is there: ``torch.utils.checkpoint`` keeps one for every call."""
+    original = torch.random.get_rng_state
+
+    def get_rng_state() -> Any:
+        state = original()
+        # what is counted goes when the state does, which is real: it may be given to a generator
+        state._counted = torch.empty(len(state), dtype=torch.uint8, device="cpu")
+        return state
+
+    with (
+        patched(torch.random, "get_rng_state", get_rng_state),
+        patched(torch, "get_rng_state", get_rng_state),
+    ):
+        yield

@@ -14,12 +14,8 @@ import torch
 
 from tensorlens.frameworks.fake_torch.memory.temporaries import (
     copies,
-    foreach,
     indexing,
-    libraries,
-    losses,
     norms,
-    products,
     reductions,
     sorting,
 )
@@ -29,7 +25,7 @@ from tensorlens.records.cards import Card
 
 __all__ = ["Temporaries"]
 
-_FAMILIES = (copies, foreach, indexing, libraries, losses, norms, products, reductions, sorting)
+_FAMILIES = (copies, indexing, norms, reductions, sorting)
 
 
 class Temporaries:

@@ -1,23 +1,164 @@
-"""Copies that kernels make to have tensors in the layout they work on, and copies to the card."""
+"""Copies that kernels make to have tensors in the layout they work on, and copies to the card.
+
+A matrix has to run without gaps along its rows or its columns for cuBLAS
+(``aten/src/ATen/native/cuda/Blas.cpp``, ``cuBlasCommonArgs.h``). What lists of tensors need is here
+too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from tensorlens.frameworks.fake_torch.memory.temporaries.reductions import reduced
 from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
     Rule,
     argument,
     contiguous,
     device_type,
+    heaviest,
     is_tensor,
     nbytes,
     taken,
+    up,
+    wide_itemsize,
 )
 from tensorlens.frameworks.fake_torch.tracker import Hidden
 from tensorlens.records.cards import Card
+
+_CHUNK = 65536
+
+
+def _is_fast(tensors: Sequence[Any]) -> bool:
+    """Tell whether one kernel does it all (``ForeachUtils.h``, can_use_fast_route)."""
+    first = tensors[0]
+    return all(
+        each.dtype == first.dtype and (each.is_contiguous() or _is_dense(each)) for each in tensors
+    )
+
+
+def _is_dense(tensor: Any) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _chunks(tensors: Sequence[Any]) -> int:
+    return len(tensors) * max(up(each.numel(), _CHUNK) for each in tensors)
+
+
+def _norm(
+    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> Iterable[Hidden]:
+    # ForeachReduceOp.cu, foreach_tensor_norm_cuda: the norm of each chunk, the list's longest
+    # tensor deciding how many there are of each
+    tensors, power = args[0], args[1] if len(args) > 1 else 2
+    wide = wide_itemsize(result[0].dtype)
+    if power in (1, 2, float("inf")) and _is_fast(tensors):
+        return [taken(_chunks(tensors) * wide, "norms of chunks", before=True)]
+    return heaviest(
+        *(
+            reduced(card, each.shape, each.stride(), (), each.dtype.itemsize, wide)
+            for each in tensors
+        )
+    )
+
+
+def _maximum(
+    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> Iterable[Hidden]:
+    tensors = args[0]
+    if not _is_fast(tensors):
+        return []
+    size = _chunks(tensors) * tensors[0].dtype.itemsize
+    return [taken(size, "maxima of chunks", before=True)]
+
+
+_OF_LISTS: dict[str, Rule] = {"_foreach_norm": _norm, "_foreach_max": _maximum}
+
+
+def _runs(stride: int, other: int, size: int) -> bool:
+    return stride == 1 and other >= max(1, size)
+
+
+def _is_dense_matrix(matrix: Any) -> bool:
+    """Tell whether a matrix has neither gaps nor overlaps."""
+    (rows, columns), (down, right) = matrix.shape, matrix.stride()
+    if matrix.is_contiguous():
+        return True
+    return (right, down) in ((1, columns), (rows, 1))
+
+
+def matrix(operand: Any) -> list[Hidden]:
+    """Return the copy that a product makes of a matrix, if it does."""
+    (rows, columns), (down, right) = operand.shape, operand.stride()
+    if _is_dense_matrix(operand) or _runs(down, right, rows) or _runs(right, down, columns):
+        return []
+    return [taken(nbytes(operand), "copy of a matrix")]
+
+
+def batch(operand: Any) -> list[Hidden]:
+    """Return the copy that a batched product makes of its matrices, if it does."""
+    (_, rows, columns), (_, down, right) = operand.shape, operand.stride()
+    if _runs(down, right, rows) or _runs(right, down, columns):
+        return []
+    if operand.is_contiguous() and down and right:
+        return []
+    return [taken(nbytes(operand), "copy of matrices")]
+
+
+def _product(
+    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> list[Hidden]:
+    return [*matrix(args[0]), *matrix(args[1])]
+
+
+def _product_added(
+    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> list[Hidden]:
+    return [*matrix(args[1]), *matrix(args[2])]
+
+
+def _batched(
+    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> list[Hidden]:
+    return [*batch(args[0]), *batch(args[1])]
+
+
+def _batched_added(
+    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> list[Hidden]:
+    return [*batch(args[1]), *batch(args[2])]
+
+
+def _with_vector(
+    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> list[Hidden]:
+    # addmv_out_cuda
+    operand, vector = args[-2:] if len(args) < 3 else args[1:3]
+    copies = [] if vector.stride(0) else [taken(nbytes(vector), "copy of a vector")]
+    (rows, columns), (down, right) = operand.shape, operand.stride()
+    if not (_runs(down, right, rows) or _runs(right, down, columns)):
+        copies.append(taken(nbytes(operand), "copy of a matrix"))
+    return copies
+
+
+_PRODUCTS: dict[str, Rule] = {
+    "mm": _product,
+    "addmm": _product_added,
+    "_addmm_activation": _product_added,
+    "bmm": _batched,
+    "baddbmm": _batched_added,
+    "mv": _with_vector,
+    "addmv": _with_vector,
+    "addmv_": _with_vector,
+}
 
 
 def _in_layout(*places: int) -> Rule:
@@ -97,6 +238,8 @@ def _copied(target: Any, source: Any, blocking: bool) -> Iterator[Hidden]:
 
 
 RULES: dict[str, Rule] = {
+    **_PRODUCTS,
+    **_OF_LISTS,
     "max_pool2d_with_indices": _in_layout(0),
     "max_pool2d_with_indices_backward": _in_layout(0, 1),
     "max_pool3d_with_indices": _in_layout(0),

@@ -1,21 +1,156 @@
-"""Operators whose results on CUDA are others than torch's fake kernels on a CPU build give."""
+"""Operators whose results on CUDA are others than torch's fake kernels on a CPU build give.
+
+Autograd works in place on fake tensors here where it does on real ones: its engine and some of its
+formulas ask whether a tensor is one of a subclass, as fake ones are, and then take memory for a
+result that would go into a tensor they made themselves (``torch/csrc/autograd/input_buffer.cpp``,
+can_accumulate_inplace: no gradients are recorded, the older gradient is dense, and it, its Python
+object and its storage have one holder each; ``torch/csrc/autograd/FunctionsManual.cpp``,
+areAnyTensorSubclassLike).
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from types import FrameType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.frameworks.fake_torch.memory.temporaries import in_place
 from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
 from tensorlens.frameworks.fake_torch.tracker import Tracker
 from tensorlens.frameworks.fake_torch.values.data_dependent import answering
 from tensorlens.records.traces import Trace
 
+Handler = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+"""Gives what an operator gives for its arguments, or ``NotImplemented``."""
+
 _aten = torch.ops.aten
+_ADD = _aten.add.Tensor
+_INTO_ZEROS = {
+    _aten.index_put.default: ("IndexBackward", "UnsafeIndexBackward"),
+    _aten.scatter_add.default: ("GatherBackward",),
+    _aten.index_add.default: ("IndexSelectBackward",),
+    **dict.fromkeys(
+        (_aten.scatter.src, _aten.scatter.value),
+        (
+            "MaxBackward",
+            "MinBackward",
+            "SortBackward",
+            "TopkBackward",
+            "KthvalueBackward",
+            "MedianBackward",
+            "NanmedianBackward",
+            "ModeBackward",
+            "CummaxBackward",
+            "CumminBackward",
+        ),
+    ),
+}
+"""Operators that write into zeros which the formula of a node has just made, and those nodes."""
+_ADDING = ("VarMeanBackward", "StdMeanBackward", "Linalg", "LerpBackward", "Atan2Backward")
+"""Nodes whose own formulas add two tensors, and keep both."""
+_ENGINE = str(PurePath(torch.autograd.__file__).parent / "graph.py")
+_node_running = torch._C._current_autograd_node
+
+
+def in_place_handlers(accumulation: Accumulation) -> dict[Any, Handler]:
+    """Return what runs operators that autograd would run in place on real tensors."""
+    made: dict[Any, Handler] = {_ADD: accumulation}
+    for func, nodes in _INTO_ZEROS.items():
+        made[func] = _into_zeros(nodes)
+    return made
+
+
+def _into_zeros(nodes: tuple[str, ...]) -> Handler:
+    def handle(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return args[0] if _runs_in(nodes) else NotImplemented
+
+    return handle
+
+
+def _runs_in(names: tuple[str, ...]) -> bool:
+    node = _node_running()
+    return node is not None and not torch.is_grad_enabled() and node.name().startswith(names)
+
+
+class Accumulation:
+    """Adds a gradient to one that nobody else holds, where it is the engine that adds them.
+
+    The engine asks how many hold the tensor, its Python object and its storage. What the way from
+    the engine to here adds to these numbers is learned from an accumulation known to be in place,
+    see :meth:`calibrate`. On any other way, as from a hook or through a dispatch mode of the
+    program, a sum takes memory of its own.
+    """
+
+    def __init__(self) -> None:
+        self._held_once: dict[_Way, _Holders] = {}
+        self._seen: list[tuple[_Way, _Holders]] | None = None
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the first of two gradients, where their sum goes into it."""
+        return NotImplemented if kwargs or not self._is_in_place(args) else args[0]
+
+    def calibrate(self, accumulate_once: Callable[[], None]) -> None:
+        """Learn how many hold a gradient that is added to in place.
+
+        Args:
+            accumulate_once: runs a backward pass with one accumulation, to a gradient that nobody
+                else holds.
+        """
+        seen = self._seen = []
+        try:
+            accumulate_once()
+        finally:
+            self._seen = None
+        if len(seen) == 1:
+            way, holders = seen[0]
+            self._held_once[way] = holders
+
+    def _is_in_place(self, args: Sequence[Any]) -> bool:
+        node = _node_running()
+        if node is None or torch.is_grad_enabled() or node.name().startswith(_ADDING):
+            return False
+        if len(args) != 2 or not all(isinstance(each, torch.Tensor) for each in args):
+            return False
+        old, new = args
+        if old.layout is not torch.strided or old.shape != new.shape or old.dtype != new.dtype:
+            return False
+        way, holders = _way(), _holders(old)
+        if self._seen is not None:
+            self._seen.append((way, holders))
+        held_once = self._held_once.get(way) == holders
+        return held_once and bool(_aten.is_non_overlapping_and_dense.default(old))
+
+
+_Way = tuple[int, ...]
+"""The code objects between an operator's handler and the engine, by their addresses."""
+_Holders = tuple[int, int, int, int]
+"""How many hold a tensor, its Python object, its storage and the storage's Python object."""
+
+
+def _holders(tensor: Any) -> _Holders:
+    storage = tensor.untyped_storage()
+    return (
+        tensor._use_count(),
+        sys.getrefcount(tensor),
+        torch._C._storage_Use_Count(storage._cdata),
+        sys.getrefcount(storage),
+    )
+
+
+def _way() -> _Way:
+    way = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _ENGINE:
+        way.append(id(frame.f_code))
+        frame = frame.f_back
+    return tuple(way)
+
+
 _NONE = 0
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm")
 """Operators with a kernel on CUDA that are a formula of several wherever there is none
@@ -27,9 +162,9 @@ def install() -> None:
     """Let fake tensors have, from now on, the memory that real ones on a card would have."""
     if _libraries:
         return
-    accumulation = in_place.Accumulation()
+    accumulation = Accumulation()
     handlers = {
-        **in_place.handlers(accumulation),
+        **in_place_handlers(accumulation),
         _aten.binary_cross_entropy.default: _cross_entropy_of_chances,
         _aten.clone.default: _clone_of_sparse,
     }
@@ -62,7 +197,7 @@ def _no_kernel(*args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError("a tensor on a card that is not there has no data")
 
 
-def _dispatch_first_to(handlers: Mapping[int, in_place.Handler]) -> None:
+def _dispatch_first_to(handlers: Mapping[int, Handler]) -> None:
     original = FakeTensorMode.dispatch
 
     def dispatch(
