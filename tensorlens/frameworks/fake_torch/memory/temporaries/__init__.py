@@ -19,7 +19,12 @@ from tensorlens.frameworks.fake_torch.memory.temporaries import (
     reductions,
     sorting,
 )
-from tensorlens.frameworks.fake_torch.memory.temporaries.rules import Rule, device_type, is_tensor
+from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
+    Call,
+    Rule,
+    device_type,
+    is_tensor,
+)
 from tensorlens.frameworks.fake_torch.tracker import Hidden
 from tensorlens.records.cards import Card
 
@@ -51,7 +56,8 @@ class Temporaries:
         rule = self._rules.get(id(func))
         if rule is None or not (_is_on_cuda(args) or _is_on_cuda((result,))):
             return ()
-        return [each for each in rule(self._card, args, kwargs, result) if each.most]
+        call = Call(self._card, args, kwargs, result)
+        return [each for each in rule(call) if each.most]
 
 
 def _overloads(name: str) -> Iterator[Any]:

@@ -7,15 +7,15 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from tensorlens.frameworks.fake_torch.memory.temporaries.reductions import reduced
 from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
+    Call,
     Rule,
-    argument,
     contiguous,
     device_type,
     heaviest,
@@ -26,7 +26,6 @@ from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
     wide_itemsize,
 )
 from tensorlens.frameworks.fake_torch.tracker import Hidden
-from tensorlens.records.cards import Card
 
 _CHUNK = 65536
 
@@ -53,27 +52,23 @@ def _chunks(tensors: Sequence[Any]) -> int:
     return len(tensors) * max(up(each.numel(), _CHUNK) for each in tensors)
 
 
-def _norm(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
+def _norm(call: Call) -> Iterable[Hidden]:
     # ForeachReduceOp.cu, foreach_tensor_norm_cuda: the norm of each chunk, the list's longest
     # tensor deciding how many there are of each
-    tensors, power = args[0], args[1] if len(args) > 1 else 2
-    wide = wide_itemsize(result[0].dtype)
+    tensors, power = call.args[0], call.args[1] if len(call.args) > 1 else 2
+    wide = wide_itemsize(call.result[0].dtype)
     if power in (1, 2, float("inf")) and _is_fast(tensors):
         return [taken(_chunks(tensors) * wide, "norms of chunks", before=True)]
     return heaviest(
         *(
-            reduced(card, each.shape, each.stride(), (), each.dtype.itemsize, wide)
+            reduced(call.card, each.shape, each.stride(), (), each.dtype.itemsize, wide)
             for each in tensors
         )
     )
 
 
-def _maximum(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
-    tensors = args[0]
+def _maximum(call: Call) -> Iterable[Hidden]:
+    tensors = call.args[0]
     if not _is_fast(tensors):
         return []
     size = _chunks(tensors) * tensors[0].dtype.itemsize
@@ -113,35 +108,25 @@ def batch(operand: Any) -> list[Hidden]:
     return [taken(nbytes(operand), "copy of matrices")]
 
 
-def _product(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    return [*matrix(args[0]), *matrix(args[1])]
+def _product(call: Call) -> list[Hidden]:
+    return [*matrix(call.args[0]), *matrix(call.args[1])]
 
 
-def _product_added(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    return [*matrix(args[1]), *matrix(args[2])]
+def _product_added(call: Call) -> list[Hidden]:
+    return [*matrix(call.args[1]), *matrix(call.args[2])]
 
 
-def _batched(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    return [*batch(args[0]), *batch(args[1])]
+def _batched(call: Call) -> list[Hidden]:
+    return [*batch(call.args[0]), *batch(call.args[1])]
 
 
-def _batched_added(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    return [*batch(args[1]), *batch(args[2])]
+def _batched_added(call: Call) -> list[Hidden]:
+    return [*batch(call.args[1]), *batch(call.args[2])]
 
 
-def _with_vector(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
+def _with_vector(call: Call) -> list[Hidden]:
     # addmv_out_cuda
-    operand, vector = args[-2:] if len(args) < 3 else args[1:3]
+    operand, vector = call.args[-2:] if len(call.args) < 3 else call.args[1:3]
     copies = [] if vector.stride(0) else [taken(nbytes(vector), "copy of a vector")]
     (rows, columns), (down, right) = operand.shape, operand.stride()
     if not (_runs(down, right, rows) or _runs(right, down, columns)):
@@ -164,12 +149,10 @@ _PRODUCTS: dict[str, Rule] = {
 def _in_layout(*places: int) -> Rule:
     """Return the rule of a kernel that has these arguments in the layout of the first one."""
 
-    def rule(
-        card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-    ) -> Iterator[Hidden]:
-        layout = _layout(args[places[-1]])
+    def rule(call: Call) -> Iterator[Hidden]:
+        layout = _layout(call.args[places[-1]])
         for place in places:
-            tensor = args[place]
+            tensor = call.args[place]
             if is_tensor(tensor) and not tensor.is_contiguous(memory_format=layout):
                 yield taken(nbytes(tensor), "copy in the input's layout", before=True)
 
@@ -188,34 +171,26 @@ def _layout(tensor: Any) -> torch.memory_format:
 
 
 def _plain(*places: int) -> Rule:
-    def rule(
-        card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-    ) -> list[Hidden]:
-        return contiguous(*(args[place] for place in places))
+    def rule(call: Call) -> list[Hidden]:
+        return contiguous(*(call.args[place] for place in places))
 
     return rule
 
 
-def _rolled(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _rolled(call: Call) -> Iterator[Hidden]:
     # TensorTransformations.cu: one dimension after another
-    yield from contiguous(args[0])
-    for _ in range(len(args[1]) - 1):
-        yield taken(nbytes(result), "rolled so far", before=True)
+    yield from contiguous(call.args[0])
+    for _ in range(len(call.args[1]) - 1):
+        yield taken(nbytes(call.result), "rolled so far", before=True)
 
 
-def _to_card(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
-    blocking = not kwargs.get("non_blocking")
-    return _copied(result, args[0], blocking)
+def _to_card(call: Call) -> Iterator[Hidden]:
+    blocking = not call.kwargs.get("non_blocking")
+    return _copied(call.result, call.args[0], blocking)
 
 
-def _copy(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
-    return _copied(args[0], args[1], not argument(args, kwargs, 2, "non_blocking"))
+def _copy(call: Call) -> Iterator[Hidden]:
+    return _copied(call.args[0], call.args[1], not call.argument(2, "non_blocking"))
 
 
 def _copied(target: Any, source: Any, blocking: bool) -> Iterator[Hidden]:

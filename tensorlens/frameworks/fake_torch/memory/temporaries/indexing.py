@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ import torch
 from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
     INDEX_BYTES,
     WARP,
+    Call,
     Rule,
-    argument,
     contiguous,
     heaviest,
     is_tensor,
@@ -31,26 +31,24 @@ _FEW_INDICES = 3072
 _MASKS = (torch.bool, torch.uint8)
 
 
-def _embedding(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
+def _embedding(call: Call) -> list[Hidden]:
     # Embedding.cu, embedding_dense_backward_cuda
-    grad, indices, _, _, scaled = args
+    grad, indices, _, _, scaled = call.args
     copies = contiguous(indices, grad)
     if indices.numel() <= _FEW_INDICES and not scaled:
         return copies
-    return copies + _sorted_gradient(card, grad, indices, result, bool(scaled), bags=False)
+    return copies + _sorted_gradient(
+        call.card, grad, indices, call.result, bool(scaled), bags=False
+    )
 
 
-def _embedding_bag(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
+def _embedding_bag(call: Call) -> list[Hidden]:
     # EmbeddingBag.cu, _embedding_bag_dense_backward_cuda; mode 2 takes maxima
-    grad, indices, scaled, mode = args[0], args[1], args[6], args[7]
+    grad, indices, scaled, mode = call.args[0], call.args[1], call.args[6], call.args[7]
     copies = contiguous(grad)
     if mode == 2 or indices.numel() == 0:
         return copies
-    return copies + _sorted_gradient(card, grad, indices, result, bool(scaled), bags=True)
+    return copies + _sorted_gradient(call.card, grad, indices, call.result, bool(scaled), bags=True)
 
 
 def _sorted_gradient(
@@ -111,12 +109,12 @@ def _sums(
     yield Hidden(two_steps, min(two_steps, at_once), max(two_steps, at_once), "sums of parts")
 
 
-def _put(card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[Hidden]:
+def _put(call: Call) -> list[Hidden]:
     # Indexing.cu, index_put_with_sort_kernel
-    target, indices, values = args[:3]
+    target, indices, values = call.args[:3]
     found = [each for each in indices if is_tensor(each)]
     masks = _of_masks(found)
-    if not argument(args, kwargs, 3, "accumulate"):
+    if not call.argument(3, "accumulate"):
         return [*masks, *_as_long(found)]
     if any(each.dtype in _MASKS for each in found):
         return list(masks)
@@ -166,13 +164,11 @@ def _as_long(indices: Iterable[Any]) -> Iterator[Hidden]:
             yield taken(each.numel() * INDEX_BYTES, "indices in 64 bits")
 
 
-def _look_up(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    found = [each for each in args[1] if is_tensor(each)]
+def _look_up(call: Call) -> list[Hidden]:
+    found = [each for each in call.args[1] if is_tensor(each)]
     # the result has one row for each true element
     return [
-        taken(_places(each, result), "places of a mask", before=True)
+        taken(_places(each, call.result), "places of a mask", before=True)
         if each.dtype in _MASKS
         else taken(each.numel() * INDEX_BYTES, "indices in 64 bits", before=True)
         for each in found
@@ -186,27 +182,25 @@ def _places(mask: Any, result: Any) -> int:
     return int(rows) * int(mask.dim()) * INDEX_BYTES
 
 
-def _masked_select(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _masked_select(call: Call) -> Iterator[Hidden]:
     # IndexKernel.cpp, masked_select_out_cuda_impl: an index by the expanded mask
-    source, mask = args[0], args[1]
+    source, mask = call.args[0], call.args[1]
     shape = torch.broadcast_shapes(source.shape, mask.shape)
     if mask.shape != shape:
         yield taken(shape.numel(), "expanded mask", before=True)
-    yield taken(result.numel() * max(len(shape), 1) * INDEX_BYTES, "places of a mask", before=True)
+    yield taken(
+        call.result.numel() * max(len(shape), 1) * INDEX_BYTES, "places of a mask", before=True
+    )
     yield taken(4, "count", before=True)
 
 
-def _masked_scatter(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _masked_scatter(call: Call) -> Iterator[Hidden]:
     # IndexKernel.cpp, masked_scatter__cuda: how many are true before each element
-    target, mask = args[0], args[1]
+    target, mask = call.args[0], call.args[1]
     if mask.shape != target.shape:
         yield taken(target.numel(), "expanded mask")
     yield taken(target.numel() * INDEX_BYTES, "running count of the mask")
-    yield from contiguous(args[2], before=False)
+    yield from contiguous(call.args[2], before=False)
     yield scan(target.numel(), INDEX_BYTES)
 
 

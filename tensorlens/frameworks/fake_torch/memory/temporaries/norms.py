@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from tensorlens.frameworks.fake_torch.memory.temporaries.reductions import reduc
 from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
     INDEX_BYTES,
     WARP,
+    Call,
     Rule,
-    argument,
     contiguous,
     is_tensor,
     nbytes,
@@ -26,21 +26,17 @@ from tensorlens.records.cards import Card
 _MEAN = 1
 
 
-def _first(card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[Hidden]:
-    return contiguous(args[0], before=False)
+def _first(call: Call) -> list[Hidden]:
+    return contiguous(call.args[0], before=False)
 
 
-def _first_two(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    return contiguous(*args[:2], before=False)
+def _first_two(call: Call) -> list[Hidden]:
+    return contiguous(*call.args[:2], before=False)
 
 
-def _softmax_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _softmax_backward(call: Call) -> Iterator[Hidden]:
     # SoftMax.cu, softmax_backward_cuda_out: grad * output, in their common type and layout
-    grad, output = args[:2]
+    grad, output = call.args[:2]
     itemsize = torch.promote_types(grad.dtype, output.dtype).itemsize
     product = output.numel() * itemsize
     yield taken(product, "product of gradient and output")
@@ -49,87 +45,69 @@ def _softmax_backward(
     yield from contiguous(output, before=False)
 
 
-def _safe_softmax(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _safe_softmax(call: Call) -> Iterator[Hidden]:
     # aten/src/ATen/native/transformers/attention.cpp: rows that are all -inf become zeros
-    yield from contiguous(args[0])
-    yield taken(nbytes(result), "softmax", before=True)
-    yield taken(result.numel(), "mask", before=True)
+    yield from contiguous(call.args[0])
+    yield taken(nbytes(call.result), "softmax", before=True)
+    yield taken(call.result.numel(), "mask", before=True)
 
 
-def _masked_softmax_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _masked_softmax_backward(call: Call) -> Iterator[Hidden]:
     # SoftMax.cu, masked_softmax_backward_cuda
-    grad, output, mask = args[:3]
+    grad, output, mask = call.args[:3]
     yield from contiguous(grad, output, mask, before=False)
     yield taken(nbytes(grad), "product of gradient and output")
 
 
-def _pointwise(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _pointwise(call: Call) -> Iterator[Hidden]:
     # PointwiseOps and Loss.cpp: what is reduced is written out first
-    reduction = argument(args, kwargs, 2, "reduction")
+    reduction = call.argument(2, "reduction")
     if reduction == 0:
         return
-    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-    yield taken(shape.numel() * result.dtype.itemsize, "loss of each element")
-    yield from sum_of_dense(card, shape.numel(), result.dtype)
+    shape = torch.broadcast_shapes(call.args[0].shape, call.args[1].shape)
+    yield taken(shape.numel() * call.result.dtype.itemsize, "loss of each element")
+    yield from sum_of_dense(call.card, shape.numel(), call.result.dtype)
 
 
-def _cross_entropy_of_chances(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _cross_entropy_of_chances(call: Call) -> Iterator[Hidden]:
     # Loss.cu, binary_cross_entropy_cuda: the result's own memory holds the loss of each element
-    if argument(args, kwargs, 3, "reduction") != 0:
-        yield taken(result.dtype.itemsize, "reduced loss")
-        yield from sum_of_dense(card, args[0].numel(), result.dtype)
+    if call.argument(3, "reduction") != 0:
+        yield taken(call.result.dtype.itemsize, "reduced loss")
+        yield from sum_of_dense(call.card, call.args[0].numel(), call.result.dtype)
 
 
-def _cross_entropy_of_logits(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _cross_entropy_of_logits(call: Call) -> Iterator[Hidden]:
     # Loss.cpp, binary_cross_entropy_with_logits: log-sigmoid, and (1 - target) made the loss
-    each = args[0].numel() * result.dtype.itemsize
+    each = call.args[0].numel() * call.result.dtype.itemsize
     yield taken(each, "log-sigmoid", before=True)
-    if is_tensor(argument(args, kwargs, 3, "pos_weight")):
+    if is_tensor(call.argument(3, "pos_weight")):
         yield taken(each, "weights", before=True)
         yield taken(each, "weighted log-sigmoid", before=True)
-    reduction = argument(args, kwargs, 4, "reduction")
+    reduction = call.argument(4, "reduction")
     if reduction in (None, _MEAN, 2):
         yield taken(each, "loss of each element", before=True)
-        yield from sum_of_dense(card, args[0].numel(), result.dtype)
+        yield from sum_of_dense(call.card, call.args[0].numel(), call.result.dtype)
 
 
-def _likelihood(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
+def _likelihood(call: Call) -> list[Hidden]:
     # NLLLoss2d.cu, Loss.cu: inputs, targets and weights are made contiguous
-    return contiguous(*args[:3], before=False)
+    return contiguous(*call.args[:3], before=False)
 
 
-def _likelihood_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    return contiguous(args[2], args[3], before=False)
+def _likelihood_backward(call: Call) -> list[Hidden]:
+    return contiguous(call.args[2], call.args[3], before=False)
 
 
-def _alignment(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _alignment(call: Call) -> Iterator[Hidden]:
     # LossCTC.cu: lengths and offsets of the batch
-    batch = args[0].shape[1] if args[0].dim() == 3 else 1
+    batch = call.args[0].shape[1] if call.args[0].dim() == 3 else 1
     for name in ("target lengths", "input lengths", "offsets"):
         yield taken(batch * INDEX_BYTES, name)
 
 
-def _alignment_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _alignment_backward(call: Call) -> Iterator[Hidden]:
     # LossCTC.cu: log_beta is as large as log_alpha
-    log_alpha = args[6]
+    log_alpha = call.args[6]
     yield taken(nbytes(log_alpha), "log beta")
     for name in ("target lengths", "input lengths", "offsets"):
         yield taken(log_alpha.shape[0] * INDEX_BYTES, name)
@@ -159,38 +137,30 @@ _LOSSES: dict[str, Rule] = {
 _MANY_ROWS = 64 * 1024
 
 
-def _layer_norm(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    return contiguous(args[0], *args[2:4])
+def _layer_norm(call: Call) -> list[Hidden]:
+    return contiguous(call.args[0], *call.args[2:4])
 
 
-def _rms_norm(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    return contiguous(args[0], args[2])
+def _rms_norm(call: Call) -> list[Hidden]:
+    return contiguous(call.args[0], call.args[2])
 
 
-def _layer_norm_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    grad, source, shape, _, _, weight = args[:6]
-    mask = args[7]
+def _layer_norm_backward(call: Call) -> list[Hidden]:
+    grad, source, shape, _, _, weight = call.args[:6]
+    mask = call.args[7]
     return [
         *contiguous(source, weight),
         *contiguous(grad, before=False),
-        *_partial(card, source, shape, [weight] * (bool(mask[1]) + bool(mask[2]))),
+        *_partial(call.card, source, shape, [weight] * (bool(mask[1]) + bool(mask[2]))),
     ]
 
 
-def _rms_norm_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> list[Hidden]:
-    grad, source, shape, _, weight, mask = args[:6]
+def _rms_norm_backward(call: Call) -> list[Hidden]:
+    grad, source, shape, _, weight, mask = call.args[:6]
     return [
         *contiguous(source, weight),
         *contiguous(grad, before=False),
-        *_partial(card, source, shape, [weight] * bool(mask[1])),
+        *_partial(call.card, source, shape, [weight] * bool(mask[1])),
     ]
 
 
@@ -223,22 +193,18 @@ def _partial(
         )
 
 
-def _group_norm(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _group_norm(call: Call) -> Iterator[Hidden]:
     # group_norm_kernel.cu, GroupNormKernelImplInternal: scale and shift of every channel
-    source, weight, bias, samples, channels, area = args[:6]
+    source, weight, bias, samples, channels, area = call.args[:6]
     yield from contiguous(source)
     if area != 1 and (is_tensor(weight) or is_tensor(bias)):
         for name in ("scales", "shifts"):
             yield taken(samples * channels * wide_itemsize(source.dtype), name)
 
 
-def _group_norm_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _group_norm_backward(call: Call) -> Iterator[Hidden]:
     # group_norm_kernel.cu, GroupNormBackwardKernelImplInternal
-    grad, source, _, _, weight, samples, channels, area, groups, mask = args[:10]
+    grad, source, _, _, weight, samples, channels, area, groups, mask = call.args[:10]
     wide = wide_itemsize(source.dtype)
     yield from contiguous(source)
     yield from contiguous(grad, before=False)
@@ -251,16 +217,12 @@ def _group_norm_backward(
             yield taken(samples * groups * wide, "factors of groups")
 
 
-def _batch_norm(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
-    return _staging(args[0], 4)
+def _batch_norm(call: Call) -> Iterable[Hidden]:
+    return _staging(call.args[0], 4)
 
 
-def _batch_norm_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
-    grad, source = args[:2]
+def _batch_norm_backward(call: Call) -> Iterator[Hidden]:
+    grad, source = call.args[:2]
     if _is_channels_last(source):
         if not _is_channels_last(grad):
             yield taken(nbytes(grad), "copy in the input's layout")
@@ -301,11 +263,9 @@ def _last_power(count: int) -> int:
     return 1 << (max(count, 1).bit_length() - 1)
 
 
-def _cudnn_batch_norm_backward(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _cudnn_batch_norm_backward(call: Call) -> Iterator[Hidden]:
     # cudnn/BatchNorm.cpp: the gradient in the input's layout
-    source, grad = args[:2]
+    source, grad = call.args[:2]
     if _is_channels_last(source) != _is_channels_last(grad) or not (
         grad.is_contiguous() or _is_channels_last(grad)
     ):

@@ -8,7 +8,7 @@ one copy of its input (``BatchLinearAlgebraLib.cpp``: column-major copies to wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,8 @@ import torch
 
 from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
     WARP,
+    Call,
     Rule,
-    argument,
     nbytes,
     resident_threads,
     taken,
@@ -28,18 +28,14 @@ from tensorlens.frameworks.fake_torch.tracker import Hidden
 from tensorlens.records.cards import Card
 
 
-def _decomposition(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
-    size = nbytes(args[0])
+def _decomposition(call: Call) -> Iterable[Hidden]:
+    size = nbytes(call.args[0])
     return [Hidden(size, 0, 4 * size + (16 << 20), "cuSOLVER workspace")]
 
 
-def _transform(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
+def _transform(call: Call) -> Iterable[Hidden]:
     # SpectralOps.cpp, _exec_fft: the input in the order of the dimensions, and cuFFT's work area
-    size = max(nbytes(args[0]), nbytes(result))
+    size = max(nbytes(call.args[0]), nbytes(call.result))
     return [Hidden(size, 0, 2 * size + (1 << 20), "cuFFT workspace")]
 
 
@@ -236,10 +232,10 @@ def _dims(value: Any) -> Sequence[int]:
 def _summed(place: int) -> Rule:
     """Return the rule of a sum; its input is cast first, but from 16 bits to 32."""
 
-    def rule(card: Card, args: Sequence[Any], kwargs: Any, result: Any) -> Iterable[Hidden]:
-        source = args[0]
-        dims = args[place] if place and len(args) > place else kwargs.get("dim")
-        return _cast_and_reduced(card, source, _dims(dims), result.dtype)
+    def rule(call: Call) -> Iterable[Hidden]:
+        source = call.args[0]
+        dims = call.args[place] if place and len(call.args) > place else call.kwargs.get("dim")
+        return _cast_and_reduced(call.card, source, _dims(dims), call.result.dtype)
 
     return rule
 
@@ -267,13 +263,11 @@ def _cast_and_reduced(
 def _plain(place: int, wide: Callable[[torch.dtype], int]) -> Rule:
     """Return the rule of a reduction that keeps its input's type."""
 
-    def rule(
-        card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-    ) -> Iterable[Hidden]:
-        source = args[0]
-        dims = _dims(argument(args, kwargs, place, "dim") if place else None)
+    def rule(call: Call) -> Iterable[Hidden]:
+        source = call.args[0]
+        dims = _dims(call.argument(place, "dim") if place else None)
         kept = wide(source.dtype)
-        return reduced(card, source.shape, source.stride(), dims, source.dtype.itemsize, kept)
+        return reduced(call.card, source.shape, source.stride(), dims, source.dtype.itemsize, kept)
 
     return rule
 
@@ -296,38 +290,37 @@ def _moments(dtype: torch.dtype) -> int:
     return 32 if dtype == torch.float64 else 16
 
 
-def _vector_norm(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
-    source = args[0]
-    dims = _dims(argument(args, kwargs, 2, "dim"))
+def _vector_norm(call: Call) -> Iterable[Hidden]:
+    source = call.args[0]
+    dims = _dims(call.argument(2, "dim"))
     return reduced(
-        card,
+        call.card,
         source.shape,
         source.stride(),
         dims,
         source.dtype.itemsize,
-        wide_itemsize(result.dtype),
+        wide_itemsize(call.result.dtype),
     )
 
 
-def _log_sum_exp(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
+def _log_sum_exp(call: Call) -> Iterable[Hidden]:
     # aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl: the maxima, and exp(self - maxima)
-    source = args[0]
-    itemsize = result.dtype.itemsize
-    yield taken(result.numel() * itemsize, "maxima")
+    source = call.args[0]
+    itemsize = call.result.dtype.itemsize
+    yield taken(call.result.numel() * itemsize, "maxima")
     yield taken(source.numel() * itemsize, "exponentials")
     yield from reduced(
-        card, source.shape, source.stride(), _dims(args[1]), itemsize, wide_itemsize(result.dtype)
+        call.card,
+        source.shape,
+        source.stride(),
+        _dims(call.args[1]),
+        itemsize,
+        wide_itemsize(call.result.dtype),
     )
 
 
-def _global_norm(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
-    return _cast_and_reduced(card, args[0], (), result.dtype)
+def _global_norm(call: Call) -> Iterable[Hidden]:
+    return _cast_and_reduced(call.card, call.args[0], (), call.result.dtype)
 
 
 def sum_of_dense(card: Card, count: int, dtype: torch.dtype) -> list[Hidden]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +12,23 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tensorlens.frameworks.fake_torch.tracker import Hidden
 from tensorlens.records.cards import Card
 
-Rule = Callable[[Card, Sequence[Any], Mapping[str, Any], Any], Iterable[Hidden]]
-"""Gives what a kernel takes by the card, the operator's arguments and its results."""
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator that has run on a card."""
+
+    card: Card
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    result: Any
+
+    def argument(self, place: int, name: str) -> Any:
+        """Return an argument by place or name; None where it is left out."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name)
+
+
+Rule = Callable[[Call], Iterable[Hidden]]
+"""Gives what a kernel takes for a call of its operator."""
 
 INDEX_BYTES = 8
 WARP = 32
@@ -36,11 +52,6 @@ def wide_itemsize(dtype: torch.dtype) -> int:
 def up(count: int, unit: int) -> int:
     """Return how many units hold ``count``."""
     return -(-count // unit)
-
-
-def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str) -> Any:
-    """Return an argument by place or name; None where it is left out."""
-    return args[place] if len(args) > place else kwargs.get(name)
 
 
 def device_type(tensor: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ import torch
 from tensorlens.frameworks.fake_torch.memory.temporaries.reductions import cast
 from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
     INDEX_BYTES,
+    Call,
     Rule,
-    argument,
     contiguous,
     device_type,
     heaviest,
@@ -68,30 +68,24 @@ def _dim(source: Any, value: Any) -> int:
     return int(-1 if value is None else value) % dims
 
 
-def _sort(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
-    return sorted_along(args[0], _dim(args[0], argument(args, kwargs, 1, "dim")))
+def _sort(call: Call) -> Iterable[Hidden]:
+    return sorted_along(call.args[0], _dim(call.args[0], call.argument(1, "dim")))
 
 
-def _stable_sort(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
-    return sorted_along(args[0], _dim(args[0], kwargs.get("dim", -1)))
+def _stable_sort(call: Call) -> Iterable[Hidden]:
+    return sorted_along(call.args[0], _dim(call.args[0], call.kwargs.get("dim", -1)))
 
 
-def _topk(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
-    source, k = args[0], args[1]
-    dim = _dim(source, argument(args, kwargs, 2, "dim"))
+def _topk(call: Call) -> Iterator[Hidden]:
+    source, k = call.args[0], call.args[1]
+    dim = _dim(source, call.argument(2, "dim"))
     if source.numel() == 0:
         return
-    select = [*contiguous(source, before=False), *_radix_select(card, source, dim)]
+    select = [*contiguous(source, before=False), *_radix_select(call.card, source, dim)]
     if k <= _SMALL_SORT:
         yield from select
         return
-    values, indices = result
+    values, indices = call.result
     resort = [
         taken(nbytes(values), "sorted values"),
         taken(nbytes(indices), "sorted indices"),
@@ -132,53 +126,43 @@ def _is_worth_many_blocks(slices: int, length: int) -> bool:
     return length >= least
 
 
-def _median(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _median(call: Call) -> Iterator[Hidden]:
     # Sorting.cpp, median_impl: the whole tensor is sorted
-    source = args[0]
+    source = call.args[0]
     yield taken(nbytes(source), "sorted values")
     yield taken(source.numel() * INDEX_BYTES, "sorted indices")
     yield from sorted_along(source.new_empty(source.numel()), 0)
 
 
-def _of_contiguous(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterable[Hidden]:
-    return contiguous(args[0])
+def _of_contiguous(call: Call) -> Iterable[Hidden]:
+    return contiguous(call.args[0])
 
 
-def _scanned(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _scanned(call: Call) -> Iterator[Hidden]:
     # ScanUtils.cuh, scan_dim; only what has one dimension goes to CUB
-    values = result[0] if isinstance(result, (list, tuple)) else result
-    source = args[0]
+    values = call.result[0] if isinstance(call.result, (list, tuple)) else call.result
+    source = call.args[0]
     if values.numel() == 0:
         return
-    yield from cast(args, values.dtype)
+    yield from cast(call.args, values.dtype)
     if source.dtype == values.dtype:
         yield from contiguous(source, before=False)
-    if source.dim() == 0 or source.numel() == source.shape[_dim(source, args[1])]:
+    if source.dim() == 0 or source.numel() == source.shape[_dim(source, call.args[1])]:
         yield scan(source.numel(), values.dtype.itemsize)
 
 
-def _nonzero(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _nonzero(call: Call) -> Iterator[Hidden]:
     # Nonzero.cu: how many there are is counted first
-    yield from contiguous(args[0])
+    yield from contiguous(call.args[0])
     yield taken(4, "count", before=True)
-    yield scan(args[0].numel(), 4)
+    yield scan(call.args[0].numel(), 4)
 
 
-def _unique(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _unique(call: Call) -> Iterator[Hidden]:
     # UniqueCub.cu: sorted keys, with their places where the inverse is asked for
-    source = args[0]
+    source = call.args[0]
     count, key = source.numel(), source.dtype.itemsize
-    inverse = bool(argument(args, kwargs, 2, "return_inverse"))
+    inverse = bool(call.argument(2, "return_inverse"))
     yield from contiguous(source)
     yield taken(count * key, "sorted values", before=True)
     if inverse:
@@ -187,39 +171,33 @@ def _unique(
     yield radix_sort(count, key, INDEX_BYTES if inverse else 0, before=True)
 
 
-def _random_order(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _random_order(call: Call) -> Iterator[Hidden]:
     # Randperm.cu: an arange sorted by random keys of as many bits as keep them apart
-    count = result.numel()
-    if device_type(result) != "cuda" or count == 0:
+    count = call.result.numel()
+    if device_type(call.result) != "cuda" or count == 0:
         return
     bits = math.ceil(math.log2(count - (6 * count * count + 1) / (12 * math.log(0.9))))
     key = 4 if bits <= 32 else 8
-    yield taken(nbytes(result), "arange")
+    yield taken(nbytes(call.result), "arange")
     yield taken(count * key, "keys")
     yield taken(count * key, "sorted keys")
-    yield radix_sort(count, key, result.dtype.itemsize)
+    yield radix_sort(count, key, call.result.dtype.itemsize)
 
 
-def _multinomial(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _multinomial(call: Call) -> Iterator[Hidden]:
     # Distributions.cpp, multinomial_out; with replacement: MultinomialKernel.cu
-    chances, samples = args[0], args[1]
-    if not argument(args, kwargs, 2, "replacement") or samples == 1:
+    chances, samples = call.args[0], call.args[1]
+    if not call.argument(2, "replacement") or samples == 1:
         yield taken(nbytes(chances), "exponentials")
         return
     for name in ("distribution", "normalized", "prefix sums"):
         yield taken(nbytes(chances), name)
 
 
-def _repeats(
-    card: Card, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-) -> Iterator[Hidden]:
+def _repeats(call: Call) -> Iterator[Hidden]:
     # Repeat.cpp: the running sum of how often each is repeated
-    if isinstance(args[0], torch.Tensor):
-        yield taken(args[0].numel() * INDEX_BYTES, "sums", before=True)
+    if isinstance(call.args[0], torch.Tensor):
+        yield taken(call.args[0].numel() * INDEX_BYTES, "sums", before=True)
 
 
 RULES: dict[str, Rule] = {
