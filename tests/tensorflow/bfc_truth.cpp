@@ -1,12 +1,9 @@
 // Makes the requests on standard input of TensorFlow's own BFC allocator, whose regions are
 // addresses without memory, and prints what it says after each.
 //
-// Arguments: kind (cpu or gpu), limit, capacity, growth, garbage collection, fragmentation
-// fraction, direction in which regions are placed (1 or -1). Of "gpu" the environment decides on
-// growth and garbage collection.
+// Arguments: limit, direction in which regions are placed (1 or -1).
 // Requests: "m KEY BYTES", "f KEY".
-// Answers: address (0: none), bytes in use, their peak, bytes of regions, their peak. They end
-// where the allocator would not come to an end.
+// Answers: address (0: none), bytes in use, their peak, bytes of regions, their peak.
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -14,7 +11,6 @@
 #include <string>
 #include <unordered_map>
 
-#include "tensorflow/core/common_runtime/gpu/gpu_bfc_allocator.h"
 #include "xla/tsl/framework/bfc_allocator.h"
 
 namespace {
@@ -23,18 +19,9 @@ constexpr std::uint64_t kFirst = 1ull << 44, kStep = 2 << 20;
 
 class Places : public tsl::SubAllocator {
  public:
-  Places(std::uint64_t capacity, int direction)
-      : SubAllocator({}, {}), capacity_(capacity), direction_(direction) {}
+  explicit Places(int direction) : SubAllocator({}, {}), direction_(direction) {}
 
   void* Alloc(size_t, size_t nbytes, size_t* received) override {
-    if (held_ + nbytes > capacity_) {
-      // the allocator would ask for the same for ever
-      if (nbytes == refused_) std::cout.flush(), std::_Exit(0);
-      refused_ = nbytes;
-      return nullptr;
-    }
-    refused_ = 0;
-    held_ += nbytes;
     *received = nbytes;
     std::uint64_t extent = (nbytes + kStep - 1) / kStep * kStep, at = next_;
     if (direction_ > 0) {
@@ -45,38 +32,24 @@ class Places : public tsl::SubAllocator {
     return reinterpret_cast<void*>(at);
   }
 
-  void Free(void*, size_t nbytes) override { held_ -= nbytes; }
+  void Free(void*, size_t) override {}
 
   bool SupportsCoalescing() const override { return false; }
 
  private:
-  std::uint64_t capacity_, held_ = 0, refused_ = 0, next_ = kFirst;
+  std::uint64_t next_ = kFirst;
   int direction_;
 };
 
 }  // namespace
 
 int main(int, char** argument) {
-  std::string kind = argument[1];
-  std::uint64_t limit = std::stoull(argument[2]), capacity = std::stoull(argument[3]);
-  bool growth = std::stoi(argument[4]), collects = std::stoi(argument[5]);
-  double fraction = std::stod(argument[6]);
-  auto places = std::make_unique<Places>(capacity, std::stoi(argument[7]));
-  std::unique_ptr<tsl::BFCAllocator> allocator;
-  if (kind == "gpu") {
-    tensorflow::GPUBFCAllocator::Options options;
-    options.fragmentation_fraction = fraction;
-    options.allow_retry_on_failure = false;
-    allocator = std::make_unique<tensorflow::GPUBFCAllocator>(std::move(places), limit, "truth",
-                                                              options);
-  } else {
-    tsl::BFCAllocator::Options options;
-    options.allow_growth = growth;
-    options.garbage_collection = collects;
-    options.fragmentation_fraction = fraction;
-    options.allow_retry_on_failure = false;
-    allocator = std::make_unique<tsl::BFCAllocator>(std::move(places), limit, "truth", options);
-  }
+  std::uint64_t limit = std::stoull(argument[1]);
+  auto places = std::make_unique<Places>(std::stoi(argument[2]));
+  tsl::BFCAllocator::Options options;
+  options.allow_growth = true;
+  options.allow_retry_on_failure = false;
+  auto allocator = std::make_unique<tsl::BFCAllocator>(std::move(places), limit, "truth", options);
   tsl::AllocationAttributes quiet;
   quiet.retry_on_failure = false;
   std::unordered_map<long, void*> held;

@@ -1,6 +1,6 @@
 """Pure simulators of allocators: requests and frees in, addresses and segments out."""
 
-from tensorlens.planning.allocators.bfc import BFCAllocator, BFCSettings, least_limit
+from tensorlens.planning.allocators.bfc import BFCAllocator, least_limit
 from tensorlens.planning.allocators.cuda import CachingAllocator
 from tensorlens.planning.allocators.journal import Journal
 from tensorlens.planning.allocators.settings import Settings
@@ -8,7 +8,6 @@ from tensorlens.planning.allocators.simulated import Figures, Level, OutOfMemory
 
 __all__ = [
     "BFCAllocator",
-    "BFCSettings",
     "CachingAllocator",
     "Figures",
     "Journal",

@@ -10,10 +10,8 @@ the GPU's allocator of TensorFlow does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from struct import pack, unpack
+from dataclasses import replace
 
-from tensorlens.errors import UsageError
 from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, Block, Memory, Pool
 from tensorlens.planning.allocators.journal import Journal
 from tensorlens.planning.allocators.settings import Settings
@@ -25,45 +23,11 @@ from tensorlens.planning.allocators.simulated import (
 )
 from tensorlens.records.events import OOM, Context, EventLog
 
-_MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class BFCSettings:
-    """What ``BFCAllocator::Options`` and its memory limit say.
-
-    Raises:
-        UsageError: there is no limit and something that is counted from it.
-    """
-
-    limit: int | None = None
-    """Bytes that all regions together may have; None: no end, which TensorFlow never has and an
-    estimate for an unknown card needs."""
-    allow_growth: bool = True
-    """Regions are taken as they are needed; else one of the whole limit at the first request."""
-    garbage_collection: bool = False
-    """Regions without a chunk in use go back before a request fails."""
-    fragmentation_fraction: float = 0.0
-    """A chunk may exceed its request by less than this share of the limit; 0: by less than 128
-    MiB."""
-
-    def __post_init__(self) -> None:
-        if self.limit is None and (not self.allow_growth or self.fragmentation_fraction > 0):
-            raise UsageError("a BFC allocator without a limit has to grow, in steps of its own")
-        if self.limit is not None and self.limit < 0:
-            raise UsageError(f"a BFC allocator cannot have {self.limit} bytes")
-
-    @property
-    def max_spare(self) -> int:
-        """Bytes beyond the request from which on a chunk is split in any case."""
-        if self.limit is not None and self.fragmentation_fraction > 0:
-            return int(self.fragmentation_fraction * self.limit)
-        return 128 * _MIB
-
-
 _GRAIN = 256
 """Chunks are multiples of so many bytes."""
 _FIRST_REGION = 2 << 20
+_MOST_SPARE = 128 << 20
+"""Bytes beyond the request from which on a chunk is split in any case."""
 
 
 class BFCAllocator(SimulatedAllocator):
@@ -73,8 +37,8 @@ class BFCAllocator(SimulatedAllocator):
     A segment is what TensorFlow calls a region, a block what it calls a chunk.
 
     Args:
-        settings: options and limit; by default growth without an end.
-        capacity: bytes that the driver, or the system, has for this allocator; None: no end.
+        limit: bytes that all regions together may have; None: no end, which TensorFlow never has
+            and an estimate for an unknown card needs.
         log: where every event is written; None: nowhere.
         device: the device's name in the log, and in errors.
         place: told a region's bytes, returns the address where it is put; by default each follows
@@ -83,23 +47,19 @@ class BFCAllocator(SimulatedAllocator):
 
     def __init__(
         self,
-        settings: BFCSettings | None = None,
+        limit: int | None = None,
         *,
-        capacity: int | None = None,
         log: EventLog | None = None,
         device: str = "cuda:0",
         place: Callable[[int], int] | None = None,
     ) -> None:
-        self.settings = BFCSettings() if settings is None else settings
         super().__init__(log, device)
         note = None if log is None else self._note_segment
-        self._memory = Memory(Settings(), capacity, None, place, note)
+        self._memory = Memory(Settings(), limit, None, place, note)
         self._chunks = self._memory.blocks
         self._pool = Pool(0, small=False)
-        self._max_spare = self.settings.max_spare
-        limit = self.settings.limit
-        first = _FIRST_REGION if limit is None else limit
-        self._region = _rounded(min(first, _FIRST_REGION) if self.settings.allow_growth else first)
+        first = _FIRST_REGION if limit is None else min(limit, _FIRST_REGION)
+        self._region = -(-first // _GRAIN) * _GRAIN
         """Bytes of the next region."""
 
     def malloc(
@@ -133,7 +93,7 @@ class BFCAllocator(SimulatedAllocator):
         chunk = memory.find(self._pool, size)
         if chunk is None:
             chunk = self._new(size, time, stack, context)
-        if chunk.size >= 2 * size or chunk.size - size >= self._max_spare:
+        if chunk.size >= 2 * size or chunk.size - size >= _MOST_SPARE:
             self._split(chunk, size)
         elif chunk.prev is not None or chunk.next is not None:
             memory.split_bytes -= chunk.size
@@ -184,8 +144,7 @@ class BFCAllocator(SimulatedAllocator):
         """What is counted, now and at its highest.
 
         ``allocated`` is ``current`` and ``peak`` of ``tf.config.experimental.get_memory_info``,
-        ``reserved`` the allocator's ``pool_bytes``; ``retries`` is how often unused regions went
-        back to make room.
+        ``reserved`` the allocator's ``pool_bytes``.
         """
         found = super().figures
         return replace(found, active=found.allocated)
@@ -237,9 +196,6 @@ class BFCAllocator(SimulatedAllocator):
         memory = self._memory
         self._time, memory.stack = time, stack
         chunk = self._extend(size)
-        if chunk is None and self._release_regions(size):
-            self._retries += 1
-            chunk = self._extend(size)
         if chunk is not None:
             return chunk
         self._ooms += 1
@@ -249,22 +205,19 @@ class BFCAllocator(SimulatedAllocator):
             allocated=self._allocated,
             reserved=memory.reserved,
             capacity=memory.capacity,
-            allowed=self.settings.limit,
             largest_free=self.fragmentation().largest_free,
         )
         log = self.log
         if log is not None:
-            limits = (self.settings.limit, memory.capacity)
-            free = min(limit for limit in limits if limit is not None) - memory.reserved
-            log.append(OOM, self.device, free, size, self._when(log), stack, context)
+            log.append(OOM, self.device, failure.free or 0, size, self._when(log), stack, context)
         raise failure
 
     def _extend(self, size: int) -> Block | None:
         """Return a new region that has room for so many bytes (``Extend``)."""
-        memory, limit = self._memory, self.settings.limit
+        memory = self._memory
         available = None
-        if limit is not None:
-            available = (limit - memory.reserved) // _GRAIN * _GRAIN
+        if memory.capacity is not None:
+            available = (memory.capacity - memory.reserved) // _GRAIN * _GRAIN
             if size > available:
                 return None
         larger = False
@@ -273,51 +226,27 @@ class BFCAllocator(SimulatedAllocator):
             larger = True
         nbytes = self._region if available is None else min(self._region, available)
         chunk = memory.take(self._pool, nbytes)
-        while chunk is None:
-            less = _backpedalled(nbytes)
-            # of a few KiB nine tenths are rounded up to the same again: TensorFlow never ends
-            if less < size or less == nbytes:
-                return None
-            nbytes = less
-            chunk = memory.take(self._pool, nbytes)
         if not larger:
             self._region *= 2
         return chunk
 
-    def _release_regions(self, size: int) -> bool:
-        """Give unused regions back where that can make room (``DeallocateFreeRegions``)."""
-        if not self.settings.garbage_collection:
-            return False
-        memory, limit = self._memory, self.settings.limit
-        unused = [chunk for chunk in memory.free_blocks(self._pool) if not chunk.split]
-        released = sum(chunk.size for chunk in unused)
-        if not unused or (limit is not None and size > limit - memory.reserved + released):
-            return False
-        for chunk in unused:
-            memory.release(chunk)
-        return True
 
-
-def least_limit(
-    journal: Journal, settings: BFCSettings | None = None, *, step: int = _FIRST_REGION
-) -> int:
+def least_limit(journal: Journal, *, step: int = _FIRST_REGION) -> int:
     """Return the fewest bytes as the limit with which every request has room.
 
     It is at least the peak of what is requested; found by halving, to ``step`` bytes.
 
     Args:
         journal: the requests.
-        settings: the options; each limit that is tried takes the place of theirs.
         step: how finely to search.
     """
-    settings = BFCSettings() if settings is None else settings
-    needed = journal.replay(BFCAllocator(BFCSettings())).figures.requested.peak
+    needed = journal.replay(BFCAllocator()).figures.requested.peak
     too_little = -(-needed // step) - 1
     enough = max(too_little + 1, 0)
 
     def fits(steps: int) -> bool:
         try:
-            journal.replay(BFCAllocator(replace(settings, limit=steps * step)))
+            journal.replay(BFCAllocator(steps * step))
         except OutOfMemory:
             return False
         return True
@@ -331,17 +260,3 @@ def least_limit(
         else:
             too_little = middle
     return enough * step
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // _GRAIN) * _GRAIN
-
-
-def _backpedalled(nbytes: int) -> int:
-    """Return nine tenths of a region, with the rounding of the ``float`` that they are."""
-    return _rounded(int(_single(_single(nbytes) * _single(0.9))))
-
-
-def _single(value: float) -> float:
-    nearest: float = unpack("f", pack("f", value))[0]
-    return nearest

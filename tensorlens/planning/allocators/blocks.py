@@ -51,7 +51,6 @@ class Block:
 
     __slots__ = (
         "address",
-        "born",
         "next",
         "pool",
         "prev",
@@ -73,8 +72,6 @@ class Block:
         self.reservation: Reservation | None = None
         self.uses: set[int] | None = None
         """Streams other than its own that use it."""
-        self.born = 0
-        """How many searches there had been when it became free, for its age."""
         self.row = -1
         self.stack = -1
         self.segment_stack = -1
@@ -107,18 +104,11 @@ class Memory:
         self.settings = settings
         self.capacity = capacity
         self.total = total
-        self.allowed: int | None = None
-        """Bytes that the process may take, where a fraction of the card's is set."""
-        if settings.memory_fraction < 1 and total is not None:
-            self.allowed = int(settings.memory_fraction * total)
-        self.collects = self.allowed is not None and settings.garbage_collection_threshold > 0
         self.blocks: dict[int, Block] = {}
         """Every block by its address."""
         self.small: dict[int, Pool] = {}
         """By stream, as :attr:`large`."""
         self.large: dict[int, Pool] = {}
-        self.searches = 0
-        """Searches in the large pools, where garbage is collected."""
         self.reserved = self.peak_reserved = 0
         self.segments = self.peak_segments = 0
         self.split_bytes = self.peak_split_bytes = 0
@@ -144,7 +134,6 @@ class Memory:
 
     def insert(self, block: Block) -> None:
         """Put a free block where searches find it."""
-        block.born = self.searches
         insort(block.pool.keys, block.size << SHIFT | block.address)
 
     def remove(self, block: Block) -> None:
@@ -159,8 +148,6 @@ class Memory:
     def find(self, pool: Pool, size: int) -> Block | None:
         """Take the smallest free block that fits out of its pool (``get_free_block``)."""
         settings, keys = self.settings, pool.keys
-        if not pool.small:
-            self.searches += 1
         index = bisect_left(keys, size << SHIFT)
         if index == len(keys):
             return None
@@ -196,10 +183,6 @@ class Memory:
     def has(self, size: int) -> bool:
         """Tell whether the driver has so many bytes left."""
         return self.capacity is None or self.reserved + size <= self.capacity
-
-    def may_take(self, size: int) -> bool:
-        """Tell whether the process is allowed so many bytes more."""
-        return self.allowed is None or self.reserved + size <= self.allowed
 
     def take(self, pool: Pool, size: int) -> Block | None:
         """Take a segment from the driver; None where it has no room."""

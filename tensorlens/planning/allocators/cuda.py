@@ -17,7 +17,6 @@ from tensorlens.planning.allocators.blocks import (
     Pool,
 )
 from tensorlens.planning.allocators.expandable import (
-    collect_garbage,
     grow,
     release_cached,
     release_oversize,
@@ -37,8 +36,8 @@ class CachingAllocator(SimulatedAllocator):
         settings: what ``PYTORCH_CUDA_ALLOC_CONF`` would set.
         capacity: bytes that the driver has for this allocator, what other users of the card and
             the CUDA context take left out; None: no end.
-        total: bytes of memory that the card has, for ``memory_fraction`` and the address space of
-            expandable segments; by default the capacity.
+        total: bytes of memory that the card has, for the address space of expandable
+            segments; by default the capacity.
         log: where every event is written; None: nowhere.
         device: the device's name in the log, and in errors.
         place: told a segment's bytes, returns the address where the driver puts it; by default
@@ -239,8 +238,6 @@ class CachingAllocator(SimulatedAllocator):
         """Return a free block that is in no pool, from the driver."""
         memory = self._memory
         self._time, memory.stack = time, stack
-        if memory.collects:
-            collect_garbage(memory)
         block = self._take(pool, size)
         if block is None and release_oversize(memory, pool, size):
             block = self._take(pool, size)
@@ -258,7 +255,6 @@ class CachingAllocator(SimulatedAllocator):
             allocated=self._allocated,
             reserved=memory.reserved,
             capacity=memory.capacity,
-            allowed=memory.allowed,
         )
         log = self.log
         if log is not None:
@@ -269,6 +265,4 @@ class CachingAllocator(SimulatedAllocator):
     def _take(self, pool: Pool, size: int) -> Block | None:
         memory = self._memory
         total = self.settings.segment_size(size)
-        if not memory.may_take(total):
-            return None
         return grow(memory, pool, size) if self._expandable else memory.take(pool, total)

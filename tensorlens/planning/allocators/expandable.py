@@ -1,8 +1,8 @@
 """How cached memory is mapped into expandable segments, and goes back to the driver.
 
 As ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``,
-``release_available_cached_blocks``, ``release_blocks`` and ``garbage_collect_cached_blocks`` do it
-in ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.13.
+``release_available_cached_blocks`` and ``release_blocks`` do it in
+``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.13.
 """
 
 from __future__ import annotations
@@ -197,37 +197,3 @@ def release_cached(memory: Memory) -> None:
                     memory.release(block)
         for block in expandable:
             shrink(memory, block)
-
-
-def collect_garbage(memory: Memory) -> None:
-    """Give back the older unused segments of the large pools above the threshold.
-
-    A block's age is how many searches there were since it became free. Those of the average age
-    and older go, round after round, until enough is back.
-    """
-    assert memory.allowed is not None
-    threshold = int(memory.settings.garbage_collection_threshold * memory.allowed)
-    target = memory.reserved - threshold
-    if target <= 0:
-        return
-    blocks = [
-        block
-        for pool in memory.pools(small=False)
-        for block in memory.free_blocks(pool)
-        if not block.split
-    ]
-    ages = {block.address: memory.searches - block.born for block in blocks}
-    total, count, reclaimed = sum(ages.values()), len(blocks), 0
-    freed = True
-    while reclaimed < target and freed and count > 0:
-        oldest = total / count
-        freed = False
-        for block in list(blocks):
-            age = ages[block.address]
-            if block.reservation is None and age >= oldest:
-                freed = True
-                reclaimed += block.size
-                total -= age
-                count -= 1
-                blocks.remove(block)
-                memory.release(block)

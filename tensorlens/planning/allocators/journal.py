@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from tensorlens.planning.allocators.cuda import CachingAllocator
@@ -92,9 +91,7 @@ class Journal:
                 allocator.empty_cache()
         return allocator
 
-    def least_capacity(
-        self, settings: Settings | None = None, *, total: int | None = None, step: int = _GRAIN
-    ) -> int:
+    def least_capacity(self, settings: Settings | None = None, *, step: int = _GRAIN) -> int:
         """Return the fewest bytes from the driver with which every request has room.
 
         It lies between the peak of what is allocated and the peak of what is reserved where there
@@ -103,38 +100,25 @@ class Journal:
 
         Args:
             settings: what ``PYTORCH_CUDA_ALLOC_CONF`` would set.
-            total: bytes of memory that the card has; by default as many as the capacity tried.
             step: how finely to search.
-
-        Raises:
-            OutOfMemory: the settings allow too small a share of the card's memory.
         """
-        free_run = self.replay(CachingAllocator(settings, total=total)).figures
+        free_run = self.replay(CachingAllocator(settings)).figures
         too_little = free_run.allocated.peak // step - 1
         enough = -(-free_run.reserved.peak // step)
-        fits = self._fits(settings, total)
-        fraction = 1.0 if settings is None else settings.memory_fraction
-        while fraction < 1 and not fits(enough * step):
-            if total is not None or fraction == 0:
-                self.replay(CachingAllocator(settings, capacity=enough * step, total=total))
-            enough *= 2
         while enough - too_little > 1:
             middle = (too_little + enough) // 2
-            if fits(middle * step):
+            if self._fits(settings, middle * step):
                 enough = middle
             else:
                 too_little = middle
         return enough * step
 
-    def _fits(self, settings: Settings | None, total: int | None) -> Callable[[int], bool]:
-        def fits(capacity: int) -> bool:
-            try:
-                self.replay(CachingAllocator(settings, capacity=capacity, total=total))
-            except OutOfMemory:
-                return False
-            return True
-
-        return fits
+    def _fits(self, settings: Settings | None, capacity: int) -> bool:
+        try:
+            self.replay(CachingAllocator(settings, capacity=capacity))
+        except OutOfMemory:
+            return False
+        return True
 
     def _add(self, kind: int, value: int, stream: int) -> None:
         self._kinds.append(kind)

@@ -46,19 +46,15 @@ class Settings:
     roundup_power2_divisions: Sequence[int] = ()
     """Parts between powers of two that requests are rounded up to: sixteen numbers, for requests
     below 2 MiB, below 4 MiB and so on, the last for all from 32 GiB on; empty for none."""
-    garbage_collection_threshold: float = 0.0
-    """Share of the memory allowed from which on old cached segments go back; 0 for never. It has no
-    effect unless ``memory_fraction`` is below 1 and the card's memory is known."""
     large_segment_size: int = LARGE_SEGMENT
-    memory_fraction: float = 1.0
-    """Share of the card's memory that the process may take; all of it where that is unknown."""
 
     @classmethod
     def parse(cls, text: str) -> Settings:
         """Return the settings that a text such as ``max_split_size_mb:128`` makes.
 
-        What has no effect on a device's memory is checked and passed over, and so is
-        ``throw_on_cudamalloc_oom``, which changes how a request fails.
+        What has no effect on a device's memory is checked and passed over, and so are
+        ``throw_on_cudamalloc_oom``, which changes how a request fails, and
+        ``garbage_collection_threshold``, which acts where a process may take a share of the card.
 
         Raises:
             UsageError: an option is unknown or its value malformed, so that torch would refuse it,
@@ -177,14 +173,16 @@ def _threshold(settings: Settings, name: str, value: _Value) -> dict[str, Any]:
     share = _real(name, value)
     if not 0 < share < 1:
         raise _malformed(name, value, "a number between 0 and 1")
-    return {"garbage_collection_threshold": share}
+    return {}
 
 
 def _share(settings: Settings, name: str, value: _Value) -> dict[str, Any]:
     share = _real(name, value)
     if not 0 <= share <= 1:
         raise _malformed(name, value, "a number from 0 to 1")
-    return {"memory_fraction": share}
+    if share < 1:
+        raise UsageError(f"{name} cannot be simulated: give the bytes as the capacity")
+    return {}
 
 
 def _truth(name: str, value: _Value) -> bool:

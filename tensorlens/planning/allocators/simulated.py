@@ -61,7 +61,6 @@ class OutOfMemory(TensorlensError):
         allocated: int,
         reserved: int,
         capacity: int | None,
-        allowed: int | None,
         largest_free: int | None = None,
     ) -> None:
         self.device = device
@@ -70,15 +69,12 @@ class OutOfMemory(TensorlensError):
         self.allocated, self.reserved = allocated, reserved
         """Handed out, and held from the driver, after all that was cached went back."""
         self.capacity = capacity
-        """What the driver has for the allocator; None: no end."""
-        self.allowed = allowed
-        """What the process may take of it; None: all."""
+        """What there is for the allocator; None: no end."""
         self.largest_free = largest_free
         """The largest block that is free; None: not looked for."""
-        limits = [limit for limit in (capacity, allowed) if limit is not None]
         unused = format_bytes(reserved - allocated)
         super().__init__(
-            f"{device} has no room for {format_bytes(nbytes)}: of {format_bytes(min(limits))}"
+            f"{device} has no room for {format_bytes(nbytes)}: of {format_bytes(capacity or 0)}"
             f" {format_bytes(allocated)} are allocated and "
             + (
                 f"{unused} lie in segments that are partly in use"

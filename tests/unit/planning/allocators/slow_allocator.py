@@ -18,7 +18,6 @@ class Block:
     size: int
     state: str = "inactive"
     requested: int = 0
-    born: int = 0
     uses: set[int] = field(default_factory=set)
 
 
@@ -38,21 +37,20 @@ class Held:
     def whole(self) -> bool:
         return len(self.blocks) == 1
 
-    def merge(self, searches: int) -> None:
+    def merge(self) -> None:
         """Make one of neighbours that are both free, or both unmapped."""
         merged = [self.blocks[0]]
         for block in self.blocks[1:]:
             last = merged[-1]
             if block.state == last.state and block.state in ("inactive", "unmapped"):
                 last.size += block.size
-                last.born = searches
             else:
                 merged.append(block)
         self.blocks = merged
 
     def cut(self, block: Block, size: int) -> Block:
         """Cut a block after so many bytes and return what follows."""
-        rest = Block(block.address + size, block.size - size, block.state, born=block.born)
+        rest = Block(block.address + size, block.size - size, block.state)
         self.blocks.insert(self.blocks.index(block) + 1, rest)
         block.size = size
         return rest
@@ -63,14 +61,10 @@ class SlowAllocator:
         self.settings = settings
         self.capacity = capacity
         self.total = capacity if total is None else total
-        self.allowed = None
-        if settings.memory_fraction < 1:
-            self.allowed = int(settings.memory_fraction * self.total)
         self.held: list[Held] = []
         self.waiting: list[int] = []
         """Addresses of the blocks that other streams use, in the order in which they were freed."""
         self.next = FIRST
-        self.searches = 0
         self.peaks = dict.fromkeys(self.levels(), 0)
 
     # what is seen from outside
@@ -91,7 +85,7 @@ class SlowAllocator:
         else:
             splits = rest > MIB and (limit is None or size < limit)
         if splits:
-            held.cut(block, size).born = self.searches
+            held.cut(block, size)
         block.state, block.requested = "active_allocated", nbytes
         self.peak()
         return block.address
@@ -196,8 +190,7 @@ class SlowAllocator:
 
     def give_back(self, held, block):
         block.state, block.requested, block.uses = "inactive", 0, set()
-        block.born = self.searches
-        held.merge(self.searches)
+        held.merge()
         self.peak()
 
     def free_blocks(self, stream, small):
@@ -211,7 +204,6 @@ class SlowAllocator:
         return [each[2:] for each in sorted(found, key=lambda each: each[:2])]
 
     def search(self, size, stream, small):
-        self.searches += not small
         fitting = [each for each in self.free_blocks(stream, small) if each[1].size >= size]
         if not fitting:
             return None
@@ -235,9 +227,6 @@ class SlowAllocator:
         return block.size + grows
 
     def fresh(self, size, stream, small):
-        settings = self.settings
-        if self.allowed is not None and settings.garbage_collection_threshold:
-            self.collect()
         found = self.take(size, stream, small)
         if found is None and self.release_oversize(size, stream, small):
             found = self.take(size, stream, small)
@@ -255,8 +244,6 @@ class SlowAllocator:
             total = self.settings.large_segment_size
         else:
             total = (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
-        if self.allowed is not None and self.reserved() + total > self.allowed:
-            return None
         if self.settings.expandable_segments:
             return self.grow(size, stream, small)
         if not self.has(total):
@@ -291,8 +278,8 @@ class SlowAllocator:
                 return None
             if mapped < after.size:
                 held.cut(after, mapped)
-            after.state, after.born = "inactive", self.searches
-            held.merge(self.searches)
+            after.state = "inactive"
+            held.merge()
             self.peak()
 
     def stretch(self, size, stream, small):
@@ -331,12 +318,11 @@ class SlowAllocator:
             if begin >= end:
                 continue
             if end < block.address + block.size:
-                held.cut(block, end - block.address).born = self.searches
+                held.cut(block, end - block.address)
             if begin > block.address:
-                block.born = self.searches
                 block = held.cut(block, begin - block.address)
             block.state = "unmapped"
-        held.merge(self.searches)
+        held.merge()
         if held.whole and held.blocks[0].state == "unmapped":
             self.held.remove(held)
 
@@ -358,24 +344,3 @@ class SlowAllocator:
                 released += block.size
                 self.held.remove(held)
         return released >= wanted
-
-    def collect(self):
-        threshold = int(self.settings.garbage_collection_threshold * self.allowed)
-        target = self.reserved() - threshold
-        unused = [
-            each
-            for stream in sorted({held.stream for held in self.held})
-            for each in self.free_blocks(stream, small=False)
-            if each[0].whole
-        ]
-        reclaimed = 0
-        while unused and reclaimed < target:
-            average = sum(self.searches - block.born for _, block in unused) / len(unused)
-            # the youngest of a round go too if they make the average
-            old = [each for each in unused if self.searches - each[1].born >= average]
-            if not old:
-                break
-            for held, block in old:
-                reclaimed += block.size
-                self.held.remove(held)
-                unused.remove((held, block))

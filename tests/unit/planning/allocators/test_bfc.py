@@ -5,7 +5,6 @@ import pytest
 from tensorlens.errors import UsageError
 from tensorlens.planning.allocators import (
     BFCAllocator,
-    BFCSettings,
     Journal,
     OutOfMemory,
     least_limit,
@@ -16,12 +15,8 @@ KIB, MIB = 1 << 10, 1 << 20
 FIRST = 1 << 44
 
 
-def allocator(limit=None, *, capacity=None, **options):
-    return BFCAllocator(BFCSettings(limit, **options), capacity=capacity)
-
-
-def one_region(nbytes, **options):
-    return allocator(nbytes, allow_growth=False, **options)
+def allocator(limit=None):
+    return BFCAllocator(limit)
 
 
 def sizes(made):
@@ -64,7 +59,7 @@ def test_nothing_and_less_than_nothing():
 
 
 def test_the_smallest_chunk_that_fits_and_of_equal_ones_the_lowest():
-    made = one_region(MIB)
+    made = allocator(MIB)
     addresses = [made.malloc(kib * KIB) for kib in (8, 1, 4, 1, 6, 1, 4, 1)]
     for index in (6, 0, 4, 2):
         made.free(addresses[index])
@@ -77,7 +72,7 @@ def test_the_smallest_chunk_that_fits_and_of_equal_ones_the_lowest():
 
 
 def test_a_chunk_of_less_than_twice_the_request_is_not_split():
-    made = one_region(MIB)
+    made = allocator(MIB)
     first = made.malloc(8 * KIB)
     made.malloc(KIB)
     made.free(first)
@@ -96,21 +91,13 @@ def test_a_chunk_of_less_than_twice_the_request_is_not_split():
     ("spare", "given"), [(128 * MIB - 256, 428 * MIB - 256), (128 * MIB, 300 * MIB)]
 )
 def test_a_chunk_exceeds_its_request_by_less_than_128_mib(spare, given):
-    made = one_region(300 * MIB + spare)
+    made = allocator(300 * MIB + spare)
     made.malloc(300 * MIB)
     assert made.figures.allocated.current == given
 
 
-@pytest.mark.parametrize(("spare", "given"), [(9 * MIB, 99 * MIB), (10 * MIB, 90 * MIB)])
-def test_the_fragmentation_fraction_takes_the_place_of_128_mib(spare, given):
-    limit = 90 * MIB + spare
-    made = one_region(limit, fragmentation_fraction=10 * MIB / limit)
-    made.malloc(90 * MIB)
-    assert made.figures.allocated.current == given
-
-
 def test_a_free_chunk_becomes_one_with_its_free_neighbours():
-    made = one_region(64 * KIB)
+    made = allocator(64 * KIB)
     kept = [made.malloc(4 * KIB) for _ in range(4)]
     made.free(kept[0])
     made.free(kept[2])
@@ -186,16 +173,6 @@ def test_the_last_region_is_what_the_limit_leaves():
     assert made.figures.ooms == 2
 
 
-def test_without_growth_one_region_is_the_whole_limit():
-    made = one_region(100 * MIB + 1)
-    assert reserved(made) == 0
-    made.malloc(1)
-    # the limit's last, broken 256 bytes are left out
-    assert reserved(made) == 100 * MIB
-    with pytest.raises(OutOfMemory):
-        made.malloc(100 * MIB)
-
-
 def test_less_than_a_first_region():
     made = allocator(MIB)
     made.malloc(4)
@@ -203,64 +180,6 @@ def test_less_than_a_first_region():
     nothing = allocator(255)
     with pytest.raises(OutOfMemory):
         nothing.malloc(1)
-
-
-def test_nine_tenths_are_tried_where_the_system_has_less():
-    made = allocator(100 * MIB, capacity=75 * MIB, allow_growth=False)
-    made.malloc(MIB)
-    # 100 MiB -> 94371840 -> 84934656 -> 76441190.4, in multiples of 256 76441344, and there are
-    # 78643200
-    assert reserved(made) == 76_441_344
-    made.malloc(76_441_344 - MIB)
-    made.malloc(MIB)
-    # from what the limit leaves down to less than the 2201856 that the system has left
-    tried = 100 * MIB - 76_441_344
-    while tried > 75 * MIB - 76_441_344:
-        tried = -(-(tried * 9 // 10) // 256) * 256
-    assert reserved(made) == 76_441_344 + tried
-    with pytest.raises(OutOfMemory):
-        made.malloc(MIB)
-
-
-def test_what_cannot_get_smaller_fails():
-    # 2304 bytes are nine times 256, and nine tenths of them, rounded up, 2304 again
-    made = allocator(MIB, capacity=2000)
-    with pytest.raises(OutOfMemory):
-        made.malloc(1)
-    assert allocator(MIB, capacity=2304).malloc(1) == FIRST
-
-
-def test_unused_regions_go_back_before_a_request_fails():
-    kept = allocator(16 * MIB)
-    collected = allocator(16 * MIB, garbage_collection=True)
-    for made in (kept, collected):
-        first, second, third = (made.malloc(mib * MIB) for mib in (2, 4, 8))
-        assert made.figures.segments.current == 3
-        made.free(first)
-        made.free(third)
-    with pytest.raises(OutOfMemory):
-        kept.malloc(10 * MIB)
-    # 16 MiB less the 4 in use; the regions of 2 and 8 are gone
-    assert collected.malloc(10 * MIB) == FIRST + 14 * MIB
-    assert sizes(collected) == [[(4 * MIB, True)], [(12 * MIB, True)]]
-    assert collected.figures.retries == 1
-    assert collected.figures.reserved.peak == 16 * MIB
-    collected.free(second)
-
-
-def test_regions_stay_where_giving_them_back_is_not_enough():
-    made = allocator(16 * MIB, garbage_collection=True)
-    first, _, _ = (made.malloc(mib * MIB) for mib in (2, 4, 8))
-    made.free(first)
-    with pytest.raises(OutOfMemory):
-        made.malloc(5 * MIB)
-    assert made.figures.segments.current == 3
-    assert made.figures.retries == 0
-    # a region that is partly in use stays too
-    made.malloc(MIB)
-    with pytest.raises(OutOfMemory):
-        made.malloc(3 * MIB)
-    assert made.figures.segments.current == 3
 
 
 def test_peaks_begin_anew():
@@ -286,7 +205,7 @@ def test_nothing_of_torch_changes_anything():
 
 def test_what_the_log_says():
     log = EventLog()
-    made = BFCAllocator(BFCSettings(6 * MIB + 512 * KIB), log=log, device="cpu")
+    made = BFCAllocator(6 * MIB + 512 * KIB, log=log, device="cpu")
     first = made.malloc(1500 * KIB)
     made.malloc(100 * KIB, time=9_000_000)
     made.free(first)
@@ -317,14 +236,4 @@ def test_the_least_limit():
     assert journal.replay(allocator()).figures.reserved.peak == 64 * MIB
     # 20 are given all 32: the 8 need as much again, for which 8 will do
     assert least_limit(journal, step=MIB) == 40 * MIB
-    # of one region the 20 MiB are split off only if it has 40
-    assert least_limit(journal, BFCSettings(1, allow_growth=False), step=MIB) == 40 * MIB
     assert least_limit(Journal()) == 0
-
-
-@pytest.mark.parametrize("options", [{"allow_growth": False}, {"fragmentation_fraction": 0.1}])
-def test_what_needs_a_limit(options):
-    with pytest.raises(UsageError, match="without a limit"):
-        BFCSettings(**options)
-    with pytest.raises(UsageError, match="-1 bytes"):
-        BFCSettings(-1)

@@ -14,16 +14,13 @@ SIZES = (1, 512, 513, 4 * 1024, 300_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MI
 def setup(rng):
     """Return settings, capacity and the card's memory."""
     capacity = rng.choice([None, 40 * MIB, 90 * MIB, 200 * MIB, 333 * MIB + 7])
-    fraction = rng.choice([1.0, 0.7]) if capacity else 1.0
     large = rng.choice([20, 12, 33]) * MIB
     settings = Settings(
         expandable_segments=rng.random() < 0.4,
         max_split_size=rng.choice([None, None, large, 40 * MIB]),
         max_non_split_rounding=large,
         roundup_power2_divisions=rng.choice([(), (4,) * 16, (8, 0, 2, 4) + (1,) * 12]),
-        garbage_collection_threshold=rng.choice([0.0, 0.3, 0.8]),
         large_segment_size=large,
-        memory_fraction=fraction,
     )
     return settings, capacity, capacity and rng.choice([None, capacity + 64 * MIB])
 

@@ -185,14 +185,6 @@ def test_a_capacity_that_is_just_enough():
         CachingAllocator(capacity=20 * MIB - 1).malloc(2 * MIB)
 
 
-def test_a_share_of_the_card():
-    settings = Settings(memory_fraction=0.5)
-    allocator = CachingAllocator(settings, capacity=90 * MIB, total=100 * MIB)
-    allocator.malloc(50 * MIB)
-    with pytest.raises(OutOfMemory, match=r"of 50\.00 MiB"):
-        allocator.malloc(1)
-
-
 def test_blocks_too_large_to_be_split():
     allocator = CachingAllocator(Settings(max_split_size=32 * MIB), capacity=100 * MIB)
     place = allocator.malloc(40 * MIB)
@@ -249,29 +241,6 @@ def test_a_larger_segment_for_middling_requests():
     allocator.malloc(2 * MIB)
     allocator.malloc(9 * MIB)
     assert blocks(allocator) == [[2 * MIB, 9 * MIB, -29 * MIB]]
-
-
-def test_garbage_goes_by_age_once_the_threshold_is_passed():
-    settings = Settings(garbage_collection_threshold=0.5, memory_fraction=0.5)
-    allocator = CachingAllocator(settings, total=200 * MIB)
-    old, new = allocator.malloc(30 * MIB), allocator.malloc(26 * MIB)
-    allocator.free(old)
-    for _ in range(3):
-        allocator.free(allocator.malloc(26 * MIB) if new is None else new)
-        new = None
-    # 56 of the 100 allowed are held, 50 is the threshold: the older of both goes, the other stays
-    allocator.malloc(40 * MIB)
-    assert blocks(allocator) == [[-26 * MIB], [40 * MIB]]
-    assert allocator.figures.retries == 0
-
-
-def test_without_a_share_of_the_card_nothing_is_collected():
-    settings = Settings(garbage_collection_threshold=0.1)
-    allocator = CachingAllocator(settings, capacity=200 * MIB)
-    allocator.free(allocator.malloc(100 * MIB))
-    allocator.malloc(102 * MIB)
-    assert allocator.figures.reserved == Level(102 * MIB, 102 * MIB)
-    assert allocator.figures.retries == 1
 
 
 def test_expandable_segments_grow_unit_by_unit():

@@ -15,7 +15,6 @@ def test_what_sets_nothing_for_a_device(text):
     assert Settings.parse(text) == NOTHING
     assert NOTHING.max_split_size is None
     assert NOTHING.max_non_split_rounding == NOTHING.large_segment_size == 20 * MIB
-    assert NOTHING.memory_fraction == 1.0
 
 
 @pytest.mark.parametrize(
@@ -31,9 +30,9 @@ def test_what_sets_nothing_for_a_device(text):
         ("max_split_size_mb:-1", Settings(max_split_size=18446744073708503040)),
         ("max_split_size_mb:99999999999999999", Settings(max_split_size=18446744073708503040)),
         ("max_non_split_rounding_mb:50", Settings(max_non_split_rounding=50 * MIB)),
-        ("garbage_collection_threshold:0.5", Settings(garbage_collection_threshold=0.5)),
-        ("garbage_collection_threshold:0.5x", Settings(garbage_collection_threshold=0.5)),
-        ("per_process_memory_fraction:0.25", Settings(memory_fraction=0.25)),
+        ("garbage_collection_threshold:0.5", Settings()),
+        ("garbage_collection_threshold:0.5x", Settings()),
+        ("per_process_memory_fraction:1.0", Settings()),
         (
             "large_segment_size_mb:21",
             Settings(large_segment_size=21 * MIB, max_non_split_rounding=21 * MIB),
@@ -98,6 +97,7 @@ def test_divisions_of_none(value):
         ("garbage_collection_threshold:1", "between 0 and 1"),
         ("garbage_collection_threshold:x", "a number is wanted"),
         ("per_process_memory_fraction:1.5", "from 0 to 1"),
+        ("per_process_memory_fraction:0.25", "give the bytes as the capacity"),
         ("roundup_power2_divisions:3", "powers of two"),
         ("roundup_power2_divisions:0", "powers of two"),
         ("roundup_power2_divisions:[63:8]", "powers of two"),

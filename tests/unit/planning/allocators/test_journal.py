@@ -1,8 +1,6 @@
 """Requests that are made again."""
 
-import pytest
-
-from tensorlens.planning.allocators import CachingAllocator, Journal, OutOfMemory, Settings
+from tensorlens.planning.allocators import CachingAllocator, Journal, Settings
 
 MIB = 1 << 20
 
@@ -36,18 +34,6 @@ def test_other_settings_need_another_capacity():
 
 def test_nothing_needs_nothing():
     assert Journal().least_capacity() == 0
-
-
-def test_a_share_of_the_card():
-    journal = Journal()
-    journal.malloc(50 * MIB)
-    half = Settings(memory_fraction=0.5)
-    assert journal.least_capacity(half) == 100 * MIB
-    assert journal.least_capacity(half, total=100 * MIB) == 50 * MIB
-    with pytest.raises(OutOfMemory):
-        journal.least_capacity(half, total=98 * MIB)
-    with pytest.raises(OutOfMemory):
-        journal.least_capacity(Settings(memory_fraction=0.0))
 
 
 def test_uses_by_other_streams_are_made_again():
