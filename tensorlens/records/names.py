@@ -89,17 +89,25 @@ class Names:
         self.values.extend(array("q", [self.number(name)]) * len(parents))
         return range(first, len(self.parents))
 
-    def below(self, parent: int, node: int) -> int:
-        """Return a new node: the name of ``node`` gone on from ``parent``."""
+    def below(self, node: int, copies: dict[int, int]) -> int:
+        """Return a node that reads as ``node`` gone on from another one.
+
+        Args:
+            node: what the name ends with.
+            copies: the nodes made for this, by what they are copies of; to begin with that of
+                -1, which is the one to go on from.
+        """
         way = []
-        while node >= 0:
+        while node not in copies:
             way.append(node)
             node = self.parents[node]
+        last = copies[node]
         for each in reversed(way):
             kind, value = self.kinds[each], self.values[each]
             if kind != TEXT or self.texts[value]:
-                parent = self._add(parent, ATTRIBUTE if kind == TEXT else kind, value)
-        return parent
+                last = self._add(last, ATTRIBUTE if kind == TEXT else kind, value)
+            copies[each] = last
+        return last
 
     def become(self, node: int, other: int) -> None:
         """Make ``node``, and so all names below it, read as ``other``."""

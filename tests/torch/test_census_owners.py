@@ -10,8 +10,6 @@ from census_checks import Since
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.heap import walk
-from tensorlens.frameworks.heap.native import native
 from tensorlens.frameworks.torch.census.first_seen import FirstSeen
 
 HELD = []
@@ -44,14 +42,6 @@ def tidy():
     HELD.clear()
     gc.enable()
     gc.collect()
-
-
-@pytest.fixture(params=["native", "python"])
-def engine(request, monkeypatch):
-    if request.param == "native" and native() is None:
-        pytest.skip("no compiler")
-    if request.param == "python":
-        monkeypatch.setattr(walk, "native", lambda: None)
 
 
 def sgd(parameters):
@@ -151,7 +141,6 @@ class TestOrder:
         assert states(since.sizes()) == {"Hostile#2.net.weight.momentum_buffer": 20}
 
 
-@pytest.mark.usefixtures("engine")
 class TestStateFollowsItsParameter:
     def test_of_models_found(self):
         since = Since()
@@ -229,7 +218,6 @@ class TestStateFollowsItsParameter:
         assert states(since.sizes()) == {"SGD.both[0].weight.momentum_buffer": 24}
 
 
-@pytest.mark.usefixtures("engine")
 class TestAttributesByParameter:
     def test_of_a_model_given(self):
         since = Since()

@@ -1,30 +1,18 @@
-"""Names of what torch's own modules and optimizers hold, walked natively and in Python."""
+"""Names of what modules and optimizers hold; nothing of them is run."""
 
 import gc
 import sys
 import weakref
-from array import array
 
 import pytest
 import torch
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.heap import walk
-from tensorlens.frameworks.heap.native import native
-from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths
+from tensorlens.frameworks.torch.census.modules import ModulePaths, outermost
 from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
 from tensorlens.records.names import Names
-
-
-@pytest.fixture(params=["native", "python"], autouse=True)
-def engine(request, monkeypatch):
-    if request.param == "native" and native() is None:
-        pytest.skip("no compiler")
-    if request.param == "python":
-        monkeypatch.setattr(walk, "native", lambda: None)
-    return request.param
 
 
 class Model(nn.Module):
@@ -47,7 +35,7 @@ def named(*modules, optimizers=(), again=True):
     seeing = Optimizers(naming)
     for optimizer in optimizers:
         seeing.add(optimizer)
-    given = zip(naming.given.nodes, naming.roles, naming.again, strict=True)
+    given = zip(naming.nodes, naming.roles, naming.again, strict=True)
     found = [(naming.names[node], role, bool(again)) for node, role, again in given]
     return found[known:] if optimizers else found, naming
 
@@ -62,20 +50,6 @@ def test_the_names_of_named_parameters():
     both = parameters | buffers
     assert all(both[name] is item for (name, _, _), item in zip(found, naming.items, strict=True))
     assert naming.names[naming.node_of(model.head.weight)] == "embed.weight"
-
-
-def test_torch_modules_are_walked_natively(engine):
-    if engine == "native":
-        models = [
-            Model(),
-            nn.Transformer(8, 2, 1, 1, 8),
-            nn.LSTM(2, 2),
-            nn.ParameterDict({"a": nn.Parameter()}),
-        ]
-        names = Names()
-        nodes = array("i", [names.text("") for _ in models])
-        (part,) = walk.walk_registries(models, nodes, names, KINDS)
-        assert part.done == 4
 
 
 OPTIMIZERS = {
@@ -134,6 +108,112 @@ def test_half_built_and_hostile_modules():
     names = [name for name, _, _ in named(model)[0]]
     assert names[-1] == "hostile.kept"
     assert len(names) == 12
+
+
+MODEL = [
+    "embed.weight",
+    "norm.weight",
+    "norm.bias",
+    "norm.running_mean",
+    "norm.running_var",
+    "norm.num_batches_tracked",
+    "layers.0.weight",
+    "layers.0.bias",
+    "layers.1.weight",
+    "layers.1.bias",
+    "head.weight",
+]
+
+
+compared = []
+
+
+class Text(str):
+    """A key that notes when it is compared."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        compared.append(self)
+        return False
+
+
+def names_of(*modules):
+    return [name for name, _, _ in named(*modules)[0]]
+
+
+class TestModules:
+    def test_one_inside_itself(self):
+        model = Model()
+        model.norm._modules["up"] = model
+        assert names_of(model) == MODEL
+
+    def test_modules_have_their_first_path(self):
+        model = Model()
+        model.again = model.layers
+        naming = Naming(Names())
+        paths = ModulePaths(naming)
+        paths.add([model], [naming.names.text("")])
+        assert naming.names[paths.paths[id(model.layers[0])]] == "layers.0"
+        owner = paths.owners[id(model.embed.weight)]
+        assert naming.names[owner] == "embed"
+
+    def test_paths_without_end(self, monkeypatch):
+        monkeypatch.setattr("tensorlens.frameworks.torch.census.modules.MOST_PLACES", 1000)
+        inside = [nn.Module() for _ in range(12)]
+        for module in inside:
+            module._modules.update((str(index), other) for index, other in enumerate(inside))
+        inside[5].weight = nn.Parameter(torch.ones(1))
+        assert names_of(inside[5])[0] == "weight"
+
+    def test_keys_that_are_no_texts(self):
+        model = Model()
+        for registry, item in (
+            (model._parameters, nn.Parameter(torch.ones(1))),
+            (model._modules, nn.Linear(2, 2)),
+        ):
+            registry[3] = registry[None] = registry[Text("odd")] = item
+        vars(model)[Text("_modules")] = 1
+        compared.clear()
+        assert names_of(model) == MODEL
+        assert compared == []
+
+    def test_keys_of_an_unpickled_module(self):
+        model = Model()
+        model.__dict__ = {"".join(list(key)): item for key, item in vars(model).items()}
+        assert names_of(model) == MODEL
+
+    def test_registries_that_are_not_there(self):
+        model = Model()
+        vars(model)["_buffers"], vars(model)["_parameters"] = None, 3
+        assert names_of(model) == MODEL
+        del vars(model)["_modules"]
+        assert names_of(model, object.__new__(nn.Module)) == []
+
+    @pytest.mark.parametrize(
+        "child", [3, nn.Module, sys, object()], ids=["int", "type", "module", "object"]
+    )
+    def test_what_is_no_module(self, child):
+        model = Model()
+        model._modules["odd"] = child
+        assert names_of(model, model) == MODEL * 2
+
+    def test_those_that_are_not_inside_another(self):
+        model, other = Model(), nn.Module()
+        other._modules["other"] = other
+        assert outermost([model.layers, model, model.norm, other]) == [model, other]
+        assert outermost([]) == []
+
+
+def test_state_of_what_has_no_name_goes_on_from_the_optimizers():
+    loose = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    optimizer.state[loose] = {"slot": torch.ones(1)}
+    optimizer.state[3] = {"no name": [torch.ones(1)]}
+    assert [name for name, _, _ in named(optimizers=[optimizer])[0]][1:] == [
+        "SGD.slot",
+        "SGD[3]['no name'][0]",
+    ]
 
 
 def test_all_names_of_tied_weights():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from census_models import Mlp
 
-from tensorlens.frameworks.heap import holders, walk
+from tensorlens.frameworks.heap import holders
 from tensorlens.frameworks.torch.census import scan, scan_python
 from tensorlens.frameworks.torch.leaks import Holdings, survivors
 
@@ -163,7 +163,6 @@ def test_nothing_waits_for_the_collector():
 def test_without_the_compiled_readers(monkeypatch):
     monkeypatch.setattr(scan, "_reader", scan_python.PythonReader)
     monkeypatch.setattr(holders, "native", lambda: None)
-    monkeypatch.setattr(walk, "native", lambda: None)
     weight = torch.ones(5, requires_grad=True)
     batch = torch.ones(5)
     loss = (weight * batch).sum()

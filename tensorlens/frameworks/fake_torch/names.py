@@ -43,7 +43,7 @@ class BlockNames:
         owners.add_found([], optimizers)
         del objects
         naming = owners.naming
-        columns = zip(naming.items, naming.given.nodes, naming.roles, strict=True)
+        columns = zip(naming.items, naming.nodes, naming.roles, strict=True)
         named = [(item, naming.names[node], ROLES[role]) for item, node, role in columns]
         self._name(named)
         parameters = [(item, name) for item, name, role in named if role == "parameter"]

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from tensorlens.frameworks.heap.walk import places_of_none
 from tensorlens.frameworks.torch.census.autocast import cached_copies, is_on
 from tensorlens.frameworks.torch.census.graph import Graph, Saved, walk
 from tensorlens.frameworks.torch.census.kinds import Part, mkldnn_block, parts_of, quantizer_parts
+from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.scan import LEAF, ODD, REQUIRES_GRAD, Scan
 
 _base = torch._C.TensorBase
@@ -34,25 +33,17 @@ _NO_LEAF = _flags(lambda flags: flags & REQUIRES_GRAD and not flags & LEAF)
 _OF_USE = _flags(lambda flags: flags & (ODD | REQUIRES_GRAD))
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Tensors that have been named: the addresses, and the tensors themselves."""
-
-    addresses: array[int]
-    items: Sequence[Any]
-
-
 class Found:
     """Every tensor that could be found, as rows of :attr:`scan`."""
 
     def __init__(
-        self, tensors: list[Any], named: Named, nodes: Sequence[Any], can_read: Callable[[], bool]
+        self, tensors: list[Any], named: Naming, nodes: Sequence[Any], can_read: Callable[[], bool]
     ) -> None:
         """Find the rest, beginning from the heap's tensors.
 
         Args:
             tensors: the tensors of the heap; takes those that are found besides.
-            named: what has been named.
+            named: the tensors that have been named.
             nodes: autograd's nodes of the heap.
             can_read: tells whether a node can be read now, see :mod:`.quiet`.
         """
@@ -101,10 +92,10 @@ class Found:
         self._rows.extend(rows)
         return rows
 
-    def _rows_of(self, named: Named) -> array[int]:
+    def _rows_of(self, named: Naming) -> array[int]:
         rows = self.scan.rows_of(named.addresses) if named.items else array("i")
         # the heap need not show them (gc.freeze)
-        unknown = [named.items[place] for place in places_of_none(rows)]
+        unknown = [item for item, row in zip(named.items, rows, strict=True) if row < 0]
         if unknown:
             self._bring(unknown)
             rows = self.scan.rows_of(named.addresses)

@@ -7,18 +7,23 @@ access, which ``nn.Module`` answers itself.
 from __future__ import annotations
 
 import sys
-from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from tensorlens.frameworks.heap import fallback, walk
+from tensorlens.frameworks.heap import fallback
 from tensorlens.frameworks.torch.census.naming import Naming
-from tensorlens.records.names import ATTRIBUTE
+
+MOST_PLACES = 100_000
+"""Modules that contain each other many times over have more paths than anyone would read."""
 
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """What torch.compile, FSDP and checkpoint wrappers call the module that they stand for."""
+
+
+_Place: TypeAlias = "tuple[Any, int, _Place | None]"
+"""A module, the node of its path, and the place of the module it is in."""
 
 
 class ModulePaths:
@@ -28,61 +33,77 @@ class ModulePaths:
         self._naming = naming
         self.paths: dict[int, int] = {}
         """Address of a module to the node of its first path."""
-        self._walks: list[walk.Walk] = []
+        self.owners: dict[int, int] = {}
+        """Address of a parameter to the node of the first module that has it."""
 
-    def add(self, roots: Sequence[Any], prefixes: Sequence[int], *, again: bool = True) -> None:
+    def add(self, roots: Iterable[Any], prefixes: Iterable[int], *, again: bool = True) -> None:
         """Name what modules and their submodules hold, each below the node of its own.
 
-        ``again`` gives a second name to what has one: tied weights within the user's models.
+        A module that contains itself is not entered again on its own path. One met again on another
+        path is walked again: what it holds has a name by each. ``again`` gives a second name to
+        what has one: tied weights within the user's models.
         """
-        nodes = array("i", prefixes)
-        for part in walk.walk_registries(list(roots), nodes, self._naming.names, KINDS):
-            self._naming.give_all(part, ("parameter", "buffer"), again=again)
-            if self.paths:
-                for address, path in zip(part.modules, part.paths, strict=True):
-                    self.paths.setdefault(address, path)
-            else:
-                # of a module met twice the first path stays
-                self.paths = dict(zip(reversed(part.modules), reversed(part.paths), strict=True))
-            self._drop_wrappers(part.paths)
-            part.tensors, part.keys = [], []
-            self._walks.append(part)
+        for root, prefix in zip(roots, prefixes, strict=True):
+            self._walk(root, prefix, again)
 
-    def _drop_wrappers(self, paths: Iterable[int]) -> None:
-        names = self._naming.names
-        wrappers = {number for number, text in enumerate(names.texts) if text in _WRAPPED}
-        # of a wrapper in a wrapper the outer one comes first
-        for node in sorted(paths) if wrappers else ():
-            if names.kinds[node] == ATTRIBUTE and names.values[node] in wrappers:
-                names.become(node, names.parents[node])
+    def _walk(self, root: Any, prefix: int, again: bool) -> None:
+        names, give, tensor = self._naming.names, self._naming.give, torch.Tensor
+        waiting: list[_Place] = [(root, prefix, None)]
+        seen: set[int] = set()
+        # depth first, as named_parameters() goes: of tied weights the same name comes first
+        for _ in range(MOST_PLACES):
+            if not waiting:
+                break
+            place = waiting.pop()
+            module, path, _ = place
+            content = content_of(module)
+            if content is None:
+                continue
+            if id(module) in seen and _is_inside_itself(place):
+                continue
+            seen.add(id(module))
+            self.paths.setdefault(id(module), path)
+            parameters, buffers, modules = _registries(content)
+            for name, item in parameters:
+                if issubclass(type(item), tensor):
+                    give(item, names.attribute(path, name), "parameter", again=again)
+                    self.owners.setdefault(id(item), path)
+            for name, item in buffers:
+                if issubclass(type(item), tensor):
+                    give(item, names.attribute(path, name), "buffer", again=again)
+            children: list[_Place] = []
+            for name, child in modules:
+                if child is not None:
+                    node = names.attribute(path, name)
+                    if name in _WRAPPED:
+                        names.become(node, path)
+                    children.append((child, node, place))
+            waiting += reversed(children)
 
-    def owners(self) -> dict[int, int]:
-        """Return address of a parameter to the node of the first module that has it."""
-        found: dict[int, int] = {}
-        parents = self._naming.names.parents
-        for part in self._walks:
-            for address, node, is_buffer in zip(
-                part.addresses, part.nodes, part.buffers, strict=True
-            ):
-                if not is_buffer:
-                    found.setdefault(address, parents[node])
-        return found
+
+def _is_inside_itself(place: _Place) -> bool:
+    module, _, above = place
+    while above is not None:
+        if above[0] is module:
+            return True
+        above = above[2]
+    return False
 
 
-def _read(module: Any) -> walk.Registries | None:
-    content = content_of(module)
-    if content is None:
-        return None
+def outermost(modules: Sequence[Any]) -> list[Any]:
+    """Return the modules that are not inside another of them, in order."""
+    inside: set[int] = set()
+    for module in modules:
+        content = content_of(module)
+        if content is not None:
+            inside.update(id(child) for _, child in _registries(content)[2] if child is not module)
+    return [module for module in modules if id(module) not in inside]
+
+
+def _registries(content: dict[str, Any]) -> list[list[tuple[str, Any]]]:
     # other keys may be of types that run code when they are compared
     found = {key: item for key, item in dict.items(content) if type(key) is str}
-    parameters, buffers, modules = (
-        _items(found.get(name)) for name in ("_parameters", "_buffers", "_modules")
-    )
-    return parameters, buffers, modules
-
-
-KINDS = walk.Kinds(torch.nn.Module, torch.Tensor, _read)
-"""What a walk of modules looks for."""
+    return [_items(found.get(name)) for name in ("_parameters", "_buffers", "_modules")]
 
 
 def content_of(item: Any) -> dict[str, Any] | None:
@@ -100,10 +121,10 @@ def model_name(module: Any) -> str:
     return class_name(module)
 
 
-def _items(registry: Any) -> list[tuple[Any, Any]]:
+def _items(registry: Any) -> list[tuple[str, Any]]:
     """Return a registry's entries: a dict's, read as a dict, or those of a scripted module."""
     if issubclass(type(registry), dict):
-        return list(dict.items(registry))
+        return [(key, item) for key, item in dict.items(registry) if type(key) is str]
     return list(registry.items()) if _is_scripted(registry) else []
 
 

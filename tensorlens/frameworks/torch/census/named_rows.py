@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.heap import anchors, hold
-from tensorlens.frameworks.heap.walk import assign, places_of_none
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import Saved
 from tensorlens.frameworks.torch.census.labels import Labels, ModulesOfNodes, common_path
@@ -77,11 +76,14 @@ class NamedRows:
 
     def _apply_given(self) -> None:
         naming = self._owners.naming
-        nodes, rows = naming.given.nodes, self._found.named
-        for index in assign(rows, nodes, naming.roles, (self.node, self.role)):
-            if naming.again[index]:
-                row = rows[index]
-                self.more[row] = (*self.more.get(row, (self.node[row],)), nodes[index])
+        columns = self._found.named, naming.nodes, naming.roles, naming.again
+        for row, node, role, again in zip(*columns, strict=True):
+            if row < 0:
+                continue
+            if self.node[row] < 0:
+                self.node[row], self.role[row] = node, role
+            elif again:
+                self.more[row] = (*self.more.get(row, (self.node[row],)), node)
 
     def _apply_roles(self) -> None:
         for row in self._found.scan.gradients:
@@ -93,7 +95,7 @@ class NamedRows:
     def _ask_holders(self, objects: list[Any]) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
         address = self._found.scan.object
-        wanted = places_of_none(self.node)
+        wanted = [row for row, node in enumerate(self.node) if node < 0]
         if self._dependants or self._found.scan.unseen:
             hidden = self._dependants
             wanted = [row for row in wanted if address[row] and row not in hidden]
@@ -164,7 +166,7 @@ class NamedRows:
 
     def _users(self, paths: Mapping[int, tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
         """Return node that saved a parameter to the path of the module that has it."""
-        found, addresses = self._found, self._owners.naming.given.addresses
+        found, addresses = self._found, self._owners.naming.addresses
         owners: dict[int, tuple[str, ...]] = {}
         for address, row in zip(addresses, found.named, strict=True):
             if row >= 0 and address in paths and found.scan.first[row] in found.saved:

@@ -11,13 +11,10 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.heap.walk import walk_state
 from tensorlens.frameworks.torch.census.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.naming import Naming
 
 _DEEPEST = 16
-_AT_ONCE = 100
-"""How many names a walk of the whole state may look at for each parameter with state."""
 _TORCHS = ("state", "param_groups", "defaults")
 _NOTHING = (int, float, bool, str, type(None))
 
@@ -43,28 +40,15 @@ class Optimizers:
         prefix = self._prefix(optimizer, name)
         self.anchors[id(optimizer)] = prefix
         groups, state = content.get("param_groups"), content.get("state")
-        parameters: dict[int, int] = {}
-        if not self._add_at_once(groups, state, prefix):
-            parameters = self._parameters(groups, prefix)
-            self._add_one_by_one(parameters, state, prefix)
+        parameters = self._parameters(groups, prefix)
+        self._add_by_parameter(parameters, state, prefix)
         for key, value in dict.items(content):
             if type(key) is str and key not in _TORCHS and _is_by_parameter(value):
                 node = self._naming.names.attribute(prefix, key)
-                self._add_one_by_one(parameters, value, node)
+                self._add_by_parameter(parameters, value, node)
 
-    def _add_at_once(self, groups: Any, state: Any, prefix: int) -> bool:
-        """Name plain state; return whether it was."""
-        naming = self._naming
-        # it looks at all names, and there may be an optimizer for each parameter
-        if _AT_ONCE * len(_entries(state)) < len(naming.given.addresses):
-            return False
-        walk = walk_state(groups, state, prefix, naming.names, naming.given, torch.Tensor)
-        if walk is not None:
-            naming.give_all(walk, ("optimizer", "optimizer"), again=False)
-        return walk is not None
-
-    def _add_one_by_one(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
-        names = self._naming.names
+    def _add_by_parameter(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
+        names, copies = self._naming.names, {-1: prefix}
         for key, state in _entries(content):
             if type(state) in _NOTHING:
                 continue
@@ -72,7 +56,7 @@ class Optimizers:
                 if _is_gradient(state, key):
                     continue
                 path = parameters.get(id(key), self._naming.node_of(key))
-                node = prefix if path is None else names.below(prefix, path)
+                node = prefix if path is None else names.below(path, copies)
             else:
                 node = names.key(prefix, key)
             self._walk(state, node)
@@ -98,7 +82,7 @@ class Optimizers:
                     and self._naming.node_of(parameter) is None
                 ):
                     given[id(parameter)] = names.index(path, position)
-                    below = names.below(prefix, given[id(parameter)])
+                    below = names.below(given[id(parameter)], {-1: prefix})
                     self._naming.give(parameter, below, "parameter")
         return given
 

@@ -12,10 +12,14 @@ import torch
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap.frames import library_functions
-from tensorlens.frameworks.heap.walk import roots_among
 from tensorlens.frameworks.torch.census.first_seen import first_seen
 from tensorlens.frameworks.torch.census.keras import KerasOwners, is_in_use
-from tensorlens.frameworks.torch.census.modules import KINDS, ModulePaths, class_name, model_name
+from tensorlens.frameworks.torch.census.modules import (
+    ModulePaths,
+    class_name,
+    model_name,
+    outermost,
+)
 from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.optimizers import Optimizers
 from tensorlens.frameworks.torch.ddp_reducer import reducer_tensors
@@ -78,7 +82,7 @@ class Owners:
         if self.keras is not None:
             # a module of torch has a second name for the weights of layers in it
             for index in range(first, len(self.naming.again)):
-                if self.keras.has(self.naming.given.addresses[index]):
+                if self.keras.has(id(self.naming.items[index])):
                     self.naming.again[index] = False
 
     def add_keras(self, objects: list[Any]) -> None:
@@ -93,7 +97,7 @@ class Owners:
         if self.keras is not None:
             modules = self.keras.without_ours(modules)
         unknown = [item for item in modules if id(item) not in known] if known else list(modules)
-        roots = first_seen.ordered(roots_among(unknown, KINDS))
+        roots = first_seen.ordered(outermost(unknown))
         nodes = [names.open_text(model_name(module)) for module in roots]
         self.modules.add(roots, nodes, again=False)
         self.nameless.extend(zip(roots, nodes, strict=True))
@@ -164,7 +168,7 @@ class Owners:
 
     def module_paths(self) -> dict[int, tuple[str, ...]]:
         """Return address of a parameter to the path of the module that has it."""
-        names, owners = self.naming.names, self.modules.owners()
+        names, owners = self.naming.names, self.modules.owners
         parts = {node: tuple(filter(None, names[node].split("."))) for node in {*owners.values()}}
         paths = {address: parts[node] for address, node in owners.items()}
         return paths if self.keras is None else {**paths, **self.keras.module_paths()}

@@ -7,7 +7,6 @@ at its end: nothing of it refers to a tensor.
 from __future__ import annotations
 
 import gc
-from array import array
 from collections.abc import Sequence
 
 import torch
@@ -17,15 +16,17 @@ from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
-from tensorlens.frameworks.torch.census.find import Found, Named
+from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.host import cpu_ledger
 from tensorlens.frameworks.torch.census.modules import content_of
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
+from tensorlens.frameworks.torch.census.naming import Naming
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.table import tabulate
 from tensorlens.frameworks.torch.native import TorchAllocator
+from tensorlens.records.names import Names
 
 _KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Optimizer)
 
@@ -42,8 +43,7 @@ def take(roots: Sequence[Root]) -> Findings:
         owners.add_found(modules, optimizers)
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))
-        named = Named(owners.naming.given.addresses, owners.naming.items)
-        found = Found(tensors, named, (*functions, *nodes), can_read)
+        found = Found(tensors, owners.naming, (*functions, *nodes), can_read)
         names = NamedRows(found, owners, objects)
         found.scan.close()
         del objects
@@ -57,7 +57,7 @@ def adopt_all(allocator: TorchAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
     with undisturbed() as can_read:
         tensors, functions, modules, _, nodes = select(living(), _KINDS, node_types())
-        nothing = Named(array("Q"), ())
+        nothing = Naming(Names())
         found = Found(tensors, nothing, (*functions, *nodes), can_read)
         cpu.adopt_tensors(allocator, found.tensors, modules)
 

@@ -12,7 +12,7 @@ from tensorlens.frameworks.heap import living, select
 from tensorlens.frameworks.heap.outside import bases_of, outside, shown
 from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.find import Found, Named
+from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import node_types
 from tensorlens.frameworks.torch.census.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
@@ -154,8 +154,7 @@ class _Look:
         owners.add_found(modules, optimizers)
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))
-        named = Named(owners.naming.given.addresses, owners.naming.items)
-        self.found = Found(tensors, named, nodes, can_read)
+        self.found = Found(tensors, owners.naming, nodes, can_read)
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))
         self.sizes = _sizes(addresses, self.graph)
