@@ -111,7 +111,9 @@ def test_every_address_and_figure(truth, case, direction):
         largest = 64 * MIB if limit > MIB else MIB // 4
         lines, answers = requests(seed, allocator, largest=largest)
         assert answers == ask(truth, lines, limit, direction)
-        failed += allocator.figures.ooms
+        failed += sum(
+            line[0] == "m" and not answer[0] for line, answer in zip(lines, answers, strict=True)
+        )
     assert bool(failed) == (case != "CPU")
 
 
@@ -178,4 +180,4 @@ def test_eager_tensors_on_the_cpu():
         allocated = allocator.figures.allocated
         assert (address, allocated.current, allocated.peak) == answer
     # many regions, not one for each request
-    assert 5 < allocator.figures.segments.current < 20
+    assert 5 < len(allocator.segments()) < 20

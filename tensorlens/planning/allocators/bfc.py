@@ -10,18 +10,16 @@ the GPU's allocator of TensorFlow does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, Block, Memory, Pool
 from tensorlens.planning.allocators.journal import Journal
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import (
-    Figures,
     OutOfMemory,
     SimulatedAllocator,
     refuse,
 )
-from tensorlens.records.events import OOM, Context, EventLog
+from tensorlens.records.events import Context, EventLog
 
 _GRAIN = 256
 """Chunks are multiples of so many bytes."""
@@ -81,8 +79,7 @@ class BFCAllocator(SimulatedAllocator):
             context: what else the log says of it.
 
         Raises:
-            OutOfMemory: there is no room. TensorFlow waits ten seconds for other threads to give
-                memory back before it says so.
+            OutOfMemory: there is no room.
             UsageError: a negative number of bytes.
         """
         if nbytes <= 0:
@@ -92,11 +89,9 @@ class BFCAllocator(SimulatedAllocator):
         size = -(-nbytes // _GRAIN) * _GRAIN
         chunk = memory.find(self._pool, size)
         if chunk is None:
-            chunk = self._new(size, time, stack, context)
+            chunk = self._new(size, time, stack)
         if chunk.size >= 2 * size or chunk.size - size >= _MOST_SPARE:
             self._split(chunk, size)
-        elif chunk.prev is not None or chunk.next is not None:
-            memory.split_bytes -= chunk.size
         chunk.state, chunk.requested = ALLOCATED, nbytes
         self._allocated = allocated = self._allocated + chunk.size
         if allocated > self._peak_allocated:
@@ -130,33 +125,13 @@ class BFCAllocator(SimulatedAllocator):
             self._note_free(self.log, chunk, time, stack, context)
         self._give_back(chunk)
 
-    def record_stream(self, address: int, stream: int) -> None:
-        """Do nothing: TensorFlow gives memory back when the kernels that use it are queued."""
-
-    def synchronize(self, stream: int | None = None) -> None:
-        """Do nothing: no chunk waits for a stream."""
-
     def empty_cache(self, *, time: int | None = None, stack: int = -1) -> None:
         """Do nothing: TensorFlow keeps its regions."""
-
-    @property
-    def figures(self) -> Figures:
-        """What is counted, now and at its highest.
-
-        ``allocated`` is ``current`` and ``peak`` of ``tf.config.experimental.get_memory_info``,
-        ``reserved`` the allocator's ``pool_bytes``.
-        """
-        found = super().figures
-        return replace(found, active=found.allocated)
 
     def _split(self, chunk: Block, size: int) -> None:
         """Make a free chunk of what a chunk has beyond so many bytes (``SplitChunk``)."""
         memory = self._memory
         remainder = chunk.size - size
-        if chunk.prev is not None or chunk.next is not None:
-            memory.split_bytes -= size
-        else:
-            memory.split_more(remainder)
         rest = Block(self._pool, chunk.address + size, remainder, FREE)
         self._chunks[rest.address] = rest
         rest.follow(chunk, chunk.next)
@@ -167,21 +142,15 @@ class BFCAllocator(SimulatedAllocator):
         """Make a chunk free and one with its free neighbours (``TryToCoalesce``)."""
         memory = self._memory
         chunk.state, chunk.requested = FREE, 0
-        change = 0
         before, after = chunk.prev, chunk.next
         if after is not None and after.state == FREE:
-            change -= after.size
             memory.remove(after)
             self._join(chunk, after)
         if before is not None and before.state == FREE:
-            change -= before.size
             memory.remove(before)
             self._join(before, chunk)
             chunk = before
         memory.insert(chunk)
-        if chunk.prev is not None or chunk.next is not None:
-            change += chunk.size
-        memory.split_more(change)
 
     def _join(self, chunk: Block, after: Block) -> None:
         """Make one chunk of two neighbours (``Merge``)."""
@@ -191,26 +160,13 @@ class BFCAllocator(SimulatedAllocator):
             after.next.prev = chunk
         del self._chunks[after.address]
 
-    def _new(self, size: int, time: int | None, stack: int, context: Context | None) -> Block:
+    def _new(self, size: int, time: int | None, stack: int) -> Block:
         """Return the one chunk of a new region; searches do not find it."""
-        memory = self._memory
-        self._time, memory.stack = time, stack
+        self._time, self._memory.stack = time, stack
         chunk = self._extend(size)
-        if chunk is not None:
-            return chunk
-        self._ooms += 1
-        failure = OutOfMemory(
-            device=self.device,
-            nbytes=size,
-            allocated=self._allocated,
-            reserved=memory.reserved,
-            capacity=memory.capacity,
-            largest_free=self.fragmentation().largest_free,
-        )
-        log = self.log
-        if log is not None:
-            log.append(OOM, self.device, failure.free or 0, size, self._when(log), stack, context)
-        raise failure
+        if chunk is None:
+            raise OutOfMemory(self.device, size)
+        return chunk
 
     def _extend(self, size: int) -> Block | None:
         """Return a new region that has room for so many bytes (``Extend``)."""

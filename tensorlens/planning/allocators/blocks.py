@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.records.events import SEGMENT_ALLOC, SEGMENT_FREE
 
-FREE, ALLOCATED, PENDING, UNMAPPED = range(4)
-"""A block can be handed out; is handed out; was given back and another stream still uses it; is
-address space of an expandable segment without memory behind it."""
+FREE, ALLOCATED, UNMAPPED = range(3)
+"""A block can be handed out; is handed out; is address space of an expandable segment that has no
+memory behind it."""
 
 SHIFT = 64
 ADDRESSES = (1 << SHIFT) - 1
@@ -61,7 +61,6 @@ class Block:
         "size",
         "stack",
         "state",
-        "uses",
     )
 
     def __init__(self, pool: Pool, address: int, size: int, state: int) -> None:
@@ -70,8 +69,6 @@ class Block:
         self.prev: Block | None = None
         self.next: Block | None = None
         self.reservation: Reservation | None = None
-        self.uses: set[int] | None = None
-        """Streams other than its own that use it."""
         self.row = -1
         self.stack = -1
         self.segment_stack = -1
@@ -110,9 +107,6 @@ class Memory:
         """By stream, as :attr:`large`."""
         self.large: dict[int, Pool] = {}
         self.reserved = self.peak_reserved = 0
-        self.segments = self.peak_segments = 0
-        self.split_bytes = self.peak_split_bytes = 0
-        """Bytes of free blocks in segments that are partly in use; expandable ones left out."""
         self.stack = -1
         """The stack of what is going on, for the events of segments."""
         self._place = place
@@ -191,8 +185,6 @@ class Memory:
         address = self.address_space(size)
         block = self.blocks[address] = Block(pool, address, size, FREE)
         block.segment_stack = self.stack
-        self.segments += 1
-        self.peak_segments = max(self.peak_segments, self.segments)
         self.took(address, size)
         return block
 
@@ -213,23 +205,11 @@ class Memory:
         """Give a segment back that is one free block (``release_block``)."""
         self.remove(block)
         del self.blocks[block.address]
-        self.segments -= 1
         self.gave(block.address, block.size)
-
-    def reset_peaks(self) -> None:
-        """Let every peak be what is there now."""
-        self.peak_reserved, self.peak_segments = self.reserved, self.segments
-        self.peak_split_bytes = self.split_bytes
 
     def keep_clear(self, end: int) -> None:
         """Put later segments behind an address."""
         self._next = max(self._next, -(-end // (2 << 20)) * (2 << 20))
-
-    def split_more(self, change: int) -> None:
-        """Count free bytes in segments that are partly in use."""
-        self.split_bytes += change
-        if self.split_bytes > self.peak_split_bytes:
-            self.peak_split_bytes = self.split_bytes
 
 
 def _room(block: Block) -> int:

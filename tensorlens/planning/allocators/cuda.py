@@ -1,7 +1,8 @@
 """The caching allocator of torch for CUDA, without a device.
 
 The rules are those of ``DeviceCachingAllocator`` in ``c10/cuda/CUDACachingAllocator.cpp`` of torch
-2.13. Private pools (CUDA graphs, ``torch.cuda.MemPool``) are left out.
+2.13. Private pools (CUDA graphs, ``torch.cuda.MemPool``) are left out, and blocks that wait for
+another stream (``Tensor.record_stream``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Callable
 from tensorlens.planning.allocators.blocks import (
     ALLOCATED,
     FREE,
-    PENDING,
     Block,
     Memory,
     Pool,
@@ -23,7 +23,7 @@ from tensorlens.planning.allocators.expandable import (
 )
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import OutOfMemory, SimulatedAllocator, refuse
-from tensorlens.records.events import OOM, Context, EventLog
+from tensorlens.records.events import Context, EventLog
 from tensorlens.records.foreign.sizes import MIN_BLOCK, SMALL
 
 
@@ -64,7 +64,6 @@ class CachingAllocator(SimulatedAllocator):
         self._rounded = rules.rounded if rules.divisions else None
         self._expandable = self.settings.expandable_segments
         self._max_split = self.settings.max_split_size
-        self._waiting: list[Block] = []
 
     def malloc(
         self,
@@ -102,7 +101,7 @@ class CachingAllocator(SimulatedAllocator):
             pool = memory.pool(stream, small)
         block = memory.find(pool, size)
         if block is None:
-            block = self._new(pool, size, time, stack, context)
+            block = self._new(pool, size, time, stack)
         rest = block.size - size
         if small or self._expandable:
             splits = rest >= MIN_BLOCK
@@ -110,16 +109,11 @@ class CachingAllocator(SimulatedAllocator):
             splits = rest > SMALL and (self._max_split is None or size < self._max_split)
         if splits:
             self._split(block, size)
-        elif block.reservation is None and (block.prev is not None or block.next is not None):
-            memory.split_bytes -= block.size
         given = block.size
         block.state, block.requested = ALLOCATED, nbytes
         self._allocated = allocated = self._allocated + given
         if allocated > self._peak_allocated:
             self._peak_allocated = allocated
-        self._active = active = self._active + given
-        if active > self._peak_active:
-            self._peak_active = active
         self._requested = requested = self._requested + nbytes
         if requested > self._peak_requested:
             self._peak_requested = requested
@@ -135,9 +129,7 @@ class CachingAllocator(SimulatedAllocator):
         stack: int = -1,
         context: Context | None = None,
     ) -> None:
-        """Take a block back; one that another stream uses is kept until :meth:`synchronize`.
-
-        The arguments are those of :meth:`malloc`; address 0 stands for no block.
+        """Take a block back; the arguments are those of :meth:`malloc`, address 0 is no block.
 
         Raises:
             UsageError: no block at the address is handed out.
@@ -148,39 +140,11 @@ class CachingAllocator(SimulatedAllocator):
         self._allocated -= block.size
         if self.log is not None:
             self._note_free(self.log, block, time, stack, context)
-        if block.uses:
-            block.state = PENDING
-            self._waiting.append(block)
-        else:
-            self._give_back(block)
-
-    def record_stream(self, address: int, stream: int) -> None:
-        """Note that another stream uses a block (``Tensor.record_stream``).
-
-        Raises:
-            UsageError: no block at the address is handed out.
-        """
-        if not address:
-            return
-        block = self._handed_out(address)
-        if stream != block.pool.stream:
-            block.uses = {*(block.uses or ()), stream}
-
-    def synchronize(self, stream: int | None = None) -> None:
-        """Let the work of a stream, or of all, be done: what only it used can be handed out."""
-        waiting, self._waiting = self._waiting, []
-        for block in waiting:
-            assert block.uses is not None
-            block.uses = set() if stream is None else block.uses - {stream}
-            if block.uses:
-                self._waiting.append(block)
-            else:
-                self._give_back(block)
+        self._give_back(block)
 
     def empty_cache(self, *, time: int | None = None, stack: int = -1) -> None:
         """Give all segments that are not in use back to the driver."""
         self._time, self._memory.stack = time, stack
-        self.synchronize()
         release_cached(self._memory)
 
     def _split(self, block: Block, size: int) -> None:
@@ -191,10 +155,6 @@ class CachingAllocator(SimulatedAllocator):
         self._blocks[address] = rest
         if block.reservation is not None:
             rest.reservation = block.reservation
-        elif block.prev is not None or block.next is not None:
-            memory.split_bytes -= size
-        else:
-            memory.split_more(remainder)
         rest.prev, rest.next = block, block.next
         if block.next is not None:
             block.next.prev = rest
@@ -204,14 +164,11 @@ class CachingAllocator(SimulatedAllocator):
     def _give_back(self, block: Block) -> None:
         """Make a block free and one with its free neighbours (``free_block``)."""
         memory = self._memory
-        self._active -= block.size
         self._requested -= block.requested
-        block.state, block.requested, block.uses = FREE, 0, None
-        change = 0
+        block.state, block.requested = FREE, 0
         before, after = block.prev, block.next
         if before is not None and before.state == FREE:
             memory.remove(before)
-            change -= before.size
             before.size += block.size
             before.next = after
             if after is not None:
@@ -220,21 +177,14 @@ class CachingAllocator(SimulatedAllocator):
             block = before
         if after is not None and after.state == FREE:
             memory.remove(after)
-            change -= after.size
             block.size += after.size
             block.next = after.next
             if after.next is not None:
                 after.next.prev = block
             del self._blocks[after.address]
         memory.insert(block)
-        if block.reservation is None:
-            if block.prev is not None or block.next is not None:
-                change += block.size
-            memory.split_more(change)
 
-    def _new(
-        self, pool: Pool, size: int, time: int | None, stack: int, context: Context | None
-    ) -> Block:
+    def _new(self, pool: Pool, size: int, time: int | None, stack: int) -> Block:
         """Return a free block that is in no pool, from the driver."""
         memory = self._memory
         self._time, memory.stack = time, stack
@@ -242,25 +192,11 @@ class CachingAllocator(SimulatedAllocator):
         if block is None and release_oversize(memory, pool, size):
             block = self._take(pool, size)
         if block is None:
-            self.synchronize()
             release_cached(memory)
-            self._retries += 1
             block = self._take(pool, size)
-        if block is not None:
-            return block
-        self._ooms += 1
-        failure = OutOfMemory(
-            device=self.device,
-            nbytes=size,
-            allocated=self._allocated,
-            reserved=memory.reserved,
-            capacity=memory.capacity,
-        )
-        log = self.log
-        if log is not None:
-            free = max(failure.free or 0, 0)
-            log.append(OOM, self.device, free, size, self._when(log), stack, context)
-        raise failure
+        if block is None:
+            raise OutOfMemory(self.device, size)
+        return block
 
     def _take(self, pool: Pool, size: int) -> Block | None:
         memory = self._memory

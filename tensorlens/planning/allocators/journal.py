@@ -9,7 +9,7 @@ from tensorlens.planning.allocators.cuda import CachingAllocator
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import OutOfMemory
 
-_MALLOC, _FREE, _USE, _SYNCHRONIZE, _EMPTY = range(5)
+_MALLOC, _FREE, _EMPTY = range(3)
 _GRAIN = 2 << 20
 """Segments are multiples of so many bytes."""
 
@@ -22,12 +22,6 @@ class Allocator(Protocol):
 
     def free(self, address: int, /) -> None:
         """Take a block back; address 0 stands for no block."""
-
-    def record_stream(self, address: int, stream: int, /) -> None:
-        """Note that another stream uses a block."""
-
-    def synchronize(self) -> None:
-        """Let the work of all streams be done."""
 
     def empty_cache(self) -> None:
         """Give what is not in use back to the driver."""
@@ -58,14 +52,6 @@ class Journal:
         """Note that a request's block was given back."""
         self._add(_FREE, request, 0)
 
-    def record_stream(self, request: int, stream: int) -> None:
-        """Note that another stream uses a request's block."""
-        self._add(_USE, request, stream)
-
-    def synchronize(self) -> None:
-        """Note that all streams' work was waited for."""
-        self._add(_SYNCHRONIZE, 0, 0)
-
     def empty_cache(self) -> None:
         """Note that cached memory was given back."""
         self._add(_EMPTY, 0, 0)
@@ -83,10 +69,6 @@ class Journal:
                 got(malloc(value, stream))
             elif kind == _FREE:
                 free(addresses[value])
-            elif kind == _USE:
-                allocator.record_stream(addresses[value], stream)
-            elif kind == _SYNCHRONIZE:
-                allocator.synchronize()
             else:
                 allocator.empty_cache()
         return allocator

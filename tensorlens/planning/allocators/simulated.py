@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, PENDING, UNMAPPED, Block, Memory
-from tensorlens.recording.moments import Fragmentation
+from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, UNMAPPED, Block, Memory
 from tensorlens.records import events
 from tensorlens.records.events import Context, EventLog, Segment, SegmentBlock
 from tensorlens.units import format_bytes
@@ -27,69 +26,27 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What ``torch.cuda.memory_stats()`` counts, in bytes (``.all`` of each)."""
+    """What an allocator counts, in bytes."""
 
     allocated: Level
-    """Of blocks handed out, remainders included: ``allocated_bytes``."""
+    """Of blocks handed out, remainders included: torch's ``allocated_bytes.all``, TensorFlow's
+    ``get_memory_info``."""
     requested: Level
-    """Asked for, of active blocks: ``requested_bytes``."""
-    active: Level
-    """Of blocks handed out or given back while another stream uses them: ``active_bytes``."""
+    """Asked for, of the same blocks: ``requested_bytes.all``."""
     reserved: Level
-    """Held from the driver: ``reserved_bytes``."""
-    inactive_split: Level
-    """Free, in segments that are partly in use: ``inactive_split_bytes``; as in torch without
-    expandable segments."""
-    segments: Level
-    """How many segments: ``segment``; as in torch without expandable ones."""
-    retries: int
-    """How often all cached memory was given back for a request: ``num_alloc_retries``."""
-    ooms: int
-    """Requests that failed: ``num_ooms``."""
+    """Held from the driver: ``reserved_bytes.all``, ``pool_bytes``."""
 
 
 class OutOfMemory(TensorlensError):
-    """A request that has no room in what the allocator may take; all figures are bytes."""
+    """A request that has no room in what the allocator may take."""
 
     exit_code = 3
 
-    def __init__(
-        self,
-        *,
-        device: str,
-        nbytes: int,
-        allocated: int,
-        reserved: int,
-        capacity: int | None,
-        largest_free: int | None = None,
-    ) -> None:
-        self.device = device
-        self.nbytes = nbytes
-        """Asked for, rounded up as the allocator does."""
-        self.allocated, self.reserved = allocated, reserved
-        """Handed out, and held from the driver, after all that was cached went back."""
-        self.capacity = capacity
-        """What there is for the allocator; None: no end."""
-        self.largest_free = largest_free
-        """The largest block that is free; None: not looked for."""
-        unused = format_bytes(reserved - allocated)
-        super().__init__(
-            f"{device} has no room for {format_bytes(nbytes)}: of {format_bytes(capacity or 0)}"
-            f" {format_bytes(allocated)} are allocated and "
-            + (
-                f"{unused} lie in segments that are partly in use"
-                if largest_free is None
-                else f"{unused} are held and free, {format_bytes(largest_free)} of it in one piece"
-            )
-        )
-
-    @property
-    def free(self) -> int | None:
-        """What the driver had left; None: no end."""
-        return None if self.capacity is None else self.capacity - self.reserved
+    def __init__(self, device: str, nbytes: int) -> None:
+        super().__init__(f"{device} has no room for {format_bytes(nbytes)}")
 
 
-_STATES = {FREE: "inactive", ALLOCATED: "active_allocated", PENDING: "active_pending_free"}
+_STATES = {FREE: "inactive", ALLOCATED: "active_allocated"}
 
 
 def segments(memory: Memory, device: str) -> tuple[Segment, ...]:
@@ -119,27 +76,6 @@ def segments(memory: Memory, device: str) -> tuple[Segment, ...]:
             )
         )
     return tuple(made)
-
-
-def fragmentation(memory: Memory, device: str) -> Fragmentation:
-    """Return how well the segments are used."""
-    stretches = list(_stretches(memory))
-    free = [[block.size for block in each if block.state == FREE] for each in stretches]
-    unused = sum(map(sum, free))
-    return Fragmentation(
-        device=device,
-        reserved=memory.reserved,
-        held=memory.reserved - unused,
-        requested=sum(block.requested for each in stretches for block in each),
-        free=unused,
-        largest_free=max((size for each in free for size in each), default=0),
-        inactive_split=sum(
-            sum(sizes)
-            for blocks, sizes in zip(stretches, free, strict=True)
-            if len(sizes) < len(blocks)
-        ),
-        segments=len(stretches),
-    )
 
 
 def _stretches(memory: Memory) -> Iterator[list[Block]]:
@@ -179,8 +115,6 @@ class SimulatedAllocator:
         self._time: int | None = None
         self._allocated = self._peak_allocated = 0
         self._requested = self._peak_requested = 0
-        self._active = self._peak_active = 0
-        self._retries = self._ooms = 0
 
     @property
     def figures(self) -> Figures:
@@ -189,27 +123,17 @@ class SimulatedAllocator:
         return Figures(
             allocated=Level(self._allocated, self._peak_allocated),
             requested=Level(self._requested, self._peak_requested),
-            active=Level(self._active, self._peak_active),
             reserved=Level(memory.reserved, memory.peak_reserved),
-            inactive_split=Level(memory.split_bytes, memory.peak_split_bytes),
-            segments=Level(memory.segments, memory.peak_segments),
-            retries=self._retries,
-            ooms=self._ooms,
         )
 
     def reset_peaks(self) -> None:
         """Let every peak be what is there now."""
         self._peak_allocated, self._peak_requested = self._allocated, self._requested
-        self._peak_active = self._active
-        self._memory.reset_peaks()
+        self._memory.peak_reserved = self._memory.reserved
 
     def segments(self) -> tuple[Segment, ...]:
         """Return what is held from the driver, by address, with every block in it."""
         return segments(self._memory, self.device)
-
-    def fragmentation(self) -> Fragmentation:
-        """Return how well the segments are used; a block that a stream still uses is held."""
-        return fragmentation(self._memory, self.device)
 
     def write_segments(self) -> None:
         """Put the segments as they are now into the log, in place of those of the same device."""

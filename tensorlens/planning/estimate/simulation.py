@@ -195,8 +195,8 @@ class _HostCounter:
 
     @property
     def figures(self) -> Figures:
-        level, nothing = Level(self._now, self._peak), Level(0, 0)
-        return Figures(level, level, level, level, nothing, nothing, 0, 0)
+        level = Level(self._now, self._peak)
+        return Figures(level, level, level)
 
     def reset_peaks(self) -> None:
         self._peak = self._now

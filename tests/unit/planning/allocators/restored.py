@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, PENDING, Block, Memory
+from tensorlens.planning.allocators.blocks import ALLOCATED, FREE, Block, Memory
 from tensorlens.planning.allocators.cuda import CachingAllocator
 from tensorlens.records.events import START, Segment
 
-CODES = {"inactive": FREE, "active_allocated": ALLOCATED, "active_pending_free": PENDING}
+CODES = {"inactive": FREE, "active_allocated": ALLOCATED}
 
 
 def restore(allocator: CachingAllocator, found: Iterable[Segment]) -> None:
@@ -18,11 +18,7 @@ def restore(allocator: CachingAllocator, found: Iterable[Segment]) -> None:
     Blocks that were handed out are in the log as having been there before the recording.
     """
     for block in _restored(allocator._memory, found):
-        allocator._active += block.size
         allocator._requested += block.requested
-        if block.state == PENDING:
-            allocator._waiting.append(block)
-            continue
         allocator._allocated += block.size
         if allocator.log is not None:
             size = min(allocator.settings.rules.rounded(block.requested), block.size)
@@ -49,8 +45,6 @@ def _restored(memory: Memory, found: Iterable[Segment]) -> list[Block]:
                 active.append(block)
                 continue
             memory.insert(block)
-            memory.split_bytes += block.size if block.split else 0
-        memory.segments += 1
         memory.reserved += segment.size
         memory.keep_clear(segment.address + segment.size)
     return active
@@ -61,9 +55,6 @@ def _blocks(memory: Memory, segment: Segment) -> Iterator[Block]:
     for each in segment.blocks:
         block = Block(pool, each.address, each.size, CODES[each.state])
         block.requested, block.stack = each.requested, each.stack
-        if block.state == PENDING:
-            # which stream it waits for is not in a snapshot
-            block.uses = {-1}
         block.segment_stack = segment.stack
         memory.blocks[block.address] = block
         yield block

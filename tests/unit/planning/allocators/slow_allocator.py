@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 KIB, MIB = 1 << 10, 1 << 20
 FIRST = 1 << 44
@@ -18,7 +18,6 @@ class Block:
     size: int
     state: str = "inactive"
     requested: int = 0
-    uses: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -62,8 +61,6 @@ class SlowAllocator:
         self.capacity = capacity
         self.total = capacity if total is None else total
         self.held: list[Held] = []
-        self.waiting: list[int] = []
-        """Addresses of the blocks that other streams use, in the order in which they were freed."""
         self.next = FIRST
         self.peaks = dict.fromkeys(self.levels(), 0)
 
@@ -94,28 +91,9 @@ class SlowAllocator:
         if address == 0:
             return
         held, block = self.at(address)
-        if block.uses:
-            block.state = "active_pending_free"
-            self.waiting.append(address)
-        else:
-            self.give_back(held, block)
-
-    def record_stream(self, address, stream):
-        if address:
-            held, block = self.at(address)
-            if stream != held.stream:
-                block.uses.add(stream)
-
-    def synchronize(self, stream=None):
-        for address in list(self.waiting):
-            held, block = self.at(address)
-            block.uses -= set(block.uses) if stream is None else {stream}
-            if not block.uses:
-                self.waiting.remove(address)
-                self.give_back(held, block)
+        self.give_back(held, block)
 
     def empty_cache(self):
-        self.synchronize()
         for held in list(self.held):
             if held.unit:
                 self.unmap(held)
@@ -125,20 +103,10 @@ class SlowAllocator:
 
     def levels(self):
         blocks = [block for held in self.held for block in held.blocks]
-        active = [block for block in blocks if block.state.startswith("active")]
-        plain = [held for held in self.held if not held.unit]
         return {
             "allocated": sum(b.size for b in blocks if b.state == "active_allocated"),
-            "active": sum(block.size for block in active),
-            "requested": sum(block.requested for block in active),
+            "requested": sum(block.requested for block in blocks),
             "reserved": self.reserved(),
-            "segments": len(plain),
-            "inactive_split": sum(
-                block.size
-                for held in plain
-                for block in held.blocks
-                if block.state == "inactive" and not held.whole
-            ),
         }
 
     def stretches(self):
@@ -189,7 +157,7 @@ class SlowAllocator:
         return next((h, b) for h in self.held for b in h.blocks if b.address == address)
 
     def give_back(self, held, block):
-        block.state, block.requested, block.uses = "inactive", 0, set()
+        block.state, block.requested = "inactive", 0
         held.merge()
         self.peak()
 
