@@ -11,10 +11,9 @@
 
 // What lies where, and which types are special; called once, before all else.
 TL_EXPORT void tl_heap_setup(
-    int64_t minor, int64_t tuple_items, int64_t cached_keys, int64_t reads_dicts,
-    PyTypeObject* module,
+    int64_t minor, int64_t tuple_items, int64_t cached_keys, PyTypeObject* module,
     PyObject* transparent, PyObject* special, const uint8_t* kinds) {
-  g_layout = Layout{minor, tuple_items, cached_keys, module, {}, reads_dicts != 0};
+  g_layout = Layout{minor, tuple_items, cached_keys, module, {}};
   for (int index = 0; index < 3; ++index) {
     g_layout.transparent[index] = PyTuple_GetItem(transparent, index);
   }
@@ -33,24 +32,6 @@ TL_EXPORT uint64_t tl_heap_dict_of(PyObject* object) {
 
 TL_EXPORT uint64_t tl_heap_inline_name(PyObject* object, PyObject* child) {
   return reinterpret_cast<uint64_t>(inline_name(object, describe(type_of(object)), child));
-}
-
-// Writes keys and values in turn, `limit` at most. Gives how many there are, or -1 where the table
-// cannot be read.
-TL_EXPORT int64_t tl_heap_entries(PyObject* dict, uint64_t* words, int64_t limit) {
-  const Entries entries(dict);
-  int64_t count = entries.known() ? 0 : -1;
-  if (entries.known()) {
-    entries.each([&](PyObject* key, PyObject* value, bool) {
-      for (PyObject* object : {key, value}) {
-        if (count < limit) {
-          words[count] = reinterpret_cast<uint64_t>(object);
-        }
-        ++count;
-      }
-    });
-  }
-  return count;
 }
 
 // Gives the heap's objects without the tuples, one of which may be half made in another thread:

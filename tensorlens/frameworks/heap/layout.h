@@ -71,7 +71,6 @@ struct Layout {
   int64_t cached_keys;  // 0 where the names of inline values cannot be read
   PyTypeObject* module;
   PyObject* transparent[3];  // '_modules' and its like
-  bool reads_dicts;
 } g_layout;
 
 std::unordered_map<PyTypeObject*, Kind>* g_special = nullptr;

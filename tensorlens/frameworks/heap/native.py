@@ -39,15 +39,9 @@ class NativeHeap:
         self._library = library
         self._functions: dict[str, Any] = {}
         self._check_objects()
-        self._set_up(0, False)
-        keys = _cached_keys_offset()
-        if keys:
-            self._set_up(keys, False)
-            if not self._reads_inline_names():
-                keys = 0
-        self._set_up(keys, True)
-        if not self._reads_dicts():
-            self._set_up(keys, False)
+        self._set_up(_cached_keys_offset())
+        if not self._reads_inline_names():
+            self._set_up(0)
         self._check_instances()
 
     def objects(self) -> list[Any]:
@@ -136,14 +130,14 @@ class NativeHeap:
             function.restype = result
         return function
 
-    def _set_up(self, cached_keys: int, reads_dicts: bool) -> None:
+    def _set_up(self, cached_keys: int) -> None:
         self._kept = (TRANSPARENT, tuple(SPECIAL), array("B", SPECIAL.values()))
         transparent, special, kinds = self._kept
         probe = (object(),)
         offset = 24 if _word(id(probe), 24) == id(probe[0]) else 32
         _require(_word(id(probe), offset) == id(probe[0]), "tuples")
         self.call("tl_heap_setup", None)(
-            *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys, reads_dicts)),
+            *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys)),
             *map(ctypes.py_object, (MODULES, transparent, special)),
             pointer(kinds),
         )
@@ -182,23 +176,6 @@ class NativeHeap:
             if name_of(ctypes.py_object(probe), ctypes.py_object(value)) != id(sys.intern(name)):
                 return False
         return bool(name_of(ctypes.py_object(probe), ctypes.py_object(object())) == 0)
-
-    def _reads_dicts(self) -> bool:
-        texts = {str(number): object() for number in range(700)}
-        others: dict[Any, object] = {number: object() for number in range(700)}
-        for entries in (texts, others):
-            for key in [*entries][::3]:
-                del entries[key]
-        mixed = {"one": object(), 2: object()}
-        for probe in ({}, {"one": object()}, {1: 2}, mixed, texts, others):
-            expected = [id(word) for pair in probe.items() for word in pair]
-            words = zeros("Q", 2000)
-            count = self.call("tl_heap_entries", ctypes.c_int64)(
-                ctypes.py_object(probe), pointer(words), ctypes.c_int64(len(words))
-            )
-            if [*words[: max(count, 0)]] != expected:
-                return False
-        return True
 
 
 class _Plain:

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "layout.h"
-#include "pages.h"
 
 #include <vector>
 
@@ -23,7 +22,7 @@ static_assert(sizeof(Node) == 32, "a search goes through many");
 
 // Nodes by their address: open addressing with linear probing. A slot is small, since most of a
 // search's time goes into waiting for it.
-class Nodes : public Large<Node> {
+class Nodes : public std::vector<Node> {
  public:
   explicit Nodes(size_t expected) {
     reserve(expected);
@@ -95,7 +94,7 @@ class Nodes : public Large<Node> {
     }
   }
 
-  Large<Slot> slots_;
+  std::vector<Slot> slots_;
   size_t mask_ = 0;
 };
 
@@ -111,10 +110,10 @@ struct Edge {
 };
 
 struct Rows {
-  Large<int32_t> holder;
-  Large<int8_t> how;
-  Large<int64_t> value;
-  Large<uint64_t> address;
+  std::vector<int32_t> holder;
+  std::vector<int8_t> how;
+  std::vector<int64_t> value;
+  std::vector<uint64_t> address;
   std::vector<int8_t> written;  // for each key
   std::vector<PyObject*> keys;
   std::vector<int32_t> targets;

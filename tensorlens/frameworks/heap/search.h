@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include "dicts.h"
 #include "nodes.h"
 
 #include <algorithm>
@@ -138,7 +137,7 @@ class Search {
   int16_t pass_ = 0;
   Types types_;
   Nodes nodes_;
-  Large<Edge> edges_;
+  std::vector<Edge> edges_;
   std::vector<int32_t> targets_, wanted_, settled_, temporaries_, variables_;
   std::vector<PyObject*> near_;
   std::unordered_set<uintptr_t> skip_;
@@ -391,12 +390,12 @@ void Search::visit(PyObject* object, const Type& type) {
       if (shows_an_instance(object)) {
         return;
       }
-      each_item(object, [&](PyObject* key, PyObject* value, bool is_text) {
+      ssize_t position = 0;
+      PyObject *key = nullptr, *value = nullptr;
+      while (PyDict_Next(object, &position, &key, &value)) {
         probe(value, kValue, reinterpret_cast<int64_t>(key));
-        if (!is_text) {
-          probe(key, kKey, 0);
-        }
-      });
+        probe(key, kKey, 0);
+      }
       break;
     }
     default:
