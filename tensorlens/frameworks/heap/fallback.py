@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorlens.frameworks.heap import rows as r
 from tensorlens.frameworks.heap.objects import held_tuples
@@ -25,33 +25,17 @@ def select(
     objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...]
 ) -> tuple[list[Any], ...]:
     """Return the objects of each kind, and those whose type is one of ``exact``, in order."""
-    lists: tuple[list[Any], ...] = tuple([] for _ in (*kinds, exact))
     exactly = set(map(id, exact))
-    known: dict[int, list[list[Any]]] = {}
-    for found in objects:
-        kind = type(found)
-        wanted = known.get(id(kind))
-        if wanted is None:
-            pairs = zip(kinds, lists, strict=False)
-            wanted = [into for base, into in pairs if r.is_subtype(kind, base)]
-            if id(kind) in exactly:
-                wanted.append(lists[-1])
-            known[id(kind)] = wanted
-        for into in wanted:
-            into.append(found)
-    return lists
+    types = {id(kind): kind for kind in map(type, objects)}.values()
+    chosen = [{id(kind) for kind in types if r.is_subtype(kind, base)} for base in kinds]
+    return tuple([each for each in objects if id(type(each)) in of] for of in (*chosen, exactly))
 
 
 def search(quest: Quest) -> Rows:
     """Return how the targets are held, as the native search does."""
-    tuples = held_tuples([*quest.objects, quest.tuples])
-    skip = array("Q", [*quest.skip, id(quest.objects), id(tuples)])
-    seeking = _Search(replace(quest, objects=[*quest.objects, *tuples], skip=skip))
-    try:
-        seeking.run()
-        return seeking.rows()
-    finally:
-        seeking.clear()
+    seeking = _Search(quest)
+    seeking.run()
+    return seeking.rows()
 
 
 def kind_of(kind: type) -> int:
@@ -92,154 +76,120 @@ def dict_of(holder: Any) -> Any:
 _TYPE_DICT: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 
 
-@dataclass(slots=True, eq=False)
-class _Edge:
-    holder: _Node
-    child: _Node
+class _Edge(NamedTuple):
+    holder: int
+    child: int
     how: int
     value: Any
-    order: int
-
-    def rank(self) -> tuple[int, int, bool, int]:
-        holder = self.holder
-        return holder.distance, holder.origin, self.how == r.OPAQUE, self.order
-
-
-@dataclass(slots=True, eq=False)
-class _Node:
-    address: int
-    kind: int = r.OTHER
-    object: Any = None
-    into: list[_Edge] = field(default_factory=list)
-    out: list[_Edge] = field(default_factory=list)
-    best: _Edge | None = None
-    distance: int = -1
-    origin: int = 0
-    wanted: bool = False
-    row: int = -1
 
 
 class _Search:
-    def __init__(self, quest: Quest) -> None:
-        self._quest = quest
-        self._skip = {*quest.skip, id(quest.objects)}
-        self._nodes: dict[int, _Node] = {}
-        self._targets = [self._node(address) for address in quest.targets]
-        self._temporaries: list[_Node] = []
-        self._cap = 4 * len(quest.targets) + 10_000
-        self._orders = 0
-        self._new = 0
-        for address, origin in zip(quest.anchors, quest.origins, strict=True):
-            if origin == r.TEMPORARY:
-                self._temporaries.append(self._node(address))
-            else:
-                _begin(self._node(address), origin)
-        for found in quest.objects:
-            node = self._nodes.get(id(found))
-            if node is not None:
-                node.object, node.kind = found, kind_of(type(found))
+    """Objects by their addresses: who holds them, and by which edge their names come."""
 
-    def _node(self, address: int) -> _Node:
-        return self._nodes.setdefault(address, _Node(address))
+    def __init__(self, quest: Quest) -> None:
+        tuples = held_tuples([*quest.objects, quest.tuples])
+        self._quest, self._heap = quest, [*quest.objects, *tuples]
+        self._skip = {*quest.skip, id(quest.objects), id(tuples), id(self._heap)}
+        targets = {*quest.targets}
+        self._known = {id(each): each for each in self._heap if id(each) in targets}
+        """Targets, and what holds something on the way to one."""
+        self._into: dict[int, list[int]] = {}
+        self._out: dict[int, list[int]] = {}
+        self._edges: list[_Edge] = []
+        self._names: dict[int, tuple[int, int, int]] = {}
+        """Of what has a name: its length, where it begins, and the edge it comes by or -1."""
 
     def run(self) -> None:
+        anchors = [*zip(self._quest.anchors, self._quest.origins, strict=True)]
+        for address, origin in anchors:
+            if origin != r.TEMPORARY:
+                self._names.setdefault(address, (0, origin, -1))
+        asked: set[int] = set()
         for _ in range(self._quest.depth):
-            wanted = self._choose_wanted()
+            wanted = self._nameless() - asked
             if not wanted:
                 break
+            asked |= wanted
             self._look(wanted)
             self._settle()
-        for node in self._temporaries:
-            _begin(node, r.TEMPORARY)
-        self._settle()
-        self._begin_where(r.TOP, lambda node: not node.into)
-        self._begin_where(r.CYCLE, lambda node: node.kind == r.OTHER)
-        self._begin_where(r.CYCLE, lambda node: True)
+        self._begin(r.TEMPORARY, [address for address, origin in anchors if origin == r.TEMPORARY])
+        self._begin(r.TOP, self._out.keys() - self._into.keys())
+        of_types = (each for each in self._out if kind_of(type(self._known[each])) == r.OTHER)
+        self._begin(r.CYCLE, of_types)
+        self._begin(r.CYCLE, self._out)
 
-    def clear(self) -> None:
-        """Leave no cycle that would keep the objects until the next collection."""
-        for node in self._nodes.values():
-            node.object = node.best = None
-            node.into.clear()
-            node.out.clear()
-
-    def _begin_where(self, origin: int, suits: Callable[[_Node], bool]) -> None:
-        for node in [*self._nodes.values()]:
-            if node.distance < 0 and node.out and suits(node):
-                _begin(node, origin)
+    def _begin(self, origin: int, addresses: Iterable[int]) -> None:
+        for address in [each for each in addresses if each not in self._names]:
+            self._names.setdefault(address, (0, origin, -1))
         self._settle()
 
-    def _choose_wanted(self) -> set[int]:
-        wanted = set()
-        marked: set[int] = set()
-        left = [node for node in self._targets if node.distance < 0]
+    def _nameless(self) -> set[int]:
+        """Return the targets that have no name, and all that leads to them."""
+        found: set[int] = set()
+        left = [*self._quest.targets]
         while left:
-            node = left.pop()
-            if node.address in marked:
-                continue
-            marked.add(node.address)
-            if not node.wanted:
-                node.wanted = True
-                wanted.add(node.address)
-            left += [edge.holder for edge in node.into if edge.holder.distance < 0]
-        return wanted
+            address = left.pop()
+            if address not in found and address not in self._names:
+                found.add(address)
+                left += [self._edges[edge].holder for edge in self._into.get(address, ())]
+        return found
 
     def _look(self, wanted: set[int]) -> None:
-        self._new = 0
-        for holder in self._quest.objects:
-            kind = kind_of(type(holder))
-            if kind == r.ATOMIC or id(holder) in self._skip:
+        new = 0
+        for holder in self._heap:
+            kind, address = kind_of(type(holder)), id(holder)
+            if kind == r.ATOMIC or address in self._skip:
                 continue
             # the same in one probe for most
             if wanted.isdisjoint(map(id, _referents(holder, kind))):
                 continue
-            node = self._nodes.get(id(holder))
             for child, how, value in _edges(holder, kind):
                 if id(child) not in wanted:
                     continue
-                if node is None:
-                    self._new += 1
-                    if self._new > self._cap:
-                        break
-                    node = self._node(id(holder))
-                node.object, node.kind = holder, kind
+                new += address not in self._known
+                if new > 4 * len(self._quest.targets) + 10_000:
+                    break
+                self._known[address] = holder
                 if kind in _ORIGINS:
-                    _begin(node, _ORIGINS[kind])
-                self._orders += 1
-                edge = _Edge(node, self._nodes[id(child)], how, value, self._orders)
-                node.out.append(edge)
-                edge.child.into.append(edge)
+                    self._names.setdefault(address, (0, _ORIGINS[kind], -1))
+                self._into.setdefault(id(child), []).append(len(self._edges))
+                self._out.setdefault(address, []).append(len(self._edges))
+                self._edges.append(_Edge(address, id(child), how, value))
 
     def _settle(self) -> None:
         """Give a name to all that can be reached from what has one, the nearest first."""
-        distance = 0
-        while distance <= max((node.distance for node in self._nodes.values()), default=-1):
-            steps = []
-            for node in self._nodes.values():
-                if node.distance < 0:
-                    named = [edge for edge in node.into if edge.holder.distance >= 0]
-                    node.best = min(named, key=_Edge.rank, default=None)
-                    if node.best is not None and node.best.holder.distance == distance:
-                        steps.append((node, node.best.holder))
-            distance += 1
-            for node, holder in steps:
-                node.distance, node.origin = distance, holder.origin
+        waiting = [self._rank(edge) for each in self._names for edge in self._out.get(each, ())]
+        heapify(waiting)
+        while waiting:
+            distance, origin, _, edge = heappop(waiting)
+            child = self._edges[edge].child
+            if child not in self._names:
+                self._names[child] = distance + 1, origin, edge
+                for onward in self._out.get(child, ()):
+                    heappush(waiting, self._rank(onward))
+
+    def _rank(self, edge: int) -> tuple[int, int, bool, int]:
+        """Fewer steps win, then where the name begins, then what can be written down."""
+        distance, origin, _ = self._names[self._edges[edge].holder]
+        return distance, origin, self._edges[edge].how == r.OPAQUE, edge
 
     def rows(self) -> Rows:
-        used: dict[int, _Node] = {}
-        for target in self._targets:
-            node: _Node | None = target if target.distance >= 0 else None
-            while node is not None and node.address not in used:
-                used[node.address] = node
-                node = node.best.holder if node.best else None
+        used: dict[int, int] = {}
+        for address in self._quest.targets:
+            while address in self._names and address not in used:
+                used[address], _, number = self._names[address]
+                address = self._edges[number].holder if number >= 0 else -1
         writer = _Writer(self._quest.first_text)
-        for node in sorted(used.values(), key=lambda node: node.distance):
-            writer.write(node)
-        rows = writer.rows
-        for node in self._targets:
-            is_top = node.origin == r.TOP and node.best is None
-            rows.targets.append(-1 if is_top else node.row)
-        return rows
+        for address in sorted(used, key=used.__getitem__):
+            _, origin, number = self._names[address]
+            edge = self._edges[number] if number >= 0 else None
+            holder = self._known.get(edge.holder) if edge is not None else None
+            writer.write(address, self._known.get(address), origin, edge, holder)
+        for address in self._quest.targets:
+            _, origin, number = self._names.get(address, (0, r.TOP, -1))
+            is_top = origin == r.TOP and number < 0
+            writer.rows.targets.append(-1 if is_top else writer.numbers[address])
+        return writer.rows
 
 
 _ORIGINS = {
@@ -249,11 +199,6 @@ _ORIGINS = {
     r.GENERATOR: r.OF_GENERATOR,
     r.FRAME: r.OF_FRAME,
 }
-
-
-def _begin(node: _Node, origin: int) -> None:
-    if node.distance < 0:
-        node.distance, node.origin = 0, origin
 
 
 def _referents(holder: Any, kind: int) -> list[Any]:
@@ -314,34 +259,36 @@ def _function_edges(holder: FunctionType) -> Iterator[tuple[Any, int, Any]]:
 class _Writer:
     def __init__(self, first_text: int) -> None:
         self.rows = Rows()
+        self.numbers: dict[int, int] = {}
+        """The row of each address."""
+        self._keys: dict[tuple[int, bool], int] = {}
         self._first_text = first_text
-        self._numbers: dict[tuple[int, bool], int] = {}
         self._spaces: list[bool] = []
 
-    def write(self, node: _Node) -> None:
+    def write(self, address: int, found: Any, origin: int, edge: _Edge | None, held: Any) -> None:
         rows = self.rows
-        node.row = len(rows.how)
-        how, value, holder = r.ROOT, node.origin, -1
-        space = node.origin in (r.MAIN, r.OTHER_MODULE)
-        if node.best is not None:
-            holder = node.best.holder.row
-            space = node.best.how == r.VARS
-            how, value = self._step(node.best, holder)
-            if how == r.ATTRIBUTE and node.kind == r.DICT and value in r.TRANSPARENT:
+        self.numbers[address] = len(rows.how)
+        how, value, holder = r.ROOT, origin, -1
+        space = origin in (r.MAIN, r.OTHER_MODULE)
+        if edge is not None:
+            holder, space = self.numbers[edge.holder], edge.how == r.VARS
+            how, value = self._step(edge, holder, held)
+            is_dict = how == r.ATTRIBUTE and kind_of(type(found)) == r.DICT
+            if is_dict and value in r.TRANSPARENT:
                 how, value, space = r.ALIAS, 0, True
         if how in (r.VALUE, r.ATTRIBUTE):
-            value = self._number(value, how == r.ATTRIBUTE)
+            value = self._key(value, how == r.ATTRIBUTE)
         rows.holder.append(holder)
         rows.how.append(how)
         rows.value.append(value)
-        rows.address.append(node.address)
+        rows.address.append(address)
         self._spaces.append(space)
 
-    def _step(self, edge: _Edge, holder: int) -> tuple[int, Any]:
+    def _step(self, edge: _Edge, holder: int, held: Any) -> tuple[int, Any]:
         how, value = edge.how, edge.value
         held_by, held_value = self.rows.how[holder], self.rows.value[holder]
         if how == r.OPAQUE:
-            name = _attribute_of(edge.holder.object, edge.child.address)
+            name = _attribute_of(held, edge.child)
             return (how, 0) if name is None else (r.ATTRIBUTE, name)
         if how == r.VALUE:
             if type(value) is int and -(2**63) <= value < 2**63:
@@ -356,8 +303,8 @@ class _Writer:
             return r.ALIAS, how
         return how, value
 
-    def _number(self, key: Any, attribute: bool) -> int:
-        number = self._numbers.setdefault((id(key), attribute), len(self._numbers))
+    def _key(self, key: Any, attribute: bool) -> int:
+        number = self._keys.setdefault((id(key), attribute), len(self._keys))
         if number == len(self.rows.keys):
             self.rows.keys.append(key)
             is_short = type(key) is str and len(key) <= LONGEST_KEY
