@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from tensorlens.errors import TensorlensError
@@ -44,21 +45,29 @@ class _Setting:
     default: Any
 
 
-def _flag(path: str) -> _Setting:
-    """Return the setting in an attribute: ``backends.cudnn.benchmark``."""
-    owner, _, name = path.rpartition(".")
+def _flag(name: str) -> _Setting:
+    """Return the setting in an attribute of cuDNN's."""
+    return _Setting(
+        f"torch.backends.cudnn.{name}",
+        lambda torch: getattr(torch.backends.cudnn, name),
+        lambda torch, value: setattr(torch.backends.cudnn, name, value),
+        ...,
+    )
 
-    def of(torch: Any) -> Any:
-        found = torch
-        for part in owner.split("."):
-            found = getattr(found, part)
-        return found
+
+def _of_functions(getter: str, setter: str, default: Any) -> _Setting:
+    """Return the setting that one function tells and another one of its module sets."""
+    path, _, get = getter.rpartition(".")
+    inner = path.partition(".")[2]
+
+    def module(framework: Any) -> Any:
+        return attrgetter(inner)(framework) if inner else framework
 
     return _Setting(
-        f"torch.{path}",
-        lambda torch: getattr(of(torch), name),
-        lambda torch, value: setattr(of(torch), name, value),
-        ...,
+        getter,
+        lambda framework: getattr(module(framework), get)(),
+        lambda framework, value: getattr(module(framework), setter)(value),
+        default,
     )
 
 
@@ -115,18 +124,8 @@ _SETTINGS = (
         lambda torch, value: torch.set_default_device(value),
         "cpu",
     ),
-    _Setting(
-        "torch.is_grad_enabled",
-        lambda torch: torch.is_grad_enabled(),
-        lambda torch, value: torch.set_grad_enabled(value),
-        True,
-    ),
-    _Setting(
-        "torch.get_float32_matmul_precision",
-        lambda torch: torch.get_float32_matmul_precision(),
-        lambda torch, value: torch.set_float32_matmul_precision(value),
-        "highest",
-    ),
+    _of_functions("torch.is_grad_enabled", "set_grad_enabled", True),
+    _of_functions("torch.get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
     _Setting(
         "torch.are_deterministic_algorithms_enabled",
         lambda torch: (
@@ -136,36 +135,16 @@ _SETTINGS = (
         _set_deterministic,
         (False, False),
     ),
-    _Setting(
-        "torch.get_num_threads",
-        lambda torch: torch.get_num_threads(),
-        lambda torch, value: torch.set_num_threads(value),
-        ...,
-    ),
+    _of_functions("torch.get_num_threads", "set_num_threads", ...),
     _Setting(SEED, lambda torch: torch.initial_seed(), _set_seed, _DEFAULT_SEED),
-    _flag("backends.cudnn.enabled"),
-    _flag("backends.cudnn.benchmark"),
-    _flag("backends.cudnn.deterministic"),
-    _Setting(
-        "tensorflow.config.functions_run_eagerly",
-        lambda tf: tf.config.functions_run_eagerly(),
-        lambda tf, value: tf.config.run_functions_eagerly(value),
-        False,
-    ),
+    _flag("enabled"),
+    _flag("benchmark"),
+    _flag("deterministic"),
+    _of_functions("tensorflow.config.functions_run_eagerly", "run_functions_eagerly", False),
     _threads("intra"),
     _threads("inter"),
-    _Setting(
-        "keras.config.floatx",
-        lambda keras: keras.config.floatx(),
-        lambda keras, value: keras.config.set_floatx(value),
-        "float32",
-    ),
-    _Setting(
-        "keras.config.image_data_format",
-        lambda keras: keras.config.image_data_format(),
-        lambda keras, value: keras.config.set_image_data_format(value),
-        ...,
-    ),
+    _of_functions("keras.config.floatx", "set_floatx", "float32"),
+    _of_functions("keras.config.image_data_format", "set_image_data_format", ...),
     _Setting(
         "keras.config.dtype_policy",
         _keras_policy,
@@ -187,15 +166,6 @@ def settings() -> Settings:
     return found
 
 
-def apply(wanted: Settings) -> None:
-    """Set what another process has set, where it differs here.
-
-    Raises:
-        SettingRefused: one cannot be set.
-    """
-    _apply(wanted)
-
-
 @contextlib.contextmanager
 def applied(wanted: Settings, leave: Sequence[str] = ()) -> Iterator[None]:
     """Set what another process has set, and at the end what there was before.
@@ -207,14 +177,19 @@ def applied(wanted: Settings, leave: Sequence[str] = ()) -> Iterator[None]:
     Raises:
         SettingRefused: one cannot be set.
     """
-    before = _apply({name: value for name, value in wanted.items() if name not in leave})
+    before = apply({name: value for name, value in wanted.items() if name not in leave})
     try:
         yield
     finally:
-        _apply(before)
+        apply(before)
 
 
-def _apply(wanted: Settings) -> Settings:
+def apply(wanted: Settings) -> Settings:
+    """Set what another process has set, where it differs here, and return what there was.
+
+    Raises:
+        SettingRefused: one cannot be set.
+    """
     before: dict[str, Any] = {}
     for each in _SETTINGS:
         name = each.name.partition(".")[0]

@@ -18,12 +18,13 @@ from tensorlens.planning.compare.estimates import (
     Estimation,
     estimated_outcome,
     measured_outcome,
+    option_request,
     run_estimate,
 )
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.result import Comparison
-from tensorlens.planning.estimate.cards import place
+from tensorlens.planning.estimate.cards import Place, place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
 from tensorlens.planning.processes import Bar, Runner, run_job, shared_runner
 
@@ -132,7 +133,7 @@ def compare(
     _check_numbers(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
-    room = place(device or "cuda", card, capacity).capacity
+    where = place(device or "cuda", card, capacity)
     asked_program = _program(make_step, with_data=measured)
     framework = framework or framework_of(make_step, asked_program)
     checked_options = _options(options, framework, arguments or {}, with_data=measured)
@@ -142,9 +143,8 @@ def compare(
         baseline=_baseline(checked_options, baseline),
         framework=framework,
         device=device,
-        card=card,
-        capacity=room,
-        batch=lowest if batch is None and room is not None else batch,
+        where=where,
+        batch=lowest if batch is None and where.capacity is not None else batch,
         lowest=lowest,
         highest=highest,
         warmup=warmup,
@@ -163,8 +163,8 @@ class _Asked:
     baseline: str
     framework: str
     device: str | None
-    card: str | None
-    capacity: int | None
+    where: Place
+    """With the capacity."""
     batch: int | None
     lowest: int
     highest: int | None
@@ -180,7 +180,7 @@ class _Asked:
         count = len(self.options)
         jobs = [self._job(option) for option in self.options]
         work: list[Work] = [(run_job, job) for _ in range(self.repeats) for job in jobs]
-        if self.capacity is not None:
+        if self.where.capacity is not None:
             work += [(run_search, self._search(job)) for job in jobs]
         found = self._done(work, executor)
         runs = self.repeats * count
@@ -188,7 +188,7 @@ class _Asked:
             measured_outcome(
                 option,
                 [found[place] for place in range(number, runs, count)],
-                found[runs + number] if self.capacity is not None else None,
+                found[runs + number] if self.where.capacity is not None else None,
             )
             for number, option in enumerate(self.options)
         )
@@ -243,23 +243,23 @@ class _Asked:
         )
 
     def _search(self, job: Job) -> Search:
-        assert self.capacity is not None
+        assert self.where.capacity is not None
         multiple = job.choice.settings.get("accumulate", 1)
-        return Search(job, self.capacity, self.lowest, self.highest, multiple)
+        return Search(job, self.where.capacity, self.lowest, self.highest, multiple)
 
     def _estimation(self, option: Option) -> Estimation:
         return Estimation(
-            name=option.name,
-            program=self.program,
-            choice=option.choice,
-            framework=self.framework,
-            device=self.device or "cuda",
-            card=self.card,
-            batch=self.batch,
-            steps=max(self.steps, 2),
-            capacity=self.capacity,
-            lowest=self.lowest,
-            highest=self.highest,
+            option.name,
+            option_request(
+                self.program,
+                option.choice,
+                self.framework,
+                self.where,
+                steps=max(self.steps, 2),
+                batch=self.batch,
+            ),
+            self.lowest,
+            self.highest,
         )
 
     def _comparison(self, outcomes: Any, device: str, provenance: str, card: str) -> Comparison:
@@ -271,7 +271,7 @@ class _Asked:
             program=self.program.name,
             framework=self.framework,
             card=card,
-            capacity=self.capacity,
+            capacity=self.where.capacity,
             batch=self.batch,
             steps=self.steps,
             repeats=self.repeats,

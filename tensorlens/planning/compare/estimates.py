@@ -13,7 +13,7 @@ from tensorlens.planning.compare.batches import Found
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, finite
 from tensorlens.planning.estimate.batches import MaxBatch, largest_batch
-from tensorlens.planning.estimate.cards import place
+from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.request import settings_of
 from tensorlens.planning.estimate.result import Estimate, Range
 from tensorlens.planning.estimate.target import StepsRequest
@@ -26,16 +26,9 @@ class Estimation:
     """What is asked."""
 
     name: str
-    program: Program
-    choice: Choice
-    framework: str
-    device: str = "cuda"
-    card: str | None = None
-    batch: int | None = None
-    steps: int = 2
-    capacity: int | None = None
-    """What the largest batch has to fit into; None: it is not looked for."""
+    request: StepsRequest
     lowest: int = 1
+    """Of the batches that are looked for where the request has a capacity."""
     highest: int | None = None
 
 
@@ -58,6 +51,22 @@ class Estimated:
     """Between what bounds the peak is, where a part of it can only be bounded."""
 
 
+def option_request(
+    program: Program, choice: Choice, framework: str, where: Place, *, steps: int, batch: int | None
+) -> StepsRequest:
+    """Return what is estimated of a program with an option; the option may set the allocator."""
+    return StepsRequest(
+        program=program,
+        place=where,
+        steps=steps,
+        settings=settings_of(choice.settings.get("alloc_conf")),
+        choice=choice,
+        framework=framework,
+        world_size=choice.settings.get("shards", 1),
+        batch=batch,
+    )
+
+
 def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated | Trouble:
     """Estimate one option; whatever becomes of it, an answer says so.
 
@@ -65,12 +74,12 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
         asked: what is asked.
         runner: for steps that are traced; None: one for this estimate alone.
     """
-    settings = asked.choice.settings
-    if "alloc_conf" in settings and asked.device == "cpu":
+    request = asked.request
+    if "alloc_conf" in request.choice.settings and request.place.card is None:
         return Trouble(Reason.CANNOT, "alloc_conf is of CUDA's caching allocator, and this is cpu")
+    # what an option leaves behind in a process of fake tensors must not meet the next one
+    shared = runner if request.framework != "torch" else None
     try:
-        # what an option leaves behind in a process of fake tensors must not meet the next one
-        shared = runner if asked.framework != "torch" else None
         with nullcontext(shared) if shared is not None else Runner() as processes:
             return _estimated(asked, processes)
     except ProgramFailed as error:
@@ -82,28 +91,18 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
 
 
 def _estimated(asked: Estimation, runner: Runner) -> Estimated:
-    settings = asked.choice.settings
-    request = StepsRequest(
-        program=asked.program,
-        place=place(asked.device, asked.card),
-        steps=asked.steps,
-        settings=settings_of(settings.get("alloc_conf")),
-        choice=asked.choice,
-        framework=asked.framework,
-        world_size=settings.get("shards", 1),
-        batch=asked.batch,
-    )
-    parts = settings.get("accumulate", 1)
+    request, capacity = asked.request, asked.request.place.capacity
+    parts = request.choice.settings.get("accumulate", 1)
     batch = _Batch()
-    if asked.capacity is not None and asked.device != "cpu":
+    if capacity is not None and request.place.card is not None:
         found = largest_batch(
             lambda number: request.with_batch(number * parts).ask(runner),
-            asked.capacity,
+            capacity,
             -(-asked.lowest // parts),
             None if asked.highest is None else asked.highest // parts,
         )
         batch = _largest(found, parts)
-    return _answer(asked, request.ask(runner), batch)
+    return _answer(request, request.ask(runner), batch)
 
 
 @dataclass(frozen=True)
@@ -124,9 +123,9 @@ def _largest(found: MaxBatch, parts: int) -> _Batch:
     return _Batch(batch, beyond)
 
 
-def _answer(asked: Estimation, answer: Estimate, batch: _Batch) -> Estimated:
+def _answer(request: StepsRequest, answer: Estimate, batch: _Batch) -> Estimated:
     missing = {}
-    if asked.capacity is not None and asked.device == "cpu":
+    if request.place.capacity is not None and request.place.card is None:
         missing["largest_batch"] = "estimated for cuda only"
     return Estimated(
         device=answer.device,

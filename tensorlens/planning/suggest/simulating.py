@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorlens.frameworks.trials.jobs import Choice, Trouble
-from tensorlens.planning.compare.estimates import Estimation, run_estimate
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.trials.jobs import Choice, Reason, Trouble
+from tensorlens.planning.compare.estimates import Estimation, option_request, run_estimate
+from tensorlens.planning.estimate.cards import place
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import Runner, shared_runner
@@ -89,16 +91,18 @@ class Simulation:
         return found
 
     def _peak(self, name: str, settings: Mapping[str, Any], runner: Runner) -> int | Trouble:
-        asked = Estimation(
-            name=name,
-            program=program(self.make_step),
-            choice=Choice(settings, self.arguments),
-            framework=self.framework,
-            device=self.device,
-            batch=self.batch,
-            steps=self.steps,
-        )
-        found = run_estimate(asked, runner)
+        try:
+            request = option_request(
+                program(self.make_step),
+                Choice(settings, self.arguments),
+                self.framework,
+                place(self.device),
+                steps=self.steps,
+                batch=self.batch,
+            )
+        except UsageError as error:
+            return Trouble(Reason.FAILED, str(error))
+        found = run_estimate(Estimation(name, request), runner)
         if isinstance(found, Trouble):
             return found
         self.peaks[name] = found.peaks or Range.exactly(found.peak_allocated)

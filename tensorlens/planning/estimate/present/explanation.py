@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tensorlens.planning.estimate.present.needs import (
     FAR,
@@ -37,8 +37,8 @@ _SHARE = 0.05
 """Where activations are less of the peak, sums of them are of no use."""
 
 
-def paragraphs(estimate: Estimate) -> Iterator[Block]:
-    """Give the paragraphs, and at the end the sum."""
+def explanation(estimate: Estimate) -> Sequence[Block]:
+    """Return the answer in words and figures, and at the end the sum."""
     parts = peak_parts(estimate)
     texts = [
         largest_batch(estimate.largest),
@@ -55,8 +55,7 @@ def paragraphs(estimate: Estimate) -> Iterator[Block]:
         _rules_of_thumb(estimate, parts),
         *_cautions(estimate),
     ]
-    yield from (Paragraph(text) for text in texts if text)
-    yield _sum(estimate, parts)
+    return [*(Paragraph(text) for text in texts if text), _sum(estimate, parts)]
 
 
 def _sentence(text: str) -> str:

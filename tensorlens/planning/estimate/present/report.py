@@ -50,6 +50,7 @@ from tensorlens.render.blocks import (
     Note,
     Only,
     Row,
+    Rows,
     Section,
     Table,
     Tone,
@@ -66,7 +67,7 @@ _FEW = 5
 _TONES: dict[str, Tone] = {FITS: "good", TIGHT: "warning", TOO_LARGE: "error"}
 
 
-def report(estimate: Estimate, view: View) -> Sequence[Block]:
+def blocks(estimate: Estimate, view: View) -> Sequence[Block]:
     """Return what is asked first first; a page has the recording too."""
     largest = largest_batch(estimate.largest)
     shown: list[Block] = [Heading(largest)] if largest else []
@@ -263,8 +264,12 @@ _FIGURES = ("allocated", "reserved", "least_capacity", "apart", "needed")
 _OF_A_STEP = ("peak_allocated", "peak_reserved", "allocated", "reserved")
 
 
-def rows(estimate: Estimate) -> Iterator[tuple[Value, ...]]:
-    """Give the rows of the table."""
+def rows(estimate: Estimate) -> Rows:
+    """Return one row per figure."""
+    return Rows(COLUMNS, _rows(estimate), TEXT)
+
+
+def _rows(estimate: Estimate) -> Iterator[tuple[Value, ...]]:
     for name in _FIGURES:
         yield _row("figure", name, getattr(estimate, name))
     for step in estimate.steps:
@@ -293,7 +298,7 @@ def _row(
     return kind, name, nbytes.low, nbytes.point, nbytes.high, *where, why
 
 
-def estimate_summary(estimate: Estimate) -> dict[str, Any]:
+def summary(estimate: Estimate) -> dict[str, Any]:
     """Return dicts, lists, texts and integers; sizes in bytes.
 
     A range is a dict of ``low``, ``point`` (the likeliest) and ``high``. ``allocated``,
