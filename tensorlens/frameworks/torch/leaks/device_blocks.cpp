@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include <pthread.h>
@@ -188,11 +187,6 @@ struct Living {
   std::vector<int64_t> device;
 };
 
-struct Sums {
-  std::vector<int32_t> birth;
-  std::vector<int64_t> device, blocks, bytes;
-};
-
 }  // namespace
 
 // Both are called with the GIL held, which is what keeps them apart. Gives how many libraries
@@ -275,45 +269,6 @@ TL_EXPORT int64_t tl_devices_living_look(const Living* living, const void** colu
 
 TL_EXPORT void tl_devices_living_release(Living* living) {
   delete living;
-}
-
-TL_EXPORT Sums* tl_devices_sums() {
-  struct Sum {
-    int64_t blocks = 0, bytes = 0;
-  };
-  try {
-    std::unordered_map<uint64_t, Sum> sums;
-    {
-      const Holding holding(g_all.lock);
-      g_all.blocks.each([&](const DeviceBlock& block) {
-        const auto birth = static_cast<uint32_t>(block.birth);
-        Sum& sum = sums[static_cast<uint64_t>(block.device) << 32 | birth];
-        ++sum.blocks;
-        sum.bytes += block.size;
-      });
-    }
-    auto found = std::make_unique<Sums>();
-    for (const auto& [key, sum] : sums) {
-      found->birth.push_back(static_cast<int32_t>(static_cast<uint32_t>(key)));
-      found->device.push_back(static_cast<int64_t>(key >> 32));
-      found->blocks.push_back(sum.blocks);
-      found->bytes.push_back(sum.bytes);
-    }
-    return found.release();
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
-TL_EXPORT int64_t tl_devices_sums_look(const Sums* sums, const void** columns) {
-  const void* all[] = {
-      sums->birth.data(), sums->device.data(), sums->blocks.data(), sums->bytes.data()};
-  std::copy(std::begin(all), std::end(all), columns);
-  return static_cast<int64_t>(sums->birth.size());
-}
-
-TL_EXPORT void tl_devices_sums_release(Sums* sums) {
-  delete sums;
 }
 
 // Births are numbered apart from the counter's.

@@ -50,16 +50,6 @@ class Living:
     """A number that :func:`name_of` gives the name of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """The sums of blocks by the line that made them and their device."""
-
-    birth: array[int]
-    device: array[int]
-    blocks: array[int]
-    bytes: array[int]
-
-
 def name_of(device: int) -> str:
     """Return torch's name of a device with this number."""
     kind = _KINDS.get((device >> 8) - 1, "cpu")
@@ -116,15 +106,19 @@ class DeviceBlocks:
         Raises:
             MemoryError: there is none for the list.
         """
-        return Living(*self._columns("living", "Qqiiq", since))
-
-    def sums(self) -> Sums:
-        """Return how many blocks and bytes of each line and device live.
-
-        Raises:
-            MemoryError: there is none for the list.
-        """
-        return Sums(*self._columns("sums", "iqqq"))
+        library, columns = self._library, [array(code) for code in "Qqiiq"]
+        handle = library.tl_devices_living(since)
+        if handle is None:
+            raise MemoryError
+        try:
+            starts = (_Address * len(columns))()
+            count = library.tl_devices_living_look(handle, ctypes.addressof(starts))
+            for column, start in zip(columns, starts, strict=True):
+                if count:
+                    column.frombytes(_view(start, count * column.itemsize, 0x100))
+            return Living(*columns)
+        finally:
+            library.tl_devices_living_release(handle)
 
     def made(self, device: str) -> int:
         """Return how many blocks of a device were seen to be made."""
@@ -153,25 +147,6 @@ class DeviceBlocks:
             self._is_open = False
             self._library.tl_devices_leave()
 
-    def _columns(self, what: str, codes: str, *arguments: int) -> list[array[int]]:
-        library = self._library
-        handle = getattr(library, f"tl_devices_{what}")(*arguments)
-        if handle is None:
-            raise MemoryError
-        try:
-            starts = (_Address * len(codes))()
-            look = getattr(library, f"tl_devices_{what}_look")
-            count = look(handle, ctypes.addressof(starts))
-            columns = []
-            for code, start in zip(codes, starts, strict=True):
-                column = array(code)
-                if count:
-                    column.frombytes(_view(start, count * column.itemsize, 0x100))
-                columns.append(column)
-            return columns
-        finally:
-            getattr(library, f"tl_devices_{what}_release")(handle)
-
 
 def _loaded() -> ctypes.PyDLL:
     library = load(PART)
@@ -185,9 +160,6 @@ def _loaded() -> ctypes.PyDLL:
         "living": (pointer, (number,)),
         "living_look": (_Number, (pointer, pointer)),
         "living_release": (None, (pointer,)),
-        "sums": (pointer, ()),
-        "sums_look": (_Number, (pointer, pointer)),
-        "sums_release": (None, (pointer,)),
         "prepare_births": (ctypes.c_int, (pointer, _Number)),
         "switch_births": (None, (ctypes.c_int,)),
         "birth_line": (pointer, (number, pointer)),

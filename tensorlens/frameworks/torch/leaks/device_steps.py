@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -85,12 +85,8 @@ class DeviceSteps:
 
     def lines(self) -> dict[int, tuple[int, int]]:
         """Return for each number of a line how many blocks and bytes of it live."""
-        sums = self._blocks.sums()
-        columns = zip(sums.birth, sums.device, sums.blocks, sums.bytes, strict=True)
-        return {
-            self._number(birth, device): (blocks, nbytes)
-            for birth, device, blocks, nbytes in columns
-        }
+        living = self._blocks.living(BEFORE)
+        return _sums(map(self._number, living.birth, living.device), living.size)
 
     def asked(self) -> dict[int, tuple[int, int]] | None:
         """Return the same with the bytes that were asked for; None where it would take too long.
@@ -103,10 +99,7 @@ class DeviceSteps:
         # what the list is made of would have it run
         with collector.paused():
             left = self.left(BEFORE)
-        sums: dict[int, tuple[int, int]] = {}
-        for number, size in zip(left.birth, left.size, strict=True):
-            blocks, nbytes = sums.get(number, (0, 0))
-            sums[number] = blocks + 1, nbytes + size
+        sums = _sums(left.birth, left.size)
         self._spent += perf_counter() - begun
         return sums
 
@@ -170,6 +163,15 @@ class DeviceSteps:
             f"{device}: {missing} of {missing + seen} blocks were not seen when they were made "
             "(by an allocator that reports none): what is left of them is not told"
         )
+
+
+def _sums(numbers: Iterable[int], sizes: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Return for each number of a line how many blocks and bytes it has."""
+    sums: dict[int, tuple[int, int]] = {}
+    for number, size in zip(numbers, sizes, strict=True):
+        blocks, nbytes = sums.get(number, (0, 0))
+        sums[number] = blocks + 1, nbytes + size
+    return sums
 
 
 def follow(knows_lines: bool) -> DeviceSteps:
