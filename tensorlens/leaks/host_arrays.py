@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from tensorlens.frameworks.heap import living
-from tensorlens.frameworks.heap.owned_arrays import (
+from tensorlens.frameworks.heap.outside import (
     Owned,
     item_text,
     owned_arrays,

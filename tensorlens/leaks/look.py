@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.base import Left
-from tensorlens.leaks.drift import drifts
 from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, sampled
 from tensorlens.leaks.growth_test import CERTAIN, UNCLEAR, climbs, may_climb
-from tensorlens.leaks.populations import populations
+from tensorlens.leaks.populations import drifts, populations
 from tensorlens.leaks.replacement import grown_lines
 from tensorlens.leaks.retained import Found, described
 from tensorlens.leaks.samples import Watched

@@ -10,7 +10,6 @@ from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.base import Left
 from tensorlens.frameworks.heap.paths import cycle, paths
 from tensorlens.frameworks.survivors import Below, Holdings, Survivor
-from tensorlens.leaks.bounded import bound, filling
 from tensorlens.leaks.groups import (
     Block,
     Group,
@@ -20,6 +19,41 @@ from tensorlens.leaks.growth_test import UNCLEAR, Judgement
 from tensorlens.leaks.replacement import frees_as_much, steps_of
 from tensorlens.leaks.samples import Watched
 from tensorlens.records.leaks import Example, Reference, ReferencePath
+
+
+def bound(reference: Reference) -> Reference | None:
+    """Return a reference to a container with a bound: a deque, a cache, a list with places left."""
+    return reference if reference.limit is not None or reference.spare else None
+
+
+def filling(way: ReferencePath, others: Sequence[ReferencePath]) -> Reference | None:
+    """Return the container on a way that has an end and where ``others`` take another place.
+
+    The others lead to what an earlier step left. What both ways share up to there is only where
+    the container is kept.
+    """
+    mine = way.references
+    apart = max((_common(mine, other.references) for other in others), default=0)
+    # a cache, a set and a queue do not tell places apart
+    same = [each for each in mine[:apart] if "[" not in each.text]
+    return next(filter(bound, (*mine[apart : apart + 1], *same)), None)
+
+
+def end_of(container: Reference) -> str:
+    """Return where a container ends."""
+    if container.limit is not None:
+        return f"it ends at {container.limit} items"
+    return f"{container.spare} of its {container.length} places are still free"
+
+
+def _common(mine: Sequence[Reference], other: Sequence[Reference]) -> int:
+    count = 0
+    for first, second in zip(mine, other, strict=False):
+        if first.text != second.text:
+            break
+        count += 1
+    return count
+
 
 _FEW_GROUPS = 5
 """Groups of which it is asked at once, too, who holds what the earliest steps left."""

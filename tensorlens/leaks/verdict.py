@@ -9,8 +9,6 @@ from dataclasses import replace
 
 from tensorlens import collector
 from tensorlens.leaks.advice import Facts, advice
-from tensorlens.leaks.balance import balance
-from tensorlens.leaks.bounded import end_of
 from tensorlens.leaks.garbage import (
     collect,
     folded,
@@ -28,8 +26,9 @@ from tensorlens.leaks.growth_test import (
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
 from tensorlens.leaks.look import Look, look, second_look
-from tensorlens.leaks.retained import Found
+from tensorlens.leaks.retained import Found, end_of
 from tensorlens.leaks.samples import Watched
+from tensorlens.leaks.unexplained import balance
 from tensorlens.records.leaks import (
     Balance,
     BelowLine,

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.leaks.children import child_processes
-from tensorlens.leaks.host import HostSample, HostSampler, host_growth, steady_rate
+from tensorlens.leaks.host import HostSample, HostSampler, child_processes, host_growth, steady_rate
 from tensorlens.leaks.host_arrays import Grown, growing_arrays
 
 MIB = 1024**2

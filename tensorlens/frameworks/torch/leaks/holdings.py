@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ from tensorlens.frameworks.torch.census.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
+from tensorlens.frameworks.torch.census.scan import Scan
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
-from tensorlens.frameworks.torch.leaks.storages import storages_in
 from tensorlens.records.leaks import Reference
 from tensorlens.roles import ROLES
 
@@ -300,3 +300,26 @@ class _Survivors:
             graph = self._look.graph
             self._cycles = graph.cycles(graph.reach(self._look.roots))
         return next((self._cycles[row] for row in rows if row in self._cycles), ())
+
+
+def storages_in(addresses: Collection[int], storages: Sequence[Any]) -> dict[int, list[Any]]:
+    """Return those of the storages that begin at one of the addresses, by address."""
+    # a storage asked by itself would make a copy that was put off
+    shown = [(each, tensor) for each in storages if (tensor := _shown(each)) is not None]
+    scan, found = Scan(), dict[int, list[Any]]()
+    rows = scan.add([tensor for _, tensor in shown])
+    for row, (storage, _) in zip(rows, shown, strict=True):
+        if row >= 0 and scan.storage[row] in addresses:
+            found.setdefault(scan.storage[row], []).append(storage)
+    scan.close()
+    return found
+
+
+def _shown(storage: Any) -> Any:
+    """Return a tensor that shows a storage, or None where there can be none."""
+    try:
+        device = torch._C.StorageBase.device.__get__(storage)
+        with torch.no_grad():
+            return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
+    except Exception:
+        return None
