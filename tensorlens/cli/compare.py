@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
-from tensorlens.cli.steps import add_step_options, arguments_of
+from tensorlens.cli.program_arguments import add_step_options, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.trials.jobs import OPTIONS, catalogue
 from tensorlens.planning.compare.guessing import framework_of, parameters_of

@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
-from tensorlens.cli.steps import add_set_option, arguments_of
+from tensorlens.cli.program_arguments import add_set_option, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.estimate.result import TIGHT, Estimate
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either

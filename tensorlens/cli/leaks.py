@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.choosing import add_program, program_of, words_of
 from tensorlens.cli.instrument import Instrument
 from tensorlens.cli.judging import LoopJudge
 from tensorlens.cli.messages import complain, say
 from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program import Program, plain
+from tensorlens.cli.program_arguments import add_program, program_of, words_of
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.arrival import when_one_arrives

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorlens import config
-from tensorlens.cli.choosing import add_program, program_of, words_of
 from tensorlens.cli.gathering import Gathering
 from tensorlens.cli.instrument import Instrument
 from tensorlens.cli.messages import complain, say
 from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program import Program, plain
+from tensorlens.cli.program_arguments import add_program, program_of, words_of
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.model_modules import library_model_module

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.steps import add_step_options, arguments_of
+from tensorlens.cli.program_arguments import add_step_options, arguments_of
 from tensorlens.cli.viewing import give
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.step_facts import WATCHES

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tensorlens.frameworks.torch.native import install
-from tensorlens.frameworks.torch.native.recorder import TorchRecorder
+from tensorlens.frameworks.torch.recorder.cpu import TorchRecorder
 from tensorlens.recording.record import record
 from tests.benchmarks.side_by_side import Timing, Work, in_turn
 from tests.benchmarks.step import batch_of_two_milliseconds, training

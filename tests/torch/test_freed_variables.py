@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tensorlens.frameworks.step_facts import Waiting
-from tensorlens.frameworks.torch.freed_variables import freed_before_backward
+from tensorlens.frameworks.torch.step_changes import freed_before_backward
 from tensorlens.frameworks.trials.jobs import CannotApply
 
 

@@ -10,7 +10,7 @@ import torch
 from torch._inductor.codecache import PyCodeCache
 
 import tensorlens
-from tensorlens.frameworks.torch.generated_code import compiled_from
+from tensorlens.frameworks.torch.recorder.cpu import compiled_from
 
 MODELING = """\
 import torch

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tensorlens.frameworks.step_facts import Ahead
-from tensorlens.frameworks.torch.ahead import LoaderWatch
+from tensorlens.frameworks.torch.loaders.ahead import LoaderWatch
 from tensorlens.frameworks.torch.options.loading import PrefetchFactor
 from tensorlens.frameworks.torch.options.stage import CannotApply, Stage
 from tensorlens.frameworks.trials.running import HeldAhead, held_ahead

@@ -11,8 +11,7 @@ from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.frameworks.torch.graphs_kept import graphs_kept
 from tensorlens.recording import backward_total as backward
 from tensorlens.recording.oom import annotation as oom
-from tensorlens.recording.oom.annotation import explain
-from tensorlens.recording.oom.tracebacks import REMARK
+from tensorlens.recording.oom.annotation import REMARK, explain
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""

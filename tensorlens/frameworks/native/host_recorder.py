@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorlens.frameworks.base import RecordOptions
-from tensorlens.frameworks.native.labels import Names, label
-from tensorlens.frameworks.native.lifetimes import Lifetimes, Span, of_dropped, of_events
+from tensorlens.frameworks.native.labels import Lifetimes, Names, Span, label, of_dropped, of_events
 from tensorlens.frameworks.native.logs import LogMaker, Origins, no_origins, sources_of
 from tensorlens.frameworks.native.naming import Naming, Sight
 from tensorlens.frameworks.native.recorder import Columns, NativeRecorder, Taken

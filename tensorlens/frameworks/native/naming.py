@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tensorlens.frameworks.base import RecordOptions, Root
-from tensorlens.frameworks.native.labels import Names
-from tensorlens.frameworks.native.lifetimes import AT_THE_END, Span
+from tensorlens.frameworks.native.labels import AT_THE_END, Names, Span
 from tensorlens.frameworks.native.recorder import NativeRecorder
 from tensorlens.records.tensors import TensorTable
 

@@ -41,7 +41,7 @@ def find_queue(item: Any, example: Any = None) -> Queue | None:
 
 def _known(item: Any, example: Any) -> Queue | None:
     if imported("torch.utils.data.dataloader", "DataLoader") is not Never:
-        from tensorlens.frameworks.torch import queues as torch
+        from tensorlens.frameworks.torch.loaders import queue as torch
 
         if torch.is_loader(item):
             return torch.look_at_loader(item, example)

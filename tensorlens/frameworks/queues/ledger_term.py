@@ -53,7 +53,7 @@ def _workers(ledger: Ledger) -> Ledger:
     kind = imported("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter")
     if kind is Never or not content_of(multiprocessing.process).get("_children"):
         return ledger
-    from tensorlens.frameworks.torch.queues import look_at_iterator
+    from tensorlens.frameworks.torch.loaders.queue import look_at_iterator
 
     queues = [look_at_iterator(item) for item in living(kind)]
     parts = [part for queue in queues for part in queue.parts if part.name == "results"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -23,10 +24,9 @@ from tensorlens.frameworks.step_facts import (
     StepFacts,
     Waiting,
 )
-from tensorlens.frameworks.torch.ahead import LoaderWatch
 from tensorlens.frameworks.torch.census.graph import walk
 from tensorlens.frameworks.torch.census.modules import class_name
-from tensorlens.frameworks.torch.later_use import unused
+from tensorlens.frameworks.torch.loaders.ahead import LoaderWatch
 from tensorlens.frameworks.torch.options.stage import Stage, cache_configs, repeated_blocks, wrapped
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 
@@ -193,3 +193,37 @@ def _supports_checkpoints(model: torch.nn.Module) -> bool:
         return is_supported and callable(getattr(model, "gradient_checkpointing_enable", None))
     except Exception:
         return False
+
+
+_STORES = ("STORE_", "DELETE_")
+
+
+def unused(frame: FrameType) -> tuple[str, ...]:
+    """Return the variables that the function stores again, or never reads, from here on.
+
+    A loop that it is in is taken to go round once more. Variables that inner functions see are
+    left out, and so are globals, which anyone may read.
+    """
+    code = frame.f_code
+    shared = {*code.co_cellvars, *code.co_freevars}
+    first: dict[str, bool] = {}
+    for instruction in _following(code, frame.f_lasti):
+        name = instruction.argval
+        for each in name if isinstance(name, tuple) else (name,):
+            if isinstance(each, str) and "_FAST" in instruction.opname:
+                first.setdefault(each, instruction.opname.startswith(_STORES))
+    return tuple(name for name in code.co_varnames if name not in shared and first.get(name, True))
+
+
+def _following(code: CodeType, last: int) -> Iterator[dis.Instruction]:
+    """Give what may run after an instruction: what comes below it, then the loop around it."""
+    instructions = [*dis.get_instructions(code)]
+    begins = None
+    for each in instructions:
+        if each.offset <= last:
+            continue
+        yield each
+        if "JUMP" in each.opname and isinstance(each.argval, int) and each.argval <= last:
+            begins = each.argval if begins is None else min(begins, each.argval)
+    if begins is not None:
+        yield from (each for each in instructions if begins <= each.offset <= last)

@@ -283,7 +283,7 @@ def held_ahead() -> HeldAhead:
 
 def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
     """Return the queues once they are full, or no more comes."""
-    from tensorlens.frameworks.torch.queues import look_at_iterator
+    from tensorlens.frameworks.torch.loaders.queue import look_at_iterator
 
     queues = [look_at_iterator(each) for each in iterators]
     end = time.monotonic() + _PATIENCE
@@ -298,13 +298,13 @@ def _settled(iterators: Sequence[Any]) -> Sequence[Queue]:
 
 def _is_full(queue: Queue) -> bool:
     """Tell whether nothing more is to come; where that cannot be known there is no use waiting."""
-    from tensorlens.frameworks.torch.queues import ON_THEIR_WAY
+    from tensorlens.frameworks.torch.loaders.queue import ON_THEIR_WAY
 
     return not queue.in_work and not queue.waiting and ON_THEIR_WAY not in queue.notes
 
 
 def _told(queues: Sequence[Queue]) -> HeldAhead:
-    from tensorlens.frameworks.torch.queues import ON_THEIR_WAY
+    from tensorlens.frameworks.torch.loaders.queue import ON_THEIR_WAY
 
     if any(ON_THEIR_WAY in each.notes for each in queues):
         return HeldAhead(None, "batches stay on their way: a pipe is too small for all of them")

@@ -57,7 +57,7 @@ class FreedBeforeBackward:
     def __call__(self, make_step: Callable[[], Any]) -> Any:
         """Return the step, in the process of the program."""
         # imported where the program runs: here torch need not be
-        from tensorlens.frameworks.torch.freed_variables import freed_before_backward
+        from tensorlens.frameworks.torch.step_changes import freed_before_backward
 
         return freed_before_backward(make_step, self.waiting)
 
@@ -265,7 +265,7 @@ def zero_before_forward(scene: Scene) -> Iterator[Candidate]:
 
 def _gradients_first(make_step: Callable[[], Any]) -> Any:
     # imported where the program runs: here torch need not be
-    from tensorlens.frameworks.torch.gradients_first import gradients_first
+    from tensorlens.frameworks.torch.step_changes import gradients_first
 
     return gradients_first(make_step)
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.recording.moments import Moment, Resident, Timeline
-from tensorlens.recording.present.chosen import allocations
 from tensorlens.recording.present.heat import HeatFile, HeatRow, heat_files
 from tensorlens.recording.present.instants import Instant
-from tensorlens.recording.present.page_data import device_data
+from tensorlens.recording.present.page_data import allocations, device_data
 from tensorlens.recording.present.timeline import picture
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.tensors import SourceLine

@@ -19,8 +19,7 @@ from tensorlens.recording.present.instants import (
 from tensorlens.recording.present.modules import module_rows
 from tensorlens.recording.present.page import PageDevice, page_device, treemap_leaves
 from tensorlens.recording.present.remarks import device_remarks, device_sources, extent
-from tensorlens.recording.present.resident import resident_table
-from tensorlens.recording.present.tables import line_table, module_table
+from tensorlens.recording.present.tables import line_table, module_table, resident_table
 from tensorlens.recording.recordings import Recording
 from tensorlens.render.blocks import (
     Block,

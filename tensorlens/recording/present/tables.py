@@ -1,13 +1,17 @@
-"""Tables of lines and modules, the same for a recording and for an estimate."""
+"""Tables of lines, modules and resident blocks, the same for a recording and for an estimate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from tensorlens.recording.present.instants import LineRow
+from tensorlens.recording.moments import Resident
+from tensorlens.recording.present.instants import BlockRow, Instant, LineRow
 from tensorlens.recording.present.modules import ModuleRow
-from tensorlens.render.blocks import Cell, Column, Row, Table
-from tensorlens.render.figures import counted, size
+from tensorlens.render.blocks import Block, Cell, Column, Medium, Note, Row, Section, Table
+from tensorlens.render.figures import counted, duration, size
+from tensorlens.render.source import place
+from tensorlens.render.view import View
 from tensorlens.tensors.present.inventory import Hidden
 from tensorlens.tensors.present.tables import share, sized
 
@@ -66,3 +70,80 @@ def module_table(
         ),
         rest=more_rows(hidden, "module"),
     )
+
+
+_ON_PAGES: tuple[Medium, ...] = ("cell", "page")
+
+
+def resident_table(instant: Instant, view: View, medium: Medium) -> Block:
+    """Return the table; what most names begin with is told above it, unless a script fills it."""
+    rows = instant.rows
+    is_live = medium == "page"
+    is_verbose = view.verbose and medium == "text"
+    function = None if is_live or is_verbose else _common_function([row.name for row in rows])
+    has_lines = any(row.first.charged for row in rows)
+    where_lines_are = () if has_lines else _ON_PAGES
+    columns = (
+        Column("Name", "name", key="name", in_full=is_verbose),
+        Column("Role", "text", key="role"),
+        Column("Size", key="size", tip="Bytes"),
+        Column("Age", rank=0, key="age", tip="How long it had been there"),
+        Column("Line", "line", key="line", tip="The line it is counted for", only=where_lines_are),
+        Column("Module", "name", key="module", only=_ON_PAGES),
+        Column("Made by", "name", key="op", only=_ON_PAGES),
+    )
+    largest = max((row.nbytes for row in rows), default=0)
+    hidden = tuple(text for each in instant.hidden for text in more_rows(each, "block"))
+    table = Table(
+        columns,
+        tuple(_row(row, function, largest, is_verbose=is_verbose) for row in rows),
+        rest=hidden,
+        name="blocks",
+        is_live=is_live,
+    )
+    if function is None:
+        return table
+    above = Note(f"Variables are those of {function}, where no function is named:")
+    return Section((above, table))
+
+
+def _row(row: BlockRow, function: str | None, largest: int, *, is_verbose: bool) -> Row:
+    first = row.first
+    name = row.name if function is None else row.name.removeprefix(f"{function}: ")
+    cells = (
+        Cell(name, row.count),
+        first.role,
+        Cell(size(row.nbytes), bar=(0.0, row.nbytes / largest if largest else 0.0)),
+        "before" if first.age_ns is None else duration(first.age_ns),
+        row.place,
+        first.module or "",
+        first.op or "",
+    )
+    return Row(cells, tuple(_everything(first)) if is_verbose else ())
+
+
+def _common_function(names: Sequence[str]) -> str | None:
+    """Return the function, ``train()``, whose variables most names begin with; None if few do.
+
+    Without it, no two names may be the same.
+    """
+    heads = Counter(name.partition(": ")[0] for name in names if "(): " in name)
+    found = [(count, head) for head, count in heads.items() if head.endswith("()")]
+    count, head = max(found, default=(0, ""))
+    is_common = count > 1 and 4 * count >= len(names)
+    are_told_apart = len({name.removeprefix(f"{head}: ") for name in names}) == len(set(names))
+    return head if is_common and are_told_apart else None
+
+
+def _everything(block: Resident) -> Iterator[str]:
+    if block.dtype or block.shape is not None:
+        shape = "" if block.shape is None else str(block.shape)
+        yield " ".join(filter(None, (block.dtype, shape)))
+    made = [block.op or "", f"in {block.module}" if block.module else "", block.phase]
+    yield "made by " + ", ".join(filter(None, made))
+    if block.born:
+        yield f"born at {place(block.born, function=True)}"
+    if block.charged and block.charged != block.born:
+        yield f"counted for {place(block.charged, function=True)}"
+    if block.model_line:
+        yield f"line of the model {place(block.model_line, function=True)}"

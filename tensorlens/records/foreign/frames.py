@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tensorlens.records.checking import maybe, text
-from tensorlens.records.events import Context, Frame, Stacks
-from tensorlens.records.foreign.metadata import parse_metadata
+from tensorlens.records.events import PHASES, Context, Frame, Stacks
+
+PREFIX = "tensorlens "
+_PARTS = ("phase", "module", "op", "outer", "node")
+
+
+def parse_metadata(text: str) -> Mapping[str, str]:
+    """Return the parts of a line such as ``tensorlens phase=forward module=net.fc1``.
+
+    Metadata of others has none.
+    """
+    if not text.startswith(PREFIX):
+        return {}
+    parts = (part.partition("=") for part in text.split()[1:])
+    found = {key: value for key, _, value in parts if value}
+    if found.get("phase") not in PHASES:
+        found.pop("phase", None)
+    return found
+
+
+def metadata_of(context: Context, stacks: Stacks) -> dict[str, Any]:
+    """Return what an event in a snapshot has of its context beyond the stack."""
+    parts = [
+        f"{part}={value}"
+        for part in _PARTS
+        if (value := getattr(context, part)) and not any(map(str.isspace, value))
+    ]
+    parts += [f"thread={context.thread}"] if context.thread else []
+    parts += ["grad=1"] if context.grad else []
+    told: dict[str, Any] = {}
+    if parts:
+        told["user_metadata"] = PREFIX + " ".join(parts)
+    if context.forward >= 0:
+        told["forward_frames"] = [
+            f'  File "{frame.filename}", line {frame.lineno}, in {frame.function}'
+            for frame in reversed(stacks.of(context.forward))
+        ]
+    return told
+
 
 _INSTALLED = re.compile(
     r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+t?)[/\\]"

@@ -9,7 +9,7 @@ import rendered_reports
 
 from tensorlens import render
 from tensorlens.errors import UsageError
-from tensorlens.recording.export.segments import made_up_segments
+from tensorlens.recording.export.memory_viz import made_up_segments
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import (
     ALLOC,

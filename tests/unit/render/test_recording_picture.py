@@ -7,8 +7,8 @@ import pytest
 import rendered_recordings as recordings
 from rendered_recordings import MS
 
-from tensorlens.recording.present.chosen import allocations, chosen_blocks, counts
 from tensorlens.recording.present.heat import HeatRow, heat_files
+from tensorlens.recording.present.page_data import allocations, chosen_blocks, counts
 from tensorlens.recording.present.timeline import picture
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, START, EventLog, Frame

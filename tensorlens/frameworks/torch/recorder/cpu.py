@@ -2,19 +2,120 @@
 
 from __future__ import annotations
 
+import ctypes
+import linecache
+import re
+import sys
+from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Any
+
+import torch
 
 from tensorlens.frameworks.base import RecordOptions, Root
-from tensorlens.frameworks.native.building import NativeUnavailable
+from tensorlens.frameworks.native.allocator import NativeAllocator
+from tensorlens.frameworks.native.building import NativeUnavailable, load
 from tensorlens.frameworks.native.host_recorder import HostRecorder, Means
 from tensorlens.frameworks.native.naming import Sight
+from tensorlens.frameworks.native.recorder import NativeRecorder
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.census.watching import watch
-from tensorlens.frameworks.torch.generated_code import compiled_from
-from tensorlens.frameworks.torch.native.recorder import TorchRecorder
+from tensorlens.frameworks.torch.native.build import OPS, OPS_ALONE
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.records.tensors import TensorTable
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
+
+
+def compiled_from(filename: str, lineno: int) -> list[tuple[str, int, str]]:
+    """Return the lines that a line of Inductor's code was made from, outermost first.
+
+    Each is file name, line and function. Inductor keeps them for torch's own memory profiler
+    (``PyCodeCache.linemaps``, torch 2.0 to 2.13); of backward's code they are of forward.
+    """
+    cache = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
+    lines_and_stacks = getattr(cache, "linemaps", {}).get(filename)
+    try:
+        lines, stacks = lines_and_stacks or ((), ())
+        place = bisect_right(lines, lineno) - 1
+        found = _FRAME.findall(stacks[place]) if place >= 0 and stacks[place] else []
+    except (TypeError, ValueError, IndexError):
+        # another release keeps them otherwise: the line of the call stays
+        return []
+    frames = []
+    for file, line, function, text in found:
+        now = _line_now(file, int(line), text.strip())
+        if now is None:
+            return []
+        frames.append((file, now, function))
+    return frames
+
+
+def _line_now(file: str, line: int, text: str) -> int | None:
+    """Return where a line stands; None if it is gone.
+
+    Compiled code is cached from run to run: the file may have changed since.
+    """
+    if not text or linecache.getline(file, line).strip() == text:
+        return line
+    same = [
+        number for number, each in enumerate(linecache.getlines(file), 1) if each.strip() == text
+    ]
+    return min(same, key=lambda number: abs(number - line), default=None)
+
+
+class TorchRecorder(NativeRecorder):
+    """Records spans of what torch's counting allocator hands out; spans may overlap."""
+
+    def __init__(self, allocator: NativeAllocator) -> None:
+        super().__init__(allocator)
+        self._ops: ctypes.PyDLL | None = None
+        self._module_call = torch.nn.Module._wrapped_call_impl.__code__
+        self._knows_modules: bool | None = None
+
+    def stop_ops(self) -> None:
+        """Nobody records any more who wants operators."""
+        if self._ops is not None:
+            self._ops.tl_ops_stop()
+
+    def start_ops(self) -> None:
+        """Have operators and autograd's nodes noted from now on."""
+        if self._ops is None and self.no_ops is None:
+            self._ops = self._load_ops()
+            if self._ops is None:
+                return
+            hooks = self._library.tl_hooks()
+            self._ops.tl_ops_connect.argtypes = (ctypes.c_void_p,)
+            self._ops.tl_ops_connect(hooks)
+            self._library.tl_hooks_connected()
+        if self._ops is not None:
+            self._ops.tl_ops_start()
+
+    def _load_ops(self) -> ctypes.PyDLL | None:
+        for part in (OPS, OPS_ALONE):
+            try:
+                return load(part)
+            except NativeUnavailable as error:
+                self.no_ops = str(error)
+        return None
+
+    def tell_modules(self) -> None:
+        """Let the native part read which module a frame calls, after a trial."""
+        if self._knows_modules is None:
+            probe = _Probe()
+            self._library.tl_module_call(id(_Probe.call.__code__))
+            self._knows_modules = self.reads_modules(probe.call, probe)
+            code = id(self._module_call) if self._knows_modules else None
+            self._library.tl_module_call(code)
+
+
+class _Probe:
+    """An object whose method is called as a module is."""
+
+    def call(self, *arguments: Any, **options: Any) -> None:
+        torch.UntypedStorage(64)
+
 
 _recorder: TorchRecorder | None = None
 

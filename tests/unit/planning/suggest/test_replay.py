@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch.later_use import unused
+from tensorlens.frameworks.torch.step_facts import unused
 from tensorlens.planning.suggest.api import suggest
 from tensorlens.planning.suggest.blocks import repeated_layers, repeated_paths
 from tensorlens.planning.suggest.optimizers import bytes_in_8_bits

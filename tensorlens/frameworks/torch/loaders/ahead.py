@@ -14,7 +14,7 @@ from torch.utils.data import dataloader
 from tensorlens.frameworks.keras.kinds import content_of
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.step_facts import Ahead
-from tensorlens.frameworks.torch.queues import named, number
+from tensorlens.frameworks.torch.loaders.queue import named, number
 from tensorlens.frameworks.trials.stage import wrapped
 
 

@@ -18,8 +18,8 @@ from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
 from tensorlens.frameworks.queues.joined import joined
 from tensorlens.frameworks.queues.worker_memory import workers_of
-from tensorlens.frameworks.torch.in_flight import Sent, sent, shared_in_flight
-from tensorlens.frameworks.torch.queue_tasks import Counts, Tasks, items
+from tensorlens.frameworks.torch.loaders.in_flight import Sent, sent, shared_in_flight
+from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
 from tensorlens.records.queues import Queue, QueuePart
 
 _MODULE = "torch.utils.data.dataloader"

@@ -1,4 +1,4 @@
-"""A step in which a variable goes before backward, as ``del`` would let it go."""
+"""Steps changed from outside: a variable freed before backward, gradients gone before the step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.heap.objects import instances
 from tensorlens.frameworks.step_facts import Waiting
 from tensorlens.frameworks.trials.stage import CannotApply, wrapped
 
@@ -73,3 +74,16 @@ def _set_to_none(frame: FrameType, name: str) -> None:
     variables.clear()
     variables[name] = None
     ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def gradients_first(make_step: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
+    """Make the step, and return it with ``zero_grad()`` of all optimizers called before it."""
+    step = make_step()
+    optimizers = instances(torch.optim.Optimizer)
+
+    def run() -> Any:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        return step()
+
+    return run
