@@ -57,7 +57,6 @@ def hold(
     depth: int = 8,
     loose: set[int] | None = None,
     named: Mapping[int, int] | None = None,
-    shells: tuple[type, ...] = (),
 ) -> array[int]:
     """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
 
@@ -75,8 +74,6 @@ def hold(
             holder there is, or a cycle that nothing holds.
         named: further anchors, with the node of each one's name in ``names``; they come before
             ``anchors``. What a name goes on from counts as a class does.
-        shells: types whose instances, those of derived types aside, hold no list, tuple or cell
-            and no instance of ``shells``, but in attributes: most looks can pass over them.
 
     The way with the fewest references wins; of equal ones that from a local, then from a global of
     ``__main__``, a class, another module's global, a function's closure or defaults, a suspended
@@ -102,7 +99,6 @@ def hold(
         depth,
         len(names.texts),
         variables(),
-        shells,
     )
     rows = reader.search(quest) if reader is not None else fallback.search(quest)
     describer = _Describer(rows, anchors, names, named)

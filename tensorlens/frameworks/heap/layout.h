@@ -51,7 +51,6 @@ constexpr unsigned long kTypeSubclass = 1ul << 31;
 enum Kind : uint8_t {
   kAtomic, kFunction, kModule, kCell, kGenerator, kFrame,  // told by tl_heap_setup
   kList, kTuple, kDict, kType, kOther,
-  kShell,  // of kOther, told by a search
 };
 enum How : int8_t {
   kRoot, kItem, kValue, kAttribute, kAlias, kOpaque, kKey, kFree, kLocal, kContents, kDefaults,
@@ -143,11 +142,6 @@ class Types {
     return *near;
   }
 
-  void shell(PyTypeObject* type) {
-    const auto found = all_.emplace(type, describe(type)).first;
-    found->second.kind = found->second.kind == kOther ? kShell : found->second.kind;
-  }
-
  private:
   const Type& known(PyTypeObject* type) {
     const auto found = all_.find(type);
@@ -228,20 +222,6 @@ PyObject* inline_name(PyObject* object, const Type& type, const PyObject* child)
     }
   }
   return nullptr;
-}
-
-// Whether an instance may hold anything in attributes that are not in a __dict__.
-bool has_inline_values(PyObject* object, const Type& type) {
-  if ((type.flags & kManagedDict) && g_layout.cached_keys == 0) {
-    return true;
-  }
-  const Inline inside = inline_of(object, type);
-  for (ssize_t index = 0; index < inside.count; ++index) {
-    if (inside.value(index) != nullptr) {
-      return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ class NativeHeap:
             ctypes.c_int64(quest.first_text),
             *map(
                 ctypes.py_object,
-                (quest.tuples, quest.shells, gc.get_objects, rows.keys, rows.tuples),
+                (quest.tuples, gc.get_objects, rows.keys, rows.tuples),
             ),
         )
         if not found:

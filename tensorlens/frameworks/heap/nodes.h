@@ -100,8 +100,6 @@ class Nodes : public std::vector<Node> {
 
 void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-constexpr int16_t kNoMore = -2;  // of Node::wanted
-
 struct Edge {
   int32_t holder, child;
   int32_t next_into, next_out;

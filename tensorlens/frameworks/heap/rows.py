@@ -125,8 +125,6 @@ class Quest:
     """The number of the first key's text; the others' go on from there."""
     tuples: list[tuple[Any, ...]] = field(default_factory=list)
     """Variables: looked at before all the tuples of the heap are, only to save time."""
-    shells: tuple[type, ...] = ()
-    """See :func:`~tensorlens.frameworks.heap.holders.hold`; only to save time."""
 
 
 def zeros(code: str, count: int) -> array[Any]:

@@ -27,10 +27,6 @@ class Search {
     skip_.insert(reinterpret_cast<uintptr_t>(objects));
   }
 
-  // Instances of exactly this type hold no list, tuple or cell and none of each other, but in their
-  // attributes.
-  void shell(PyTypeObject* type) { types_.shell(type); }
-
   void skip(uintptr_t address) { skip_.insert(address); }
 
   void anchor(uintptr_t address, Origin origin) {
@@ -39,9 +35,6 @@ class Search {
       temporaries_.push_back(number);
     } else {
       begin(number, origin);
-      if (origin == kVariable || origin == kMain || origin == kOtherModule) {
-        variables_.push_back(number);
-      }
     }
   }
 
@@ -51,14 +44,7 @@ class Search {
 
   void run() {
     settle();
-    choose_near();
     for (pass_ = 0; pass_ < depth_ && choose_wanted(); ++pass_) {
-      look(near_.data(), static_cast<ssize_t>(near_.size()));
-      settle();
-      if (all_resolved()) {
-        break;
-      }
-      want_less();
       look(objects_, count_);
       settle();
     }
@@ -90,9 +76,7 @@ class Search {
     }
   }
 
-  void choose_near();
   bool choose_wanted();
-  void want_less();
   void sift_wanted();
   bool all_resolved() const;
   void look(PyObject* const* objects, ssize_t count);
@@ -138,8 +122,7 @@ class Search {
   Types types_;
   Nodes nodes_;
   std::vector<Edge> edges_;
-  std::vector<int32_t> targets_, wanted_, settled_, temporaries_, variables_;
-  std::vector<PyObject*> near_;
+  std::vector<int32_t> targets_, wanted_, settled_, temporaries_;
   std::unordered_set<uintptr_t> skip_;
   struct KeyNumber {
     uint64_t key = 0;
@@ -149,7 +132,7 @@ class Search {
   std::vector<int8_t> spaces_;  // for each row: its entries are attributes
   std::vector<uint64_t> bloom_;
   uint64_t bloom_mask_ = 0;
-  bool wants_containers_ = false, wants_of_shells_ = false;
+  bool wants_containers_ = false;
   size_t new_holders_ = 0;
   PyObject* current_ = nullptr;
   const Type* current_type_ = nullptr;
@@ -205,18 +188,6 @@ bool Search::choose_wanted() {
   return !wanted_.empty();
 }
 
-// What has a name by now needs no other holder.
-void Search::want_less() {
-  const auto end = std::remove_if(wanted_.begin(), wanted_.end(), [&](int32_t number) {
-    if (nodes_[number].resolved) {
-      nodes_[number].wanted = kNoMore;
-    }
-    return nodes_[number].resolved;
-  });
-  wanted_.erase(end, wanted_.end());
-  sift_wanted();
-}
-
 void Search::sift_wanted() {
   int bits = 14;
   while ((size_t{1} << bits) < 8 * wanted_.size()) {
@@ -224,7 +195,7 @@ void Search::sift_wanted() {
   }
   bloom_mask_ = (uint64_t{1} << bits) - 1;
   bloom_.assign(size_t{1} << (bits - 6), 0);
-  wants_containers_ = wants_of_shells_ = false;
+  wants_containers_ = false;
   constexpr size_t kAhead = 16;
   for (size_t index = 0; index < wanted_.size(); ++index) {
     if (index + kAhead < wanted_.size()) {
@@ -237,7 +208,6 @@ void Search::sift_wanted() {
     void* const object = pointer(nodes_[number].address);
     const Kind kind = types_.of(object).kind;
     wants_containers_ |= kind == kTuple || kind == kDict;
-    wants_of_shells_ |= kind != kShell && kind != kList && kind != kTuple && kind != kCell;
   }
 }
 
@@ -245,26 +215,6 @@ bool Search::all_resolved() const {
   return std::all_of(targets_.begin(), targets_.end(), [&](int32_t number) {
     return nodes_[number].resolved;
   });
-}
-
-// No way is shorter than from a variable or a global, and most objects are reached from one, or
-// are held by nothing but what is: that is known without another look at the whole heap. In the
-// heap's order, and of what is in the heap: a variable may have changed since it was asked.
-void Search::choose_near() {
-  std::vector<uint64_t> marks(size_t{1} << 10);
-  const auto mark_of = [](uintptr_t address) { return hash_of(address) >> 48; };
-  for (const int32_t number : variables_) {
-    const uint64_t mark = mark_of(nodes_[number].address);
-    marks[mark >> 6] |= uint64_t{1} << (mark & 63);
-  }
-  std::sort(variables_.begin(), variables_.end());
-  for (ssize_t index = 0; index < count_; ++index) {
-    const uint64_t mark = mark_of(reinterpret_cast<uintptr_t>(objects_[index]));
-    if ((marks[mark >> 6] >> (mark & 63) & 1) &&
-        std::binary_search(variables_.begin(), variables_.end(), nodes_.find(objects_[index]))) {
-      near_.push_back(objects_[index]);
-    }
-  }
 }
 
 // Most of the time goes into waiting for memory, so an object is asked for in two steps ahead of
@@ -369,11 +319,6 @@ void Search::visit(PyObject* object, const Type& type) {
     case kType:
     case kModule:
       if (!wants_containers_) {
-        return;
-      }
-      break;
-    case kShell:
-      if (!wants_of_shells_ && !has_inline_values(object, type)) {
         return;
       }
       break;

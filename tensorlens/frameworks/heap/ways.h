@@ -99,7 +99,7 @@ void Search::begin_elsewhere() {
   begin_where(kTop, [](const Node& node) { return node.into < 0; });
   begin_where(kCycle, [&](const Node& node) {
     const Kind kind = types_.of(pointer(node.address)).kind;
-    return kind == kOther || kind == kShell;
+    return kind == kOther;
   });
   begin_where(kCycle, [](const Node&) { return true; });
 }

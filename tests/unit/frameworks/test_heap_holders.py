@@ -348,27 +348,25 @@ def test_an_anchor_that_is_gone_is_not_looked_into() -> None:
     assert name_all([thing], {address: "f(): gone"}) == [None]
 
 
-class Shell:
+class Holder:
     pass
 
 
 @pytest.mark.parametrize("materialised", [False, True])
-def test_shells_are_seen_for_what_their_attributes_hold(materialised: bool) -> None:
+def test_attributes_are_seen_in_a_dict_and_beside_an_instance(materialised: bool) -> None:
     things = [Thing() for _ in range(4)]
-    shell, bare = Shell(), Shell()
-    shell.held, shell.list = things[0], [things[1]]  # type: ignore[attr-defined]
+    holder, bare = Holder(), Holder()
+    holder.held, holder.list = things[0], [things[1]]  # type: ignore[attr-defined]
     if materialised:
-        vars(shell)["more"] = things[3]
-    kept = [shell, things[2], bare]
-    wanted = [*things[: 3 + materialised], shell, bare]
+        vars(holder)["more"] = things[3]
+    kept = [holder, things[2], bare]
+    wanted = [*things[: 3 + materialised], holder, bare]
     plain = name_all(wanted, {id(kept): "f(): kept"}, (things,))
     assert plain == [
         *("f(): kept[0].held", "f(): kept[0].list[0]", "f(): kept[1]"),
         *["f(): kept[0].more"][: int(materialised)],
         *("f(): kept[0]", "f(): kept[2]"),
     ]
-    shells = (Shell, Thing)
-    assert name_all(wanted, {id(kept): "f(): kept"}, (things,), shells=shells) == plain
 
 
 def test_dicts_of_all_sorts() -> None:

@@ -129,7 +129,6 @@ class NamedRows:
             self.names,
             loose=self._loose,
             named=named,
-            shells=(kinds.eager_tensor(),),
         )
         self._pass_over_wrappers(first)
         of_optimizers = {self.names.values[node] for node in self._optimizers.values()}

@@ -10,8 +10,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
-
 from tensorlens.frameworks.heap import anchors, hold
 from tensorlens.frameworks.torch.census.find import Found
 from tensorlens.frameworks.torch.census.graph import Saved
@@ -23,9 +21,6 @@ from tensorlens.roles import ROLES
 _GRADIENT, _OPTIMIZER = ROLES.index("gradient"), ROLES.index("optimizer")
 _ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")
 _OTHER = ROLES.index("other")
-
-_SHELLS = (torch.Tensor, torch.nn.Parameter)
-"""They hold dicts of hooks and the nodes that made them, if no attributes."""
 
 _OF_CHECKPOINT = "closure of _checkpoint"
 _MOST_SAVERS = 3
@@ -106,9 +101,7 @@ class NamedRows:
         if not targets:
             return
         begin, named = {**anchors(), **self._owners.places}, self._owners.anchors()
-        held = hold(
-            objects, targets, begin, self.names, loose=self._loose, named=named, shells=_SHELLS
-        )
+        held = hold(objects, targets, begin, self.names, loose=self._loose, named=named)
         if everything:
             self.node[:] = held[: len(wanted)]
         else:
