@@ -6,8 +6,8 @@ from tensorflow.python import pywrap_tfe
 
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.tensorflow import Adapter, context, counters, user_peaks
-from tensorlens.frameworks.tensorflow.devices import device_name
+from tensorlens.frameworks.tensorflow import Adapter, context, counters
+from tensorlens.frameworks.tensorflow.context import device_name
 
 
 class Card:
@@ -36,9 +36,9 @@ def card(monkeypatch):
     stand_in = Card()
     monkeypatch.setattr(pywrap_tfe, "TFE_GetMemoryInfo", stand_in.info)
     monkeypatch.setattr(pywrap_tfe, "TFE_ResetMemoryStats", stand_in.reset)
-    monkeypatch.setattr(user_peaks, "_info", None)
-    monkeypatch.setattr(user_peaks, "_reset", None)
-    monkeypatch.setattr(user_peaks, "_highest", {})
+    monkeypatch.setattr(counters, "_info", None)
+    monkeypatch.setattr(counters, "_reset", None)
+    monkeypatch.setattr(counters, "_highest", {})
     devices = ["/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"]
     monkeypatch.setattr(context, "devices", lambda: devices)
     monkeypatch.setattr(counters, "_counters", {})

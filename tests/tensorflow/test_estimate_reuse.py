@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.estimate import onednn
+from tensorlens.frameworks.tensorflow.estimate import cpu
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.optimizing import optimized
 from tensorlens.frameworks.tensorflow.estimate.orders import Meter
@@ -43,8 +43,8 @@ def simulated(function):
     feeds = [Held(x.op.name, "x", "input", x.dtype.name, tuple(x.shape)) for x in graph.inputs]
     traced = Traced(graph=graph, variables=[], feeds=feeds, gradients={}, layers=None)
     nodes = optimized(traced)
-    if onednn.is_used():
-        onednn.add_positions(nodes)
+    if cpu.is_used():
+        cpu.add_positions(nodes)
     memory, begin = Requests(), []
 
     def hold(each, nbytes):

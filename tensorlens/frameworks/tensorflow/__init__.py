@@ -28,9 +28,9 @@ class Adapter(base.Adapter):
     notes = deferred("tensorlens.frameworks.tensorflow.cpu:notes")
 
     def __init__(self) -> None:
-        from tensorlens.frameworks.tensorflow import building, graph_runs
+        from tensorlens.frameworks.tensorflow import functions, optimizer_steps
 
-        compiler.builds(building.is_building)
-        compiler.as_called = building.as_called
-        compiler.when_run = graph_runs.when_run
-        compiler.follow_runs = graph_runs.follow
+        compiler.builds(functions.is_building)
+        compiler.as_called = functions.as_called
+        compiler.when_run = optimizer_steps.when_run
+        compiler.follow_runs = optimizer_steps.follow

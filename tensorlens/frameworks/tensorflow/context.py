@@ -1,7 +1,8 @@
-"""TensorFlow's eager context, asked without being made: to make it would initialise the devices."""
+"""TensorFlow's eager context and devices, asked without being made: that would initialise them."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tensorflow.python import pywrap_tfe
@@ -45,3 +46,18 @@ def memory_info(device: str, *, reset: bool) -> tuple[int, int] | None:
         # its allocator keeps no statistics
         return None
     return int(info["current"]), int(info["peak"])
+
+
+_SPELLINGS = {"gpu": "cuda"}
+
+
+@functools.lru_cache(maxsize=256)
+def device_name(text: str) -> str:
+    """Return the short name of ``/job:localhost/replica:0/task:0/device:GPU:1``: ``cuda:1``.
+
+    All of a host's CPU devices have its memory: each is ``cpu``.
+    """
+    kind, _, number = text.rpartition("device:")[2].lower().lstrip("/").partition(":")
+    if kind in ("", "cpu"):
+        return "cpu"
+    return f"{_SPELLINGS.get(kind, kind)}:{number or 0}"

@@ -1,4 +1,4 @@
-"""Counters of the accelerators that TensorFlow uses, by its ``get_memory_info``."""
+"""Counters of the accelerators that TensorFlow uses; a user's own peak statistics stay theirs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,61 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow
+from tensorflow.python import pywrap_tfe
 
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
-from tensorlens.frameworks.tensorflow import context, user_peaks
-from tensorlens.frameworks.tensorflow.devices import device_name as spelling
+from tensorlens.frameworks.tensorflow import context
+from tensorlens.frameworks.tensorflow.context import device_name as spelling
+
+_peaks_lock = threading.RLock()
+_highest: dict[str, int] = {}
+"""TensorFlow's short device name to the peak since the user's last reset, without the newest."""
+_info: Any = None
+_reset: Any = None
+
+
+def read_peak(device: str) -> tuple[int, int] | None:
+    """Return what is in use and the peak since the previous read, in bytes; None if not known."""
+    with _peaks_lock:
+        _install()
+        handle = context.handle()
+        if handle is None:
+            return None
+        try:
+            info = _info(handle, device)
+            _highest[device] = max(_highest.get(device, 0), int(info["peak"]))
+            _reset(handle, device)
+        except (ValueError, RuntimeError):
+            return None
+    return int(info["current"]), int(info["peak"])
+
+
+def _install() -> None:
+    global _info, _reset
+    if _info is not None:
+        return
+    _info, _reset = pywrap_tfe.TFE_GetMemoryInfo, pywrap_tfe.TFE_ResetMemoryStats
+    pywrap_tfe.TFE_GetMemoryInfo, pywrap_tfe.TFE_ResetMemoryStats = _users_info, _users_reset
+
+
+def _users_info(handle: Any, device: str, *rest: Any) -> Any:
+    info = _info(handle, device, *rest)
+    with _peaks_lock:
+        return {**info, "peak": max(info["peak"], _highest.get(_short(device), 0))}
+
+
+def _users_reset(handle: Any, device: str, *rest: Any) -> Any:
+    with _peaks_lock:
+        _highest.pop(_short(device), None)
+        return _reset(handle, device, *rest)
+
+
+def _short(device: str) -> str:
+    """Return ``GPU:0`` of any spelling of it."""
+    parts = device.upper().replace("/", "").split("DEVICE:")[-1].split(":")
+    return f"{parts[0]}:{parts[1] if len(parts) > 1 else 0}"
+
 
 _THEIRS = {"cuda": "GPU", "tpu": "TPU"}
 _RESERVED = "TensorFlow does not tell what its allocator holds of the device"
@@ -60,7 +110,7 @@ class DeviceCounter:
 
     def reader(self) -> Reader:
         """Return a function that gives ``(allocated, peak, UNKNOWN)`` in bytes."""
-        read_peak, theirs = user_peaks.read, self._theirs
+        theirs = self._theirs
 
         def read() -> tuple[int, int, int]:
             found = read_peak(theirs)

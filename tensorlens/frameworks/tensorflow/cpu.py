@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.native.choice import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.process import process_counter
-from tensorlens.frameworks.tensorflow import context, user_peaks
+from tensorlens.frameworks.tensorflow import context, counters
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
 
 _BFC = "TF_CPU_ALLOCATOR_USE_BFC"
@@ -45,7 +45,7 @@ class BfcCounter:
 
     def reader(self) -> Reader:
         """Return a function that gives ``(allocated, peak, resident set)`` in bytes."""
-        resident, read_peak = self._resident, user_peaks.read
+        resident, read_peak = self._resident, counters.read_peak
 
         def read() -> tuple[int, int, int]:
             if self._asked and context.is_initialized():

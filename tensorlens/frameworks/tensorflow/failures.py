@@ -9,7 +9,7 @@ from typing import Any
 from tensorflow.python.framework import dtypes, errors
 
 from tensorlens.frameworks.code import is_foreign
-from tensorlens.frameworks.tensorflow.devices import device_name
+from tensorlens.frameworks.tensorflow.context import device_name
 from tensorlens.records.failures import Request
 from tensorlens.records.tensors import SourceLine
 

@@ -1,13 +1,20 @@
-"""What of a program TensorFlow compiles into graphs."""
+"""What of a program TensorFlow compiles into graphs, and whether it runs only to build one."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import tensorflow
+from tensorflow.python.autograph.impl import api
+from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import ops
+from tensorflow.python.util import tf_stack
 
 from tensorlens.frameworks.census.wrappers import wrapped
 
@@ -45,3 +52,77 @@ def keep_autograph_out(functions: Sequence[Callable[..., Any]]) -> None:
     for function in functions:
         marks: Any = function
         marks.autograph_info__ = {}
+
+
+_executing_eagerly = context.executing_eagerly
+_OURS = frozenset(str(path) for path in Path(__file__).parents[2].rglob("*.py"))
+
+
+class _WithoutOurs(tf_stack.StackTraceFilter):  # type: ignore[misc]
+    """Leaves our files out of the stacks of operations, as TensorFlow does its own."""
+
+    def get_filtered_filenames(self) -> frozenset[str]:
+        """Return the files that are left out, with those that were before."""
+        return _OURS | frozenset(self.parent.get_filtered_filenames())
+
+
+def is_building() -> bool:
+    """Tell whether a function is being traced in this thread.
+
+    Not so in ``tf.init_scope`` or ``tf.py_function``, nor in a graph of TensorFlow 1, whose
+    sessions run between the lines that build it.
+    """
+    return not _executing_eagerly() and bool(ops.get_default_graph().building_function)
+
+
+def as_called(function: Any) -> Any:
+    """Return what the wrapper that asks has to call in place of ``function``.
+
+    Autograph does not convert our wrappers, which carry its mark ``autograph_info__``. Where it was
+    autograph that called one, it is given what is inside, with the options it came with
+    (_call_unconverted of tensorflow/python/autograph/impl/api.py, 2.21). Operations that are made
+    inside do not list our frames as where they were made, which is what TensorFlow shows when one
+    fails.
+    """
+    return _unlisted(_converted(function, sys._getframe(2)))
+
+
+def _converted(function: Any, caller: FrameType | None) -> Any:
+    """Return a function, for autograph to convert where it is autograph that calls."""
+    if caller is not None and caller.f_code is _of_methods():
+        caller = caller.f_back
+    if caller is None or caller.f_code is not _of_functions():
+        return function
+    options = caller.f_locals.get("options")
+    if options is None:
+        return function
+
+    def converted(*args: Any, **kwargs: Any) -> Any:
+        return api.converted_call(function, args, kwargs, options=options)
+
+    return converted
+
+
+def _unlisted(function: Any) -> Any:
+    """Return a function that runs without our files in the stacks of what it makes."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _WithoutOurs():
+            return function(*args, **kwargs)
+
+    return called
+
+
+@functools.cache
+def _of_functions() -> CodeType | None:
+    return _code(getattr(api, "_call_unconverted", None))
+
+
+@functools.cache
+def _of_methods() -> CodeType | None:
+    target = getattr(api, "tf_method_target", None)
+    return _code(getattr(getattr(target, "TfMethodTarget", None), "call", None))
+
+
+def _code(function: Callable[..., Any] | None) -> CodeType | None:
+    return getattr(function, "__code__", None)

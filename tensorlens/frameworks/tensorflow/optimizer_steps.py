@@ -1,17 +1,103 @@
-"""When an optimizer has stepped: how the steps of a loop that nobody marks are found."""
+"""When a ``tf.function`` has run or an optimizer stepped: the steps of a loop that nobody marks."""
 
 from __future__ import annotations
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 
 from tensorlens.frameworks.arrival import when_imported
-from tensorlens.frameworks.tensorflow import graph_runs
+
+_Act = Callable[[], None]
+_CALL = "__call__"
+
+_lock = threading.Lock()
+_users = 0
+_undo: Callable[[], None] | None = None
+_acts: weakref.WeakKeyDictionary[Any, list[_Act]] = weakref.WeakKeyDictionary()
+_latest: weakref.ref[Any] | None = None
+
+
+class _Calls(threading.local):
+    def __init__(self) -> None:
+        self.outermost: Any = None
+
+
+_calls = _Calls()
+
+
+def follow() -> Callable[[], None]:
+    """Follow the calls of every ``tf.function`` until what is returned is called."""
+    global _users, _undo
+    with _lock:
+        _users += 1
+        if _undo is None:
+            _undo = _wrap()
+    done = threading.Event()
+
+    def stop() -> None:
+        global _users, _undo
+        with _lock:
+            if done.is_set():
+                return
+            done.set()
+            _users -= 1
+            if not _users and _undo is not None:
+                _undo()
+                _undo = None
+                _acts.clear()
+
+    return stop
+
+
+def when_run(act: _Act) -> None:
+    """Call ``act`` whenever the function that is now traced has run, this time too.
+
+    Where one calls another it is the outermost that counts. Nothing happens where calls are not
+    followed.
+    """
+    # the threads of a distribution strategy trace for the one that waits for them
+    function = _calls.outermost or (_latest and _latest())
+    if function is not None:
+        acts = _acts.setdefault(function, [])
+        if act not in acts:
+            acts.append(act)
+
+
+def _wrap() -> Callable[[], None]:
+    kind = polymorphic_function.Function
+    original = vars(kind)[_CALL]
+
+    @functools.wraps(original)
+    def called(self: Any, *arguments: Any, **options: Any) -> Any:
+        global _latest
+        if _calls.outermost is not None or not context.executing_eagerly():
+            return original(self, *arguments, **options)
+        _calls.outermost = self
+        _latest = weakref.ref(self)
+        try:
+            result = original(self, *arguments, **options)
+        finally:
+            _calls.outermost = None
+        for act in [*_acts.get(self, ())]:
+            act()
+        return result
+
+    setattr(kind, _CALL, called)
+
+    def undo() -> None:
+        if vars(kind).get(_CALL) is called:
+            setattr(kind, _CALL, original)
+
+    return undo
+
 
 _MODULE = "keras.src.optimizers.base_optimizer"
 _KIND = "BaseOptimizer"
@@ -29,7 +115,7 @@ class OptimizerSteps:
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
         self._first: Callable[[], Any] = _nothing
-        self._undo = [graph_runs.follow()]
+        self._undo = [follow()]
         self._undo.append(when_imported(_MODULE, self._wrap))
 
     def close(self) -> None:
@@ -65,7 +151,7 @@ class OptimizerSteps:
         elif known is not optimizer:
             return
         if ops.inside_function():
-            graph_runs.when_run(self._act)
+            when_run(self._act)
         else:
             self._act()
 

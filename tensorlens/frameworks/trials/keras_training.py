@@ -58,7 +58,7 @@ def step_of(
     model: Any = made
     if not model.compiled:
         raise UsageError(f"{model.name} is not compiled: let the function compile it")
-    from tensorlens.frameworks.keras.train_steps.zeros import train_step
+    from tensorlens.frameworks.keras.train_steps.shapes import train_step
 
     return train_step(model, size, **shapes)
 

@@ -10,8 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.keras.train_steps.policies import with_dtype
-from tensorlens.frameworks.keras.train_steps.zeros import train_step
+from tensorlens.frameworks.keras.train_steps.shapes import train_step
+
+
+def with_dtype(configuration: Any, policy: str) -> Any:
+    """Return a configuration in which each layer has this policy, ``"mixed_float16"`` say."""
+    if isinstance(configuration, dict):
+        if configuration.get("class_name") in ("DTypePolicy", "Policy"):
+            inner = configuration.get("config")
+            if isinstance(inner, dict):
+                return {**configuration, "config": {**inner, "name": policy}}
+        return {key: with_dtype(each, policy) for key, each in configuration.items()}
+    if isinstance(configuration, list):
+        return [with_dtype(each, policy) for each in configuration]
+    if isinstance(configuration, tuple):
+        return tuple(with_dtype(each, policy) for each in configuration)
+    return configuration
+
 
 _KNOWN = ("keras", "builtins", "numpy")
 """Packages whose classes and functions a process finds by itself."""

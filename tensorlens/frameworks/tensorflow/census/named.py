@@ -7,26 +7,62 @@ attribute or container that holds it; what a tape keeps it for; the line that ma
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap import anchors, hold
 from tensorlens.frameworks.heap.frames import TEMPORARY
 from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
-from tensorlens.frameworks.keras.optimizers import OptimizerNames
+from tensorlens.frameworks.keras.optimizers import OptimizerAnchors, OptimizerNames
 from tensorlens.frameworks.tensorflow.census import gradients, kinds
 from tensorlens.frameworks.tensorflow.census.find import contents
-from tensorlens.frameworks.tensorflow.census.given_names import Given
-from tensorlens.frameworks.tensorflow.census.optimizers import LegacyOptimizerNames
 from tensorlens.frameworks.tensorflow.census.reading import VARIANT
-from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+from tensorlens.frameworks.tensorflow.census.rows import FoundRow, Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.frameworks.tensorflow.tape_gradients import Known
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
+
+
+class RowsByObject(Protocol):
+    """The rows of a census, and which one stands for which object."""
+
+    @property
+    def all(self) -> Sequence[FoundRow[Any]]:
+        """The rows."""
+
+    @property
+    def of(self) -> Mapping[int, int]:
+        """``id()`` of a tensor or variable to its row."""
+
+
+class Given:
+    """What was given to variables; the first name given to one is its own."""
+
+    def __init__(self, rows: RowsByObject) -> None:
+        self._rows = rows
+        self._nodes: dict[int, int] = {}
+        self._roles: dict[int, str] = {}
+
+    def give(self, item: Any, node: int, role: str) -> None:
+        """Name a variable, if it has no name yet."""
+        self._nodes.setdefault(id(item), node)
+        self._roles.setdefault(id(item), role)
+        place = self._rows.of.get(id(item))
+        if place is not None and self._rows.all[place].name < 0:
+            self._rows.all[place].name, self._rows.all[place].role = node, role
+
+    def node_of(self, item: Any) -> int | None:
+        """Return the name that a variable has been given, or None."""
+        return self._nodes.get(id(item))
+
+    def role_of(self, item: Any) -> str | None:
+        """Return the role that a variable has been given, or None."""
+        return self._roles.get(id(item))
+
 
 _INTERNAL = ("tensorflow", "keras")
 _STORAGE = "_storage"
@@ -309,3 +345,34 @@ def _own_name(item: Any) -> str:
         return kinds.class_name(item)
     # as TensorFlow calls the first result of the operation that makes it
     return name.removesuffix(":0")
+
+
+class LegacyOptimizerNames(OptimizerAnchors):
+    """Names the slots of one optimizer after another: ``MomentumOptimizer.weight.momentum``."""
+
+    def add_all(self, found: Sequence[Any], roots: Sequence[Root]) -> None:
+        """Name what the given optimizers hold, then what the others do."""
+        for root in roots:
+            if issubclass(type(root.item), kinds.legacy_optimizer()):
+                self._add(root.item, root.name)
+        for optimizer in found:
+            self._add(optimizer, None)
+
+    def _add(self, optimizer: Any, name: str | None) -> None:
+        node = self._anchor(optimizer, name)
+        if node is None:
+            return
+        content = kinds.content_of(optimizer)
+        for kind, slots in _entries(content.get("_slots")):
+            for slot in (value for _, value in _entries(slots)):
+                path = str(kinds.content_of(slot).get("_handle_name", "")).partition(":")[0]
+                # named weight/Momentum
+                below = self._names.attribute(node, path.rpartition("/")[0] or path)
+                self._give(slot, self._names.attribute(below, str(kind)), "optimizer")
+        for key, value in _entries(content.get("_non_slot_dict")):
+            text = str(key[0]) if type(key) is tuple and key else str(key)
+            self._give(value, self._names.attribute(node, text), "optimizer")
+
+
+def _entries(value: Any) -> list[tuple[Any, Any]]:
+    return list(dict.items(value)) if issubclass(type(value), dict) else []

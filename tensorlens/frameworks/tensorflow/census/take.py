@@ -8,23 +8,65 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tensorlens import collector
 from tensorlens.frameworks.base import Findings, Root
+from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.heap import no_locals
-from tensorlens.frameworks.tensorflow import context, cpu
-from tensorlens.frameworks.tensorflow.census.device_ledger import device_ledgers
+from tensorlens.frameworks.tensorflow import context, counters, cpu
 from tensorlens.frameworks.tensorflow.census.find import look
-from tensorlens.frameworks.tensorflow.census.found_rows import tabulate
 from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
 from tensorlens.frameworks.tensorflow.census.named import NamedRows
 from tensorlens.frameworks.tensorflow.census.reading import fallback_reason, reader
-from tensorlens.frameworks.tensorflow.census.rows import Rows
+from tensorlens.frameworks.tensorflow.census.rows import Rows, tabulate
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
+from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
+
+UNIT = 256
+"""Bytes that a chunk is a multiple of (tsl/framework/bfc_allocator.h, ``kMinAllocationSize``)."""
+
+_UNKNOWN = "TensorFlow does not tell what its allocator holds of the device"
+_EXPLANATIONS = {
+    "allocated": "chunks that TensorFlow's allocator has handed out, as get_memory_info tells",
+    "named": f"the buffers of the tensors listed, each once, rounded up to {UNIT} B",
+    "unnamed": "chunks that no known tensor accounts for, and chunks that were not split",
+}
+_ROUNDING = f"what a chunk has beyond its tensor: chunks are multiples of {UNIT} B"
+
+
+def device_ledgers(table: TensorTable) -> Mapping[str, Ledger]:
+    """Return the ledger of each accelerator in use."""
+    used = set(counters.used_devices()) | (set(table.devices) - {"cpu"})
+    return {device: _ledger(device, table) for device in sorted(used)}
+
+
+def _ledger(device: str, table: TensorTable) -> Ledger:
+    number = table.devices.index(device) if device in table.devices else -1
+    sizes = [table.storage_nbytes[row] for row in table.counted() if table.device[row] == number]
+    exact = sum(sizes)
+    named = sum(-(-size // UNIT) * UNIT for size in sizes)
+    theirs = f"{'GPU' if device.startswith('cuda') else device.partition(':')[0].upper()}"
+    info = context.memory_info(f"{theirs}:{device.partition(':')[2]}", reset=False)
+    allocated = None if info is None else info[0]
+    missing = dict.fromkeys(("reserved", "driver_used", "driver_total"), _UNKNOWN)
+    if allocated is None:
+        missing["allocated"] = "TensorFlow keeps no figures of this device"
+    rounding = Term("named", "rounding", "rounding of chunks", named - exact, _ROUNDING)
+    return balanced(
+        device,
+        "TensorFlow BFC allocator",
+        f"chunks of the allocator, multiples of {UNIT} B",
+        named=named,
+        allocated=allocated,
+        missing=missing,
+        parts=(rounding,) if sizes else (),
+        explanations=_EXPLANATIONS,
+    )
+
 
 _adopted: list[bool] = []
 """Not empty once what was there before the allocator was tapped has been counted in."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.train_steps.policies import with_dtype
+from tensorlens.frameworks.keras.train_steps.anew import with_dtype
 
 _TRACKED = "_tracker"
 _DEPENDENCIES = "_self_unconditional_"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tensorlens.frameworks.tensorflow.estimate.held import Value
+from tensorlens.frameworks.tensorflow.estimate.kernels import Scratch
 from tensorlens.frameworks.tensorflow.estimate.nodes import Node
-from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
 from tensorlens.records.cards import Card
 
 TRANSPOSED = "copies with channels first"

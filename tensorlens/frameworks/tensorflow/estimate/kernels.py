@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from tensorlens.frameworks.tensorflow.estimate import lists
@@ -24,10 +24,24 @@ from tensorlens.frameworks.tensorflow.estimate.held import (
     drop,
     keep,
 )
-from tensorlens.frameworks.tensorflow.estimate.inference import inferred
+from tensorlens.frameworks.tensorflow.estimate.inference import computed, inferred
 from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node, Output, Shape
-from tensorlens.frameworks.tensorflow.estimate.numbers import computed
-from tensorlens.frameworks.tensorflow.estimate.scratch import Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that no tensor of the graph has."""
+
+    nbytes: int
+    """The likeliest, where that depends on the device."""
+    name: str
+    """What it is: ``cuDNN workspace``."""
+    least: int = -1
+    most: int = -1
+    """The bounds; -1: exactly so much."""
+    before: bool = False
+    """Whether it is taken before the results are."""
+
 
 ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
 """Gives what an operation takes besides its results while it runs."""

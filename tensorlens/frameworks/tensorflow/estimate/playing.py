@@ -1,21 +1,85 @@
-"""Runs a step's graph against a device's memory."""
+"""Runs a step's graph, or its operations one by one, against a device's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tensorlens.frameworks.tensorflow.estimate import cuda
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cpu import scratch as cpu_scratch
-from tensorlens.frameworks.tensorflow.estimate.eager import EagerRun
 from tensorlens.frameworks.tensorflow.estimate.executor import Executor, Order
-from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Memory, Value, keep
+from tensorlens.frameworks.tensorflow.estimate.held import (
+    NOTHING,
+    Buffer,
+    Memory,
+    Value,
+    drop,
+    keep,
+)
 from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
 from tensorlens.frameworks.tensorflow.estimate.nodes import ITEM_SIZES, Node
 from tensorlens.frameworks.tensorflow.estimate.tape import kept_until
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
+
+
+class EagerRun:
+    """Runs one graph once.
+
+    Args:
+        nodes: the graph as it was traced.
+        machine: whose kernels run.
+        until: number of an operation to that of the one with whose end Python lets its results go.
+        fetched: operations whose results are kept to the end.
+        held: number of an operation to that of another, whose results its own refer to.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        machine: Machine,
+        until: Mapping[int, int],
+        fetched: Collection[int] = (),
+        held: Mapping[int, int] | None = None,
+    ) -> None:
+        self._nodes = nodes
+        self._machine = machine
+        self._until = until
+        self._fetched = frozenset(fetched)
+        self._held = held or {}
+
+    def run(self) -> None:
+        """Run everything."""
+        free = self._machine.free
+        ends: dict[int, list[int]] = {}
+        for number, last in enumerate(self._lasts()):
+            ends.setdefault(last, []).append(number)
+        there: dict[int, Sequence[Value]] = {}
+        for node in self._nodes:
+            values = [
+                there[source][slot] if slot < len(there.get(source, ())) else NOTHING
+                for source, slot in node.inputs
+            ]
+            outputs, scratch = self._machine.run(node, values)
+            there[node.number] = [keep(value) for value in outputs]
+            for buffer in scratch:
+                drop(Value(buffer), free)
+            for number in ends.get(node.number, ()):
+                for value in there.pop(number, ()):
+                    drop(value, free)
+
+    def _lasts(self) -> list[int]:
+        """Return with the end of which operation the results of each go."""
+        found: list[int] = []
+        for node in self._nodes:
+            readers = [number for slot, number, _ in node.consumers if slot >= 0]
+            last = max(readers, default=node.number)
+            last = max(last, self._until.get(node.number, 0))
+            found.append(len(self._nodes) - 1 if node.number in self._fetched else last)
+        for holder, held in sorted(self._held.items(), reverse=True):
+            found[held] = max(found[held], found[holder])
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import platform
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import keras
@@ -12,21 +13,18 @@ import tensorflow as tf
 
 from tensorlens.collector import paused
 from tensorlens.frameworks.native.logs import sources_of
-from tensorlens.frameworks.tensorflow.estimate import onednn, products
+from tensorlens.frameworks.tensorflow.estimate import cpu
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.cautions import cautions
+from tensorlens.frameworks.tensorflow.estimate.cautions import cautions, compiled_by
 from tensorlens.frameworks.tensorflow.estimate.executor import Order
-from tensorlens.frameworks.tensorflow.estimate.formula import popular
-from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger
-from tensorlens.frameworks.tensorflow.estimate.nodes import ENTERS, Node
+from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger, Places
+from tensorlens.frameworks.tensorflow.estimate.nodes import ENTERS, ITEM_SIZES, Node
 from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
 from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD, Meter, likeliest, spread
 from tensorlens.frameworks.tensorflow.estimate.playing import Play, bytes_of
-from tensorlens.frameworks.tensorflow.estimate.provenance import Places
 from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
-from tensorlens.frameworks.tensorflow.estimate.xla import compiled_by
 from tensorlens.records.events import Label
-from tensorlens.records.traces import Caution, Trace
+from tensorlens.records.traces import Caution, Formula, Trace
 
 
 @paused()
@@ -42,8 +40,8 @@ def run(model: Any, asked: Asked) -> Trace:
     on_host = asked.device == "cpu"
     as_graph = on_host and not asked.eager
     nodes = as_traced(traced) if asked.eager else optimized(traced)
-    if as_graph and onednn.is_used():
-        onednn.add_positions(nodes)
+    if as_graph and cpu.is_used():
+        cpu.add_positions(nodes)
     batch = sum(bytes_of(each) for each in traced.feeds)
     xla = compiled_by(model, asked, traced.graph)
     found = Trace(
@@ -53,7 +51,7 @@ def run(model: Any, asked: Asked) -> Trace:
         formulas=popular(traced.layers, asked.batch),
         cautions=[
             *cautions(nodes, asked, traced.layers, batch, xla),
-            *(products.cautions(nodes) if on_host else ()),
+            *(cpu.cautions(nodes) if on_host else ()),
         ],
         versions={
             "tensorflow": str(tf.__version__),
@@ -127,3 +125,37 @@ def _label_gradients(traced: Traced, nodes: Sequence[Node], ledger: Ledger) -> N
             output = node.outputs[0]
             label = Label(f"{path}.grad", "gradient", output.dtype, output.shape)
             ledger.labels[node.number] = label
+
+
+_NAME = "weights + layer outputs"
+_WHY = (
+    "the sum of stackoverflow.com/questions/43137288: each layer's weights and one output, as a "
+    "forward pass would keep them; it leaves out gradients, what backward computes, optimizer "
+    "slots, fp32 copies under mixed precision and what kernels take, and it counts an activation "
+    "twice when it is a layer of its own, though the graph is the same"
+)
+
+
+def popular(model: Any, batch: int) -> tuple[Formula, ...]:
+    """Return what it comes to; nothing where a layer's output has no shape."""
+    try:
+        return (Formula(_NAME, _summed(model, batch), _WHY),)
+    except Exception:  # a model of one's own class has layers of any kind
+        return ()
+
+
+def _summed(model: Any, batch: int) -> int:
+    import keras
+
+    total = 0
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            total += _summed(layer, batch)
+        size = ITEM_SIZES[layer.compute_dtype]
+        output = layer.output
+        first = output[0] if isinstance(output, (list, tuple)) else output
+        total += (
+            batch * prod(each for each in first.shape if each is not None) * ITEM_SIZES[first.dtype]
+        )
+        total += layer.count_params() * size
+    return total

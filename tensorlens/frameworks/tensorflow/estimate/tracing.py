@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.tensorflow.estimate.asked import Asked
+from tensorlens.frameworks.tensorflow.estimate.asked import Asked, inputs_of, targets_of
 from tensorlens.frameworks.tensorflow.estimate.clone_model import (
     StepGraph,
     build,
@@ -21,9 +21,7 @@ from tensorlens.frameworks.tensorflow.estimate.clone_model import (
     twin_of,
     with_policy,
 )
-from tensorlens.frameworks.tensorflow.estimate.loops import unrolled
 from tensorlens.frameworks.tensorflow.estimate.nodes import Shape
-from tensorlens.frameworks.tensorflow.estimate.shapes import inputs_of, targets_of
 from tensorlens.frameworks.tensorflow.estimate.tape import (
     GradientCall,
     forget_gradients,
@@ -270,3 +268,16 @@ def _feeds(graph: Any, batch: Any, names: Any) -> list[Held]:
         shape = tuple(int(size) for size in spec.shape)
         found.append(Held(placeholder.op.name, label, "input", spec.dtype.name, shape))
     return found
+
+
+@contextmanager
+def unrolled(model: Any) -> Iterator[None]:
+    """Let recurrent layers of a model write out all their steps while it is entered."""
+    rolled = [each for each in model._flatten_layers() if getattr(each, "unroll", None) is False]
+    for each in rolled:
+        each.unroll = True
+    try:
+        yield
+    finally:
+        for each in rolled:
+            each.unroll = False

@@ -13,8 +13,12 @@ from typing import Any
 
 from tensorflow.python.eager import context
 
-from tensorlens.frameworks.tensorflow.graphs.bodies import Body, from_definition
-from tensorlens.frameworks.tensorflow.graphs.frames import LazyFrames, from_debug_info
+from tensorlens.frameworks.tensorflow.graphs.bodies import (
+    Body,
+    LazyFrames,
+    from_debug_info,
+    from_definition,
+)
 
 _OF_EAGER_OPS = "__wrapped__"
 _AROUND = re.compile(r"^__(?:inference|forward)_(.*?)_\d+$")

@@ -40,9 +40,9 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process, or trace its step."""
-    from tensorlens.frameworks.tensorflow.options import estimating, measuring
+    from tensorlens.frameworks.tensorflow.options import measuring
 
-    return estimating.trace(job) if job.mode is Mode.TRACED else measuring.run(job)
+    return measuring.trace(job) if job.mode is Mode.TRACED else measuring.run(job)
 
 
 def _is_flag(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A trial run for real on TensorFlow."""
+"""A trial on TensorFlow: run for real, or its training traced in place of being run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow import context
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
+from tensorlens.frameworks.tensorflow.estimate.training import (
+    Training,
+    trace_training,
+    training_intercepted,
+)
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
 from tensorlens.frameworks.tensorflow.options.program import optioned
+from tensorlens.frameworks.tensorflow.options.stage import keras
+from tensorlens.frameworks.trials.caller import restore
 from tensorlens.frameworks.trials.jobs import CannotApply, Job, Measured, Result
 from tensorlens.frameworks.trials.running import NotATensor, host_limited, peak_resident, run_job
 from tensorlens.frameworks.trials.stage import Optioned
+from tensorlens.records.traces import Trace
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """What kernels and the libraries below them say when the system gives them no memory."""
@@ -150,3 +158,39 @@ class Meter:
 
     def _note(self, device: str, peak: int) -> None:
         self._peaks[device] = max(self._peaks.get(device, 0), peak)
+
+
+_OWN_LOOP = (
+    "an estimate traces what train_on_batch() or fit() of a compiled Keras model would train, and"
+    " the step calls neither; measure it"
+)
+
+
+def trace(job: Job) -> Trace:
+    """Return what one train step asks of allocators.
+
+    The program builds its model and its data for real, with the option around it; its step runs to
+    where a model would be trained.
+
+    Raises:
+        CannotApply: the option, or the step, cannot be estimated.
+    """
+    keras("an estimate")
+    restore(job.program.caller, job.program.carried)
+    made = optioned(job, estimated=True)
+    step = made.begin()
+    if step is None:
+        raise CannotApply("an estimate needs a make_step() that returns step()")
+    try:
+        with training_intercepted():
+            step()
+    except Training as training:
+        wanted = training
+    else:
+        raise CannotApply(_OWN_LOOP)
+    device = "cpu" if job.device == "cpu" else "cuda"
+    try:
+        return trace_training(wanted, device, job.card)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise CannotApply(f"the train step cannot be traced: {reason}") from error

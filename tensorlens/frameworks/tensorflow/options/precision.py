@@ -7,8 +7,13 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorlens.frameworks.tensorflow.options.keras_here import keras
-from tensorlens.frameworks.tensorflow.options.stage import CannotApply, Option, layers_of, wrapped
+from tensorlens.frameworks.tensorflow.options.stage import (
+    CannotApply,
+    Option,
+    keras,
+    layers_of,
+    wrapped,
+)
 
 
 class Policy(Option):

@@ -10,11 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.frameworks.tensorflow.options import BLOCKS
-from tensorlens.frameworks.tensorflow.options.keras_here import keras
 from tensorlens.frameworks.tensorflow.options.stage import (
     CannotApply,
     Option,
     Stage,
+    keras,
     repeated_blocks,
     wrapped,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -71,3 +72,19 @@ def _look(layer: Any, found: list[Any]) -> None:
     for child in children:
         if all(child is not block for block in blocks):
             _look(child, found)
+
+
+def keras(setting: str) -> Any:
+    """Return Keras.
+
+    Raises:
+        CannotApply: there is none, or it runs on another framework.
+    """
+    try:
+        found = importlib.import_module("keras")
+    except ImportError:
+        raise CannotApply(f"{setting} needs Keras 3, which is not installed") from None
+    backend = found.config.backend() if hasattr(found, "config") else ""
+    if backend != "tensorflow":
+        raise CannotApply(f"{setting}: this Keras runs on {backend or 'an old TensorFlow'}")
+    return found
