@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-ROLES = ("parameter", "buffer", "gradient", "optimizer", "activation", "input", "other")
+from typing import Literal, get_args
+
+Role = Literal["parameter", "buffer", "gradient", "optimizer", "activation", "input", "other"]
+
+ROLES: tuple[Role, ...] = get_args(Role)
 """What a tensor is for, in the order in which one storage with several is counted."""
 
 BLOCK_ROLES = (*ROLES, "temporary")

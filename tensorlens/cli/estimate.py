@@ -13,7 +13,7 @@ from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.program_arguments import add_set_option, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.estimate.result import TIGHT, Estimate
+from tensorlens.planning.estimate.result import Estimate, Verdict
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
 
 _DOES_NOT_FIT = 3
@@ -259,7 +259,7 @@ def _judged(found: Estimate, args: argparse.Namespace) -> int:
     from tensorlens.planning.estimate.present.needs import judged, verdict
 
     fit = judged(found)
-    if fit is not None and fit.verdict == TIGHT:
+    if fit is not None and fit.verdict == Verdict.TIGHT:
         say(verdict(found))
     return 0 if _fits(found) else _DOES_NOT_FIT
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tensorlens.records.events import Phase
 from tensorlens.records.tensors import SourceLine
 
 
@@ -31,8 +32,7 @@ class Resident:
     """The line it is counted for: ``born``, or the forward line whose backward made it."""
     module: str | None
     op: str | None
-    phase: str
-    """One of :data:`tensorlens.records.events.PHASES`."""
+    phase: Phase
     age_ns: int | None
     """How long it had been there; None where that was before the recording."""
     stack: int

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import overload
+from typing import Literal, get_args, overload
 
 from tensorlens.records.tensors import SourceLine
 
@@ -32,7 +32,9 @@ WRAPPERS = (
 )
 """Functions of torch whose reducer, which is no Python, takes memory for buckets of gradients."""
 
-PHASES = ("forward", "backward", "optimizer", "other")
+Phase = Literal["forward", "backward", "optimizer", "other"]
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Context:
     """The outermost operator, where it is another one: ``aten::linear``."""
     grad: bool = False
     """Whether that operator made an autograd node, which is how forward computation shows."""
-    phase: str | None = None
+    phase: Phase | None = None
     """One of :data:`PHASES` where whoever recorded knows; else it follows from the stack."""
     module: str | None = None
     """Path of the module that ran, where whoever recorded knows; else it is on the stack."""

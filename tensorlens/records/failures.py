@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensorlens.records.events import Phase
 from tensorlens.records.tensors import SourceLine
 
 
@@ -27,8 +28,7 @@ class Request:
     """Path of the module that ran; known where it was recorded."""
     op: str | None = None
     """The outermost operator that asked; known where it was recorded."""
-    phase: str | None = None
-    """One of :data:`tensorlens.records.events.PHASES`."""
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from tensorlens.records.checking import items, text, whole
 from tensorlens.records.names import INDEX, Names
-from tensorlens.roles import ROLES
+from tensorlens.roles import ROLES, Role
 
 OTHER = ROLES.index("other")
 
@@ -43,7 +43,7 @@ class TensorRecord:
     """One live tensor, or a part of one that has storage of its own."""
 
     name: str
-    role: str
+    role: Role
     """One of :data:`ROLES`."""
     device: str
     """torch's spelling: ``cpu``, ``cuda:0``, ``meta``."""

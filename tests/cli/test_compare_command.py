@@ -11,7 +11,7 @@ from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.loading import load
 from tensorlens.planning import compare as comparing
-from tensorlens.planning.compare.result import CANNOT, FAILED, Comparison, Outcome
+from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.render import text
 
 MIB = 1 << 20
@@ -179,8 +179,8 @@ def test_the_page_fits(
     why = "channels_last: no model has a parameter of four dimensions, and so it changes nothing"
     asked.outcomes += [
         outcome("a name that is much longer than columns are", 1 << 40, **figures),
-        failure("channels", CANNOT, why),
-        failure("broken", FAILED, "ValueError: not today", details="Traceback: not shown"),
+        failure("channels", Status.CANNOT, why),
+        failure("broken", Status.FAILED, "ValueError: not today", details="Traceback: not shown"),
     ]
     assert run("train:make_step", "--framework", "torch", "--capacity", "24GiB") == 0
     shown, complaints = capsys.readouterr()
@@ -194,7 +194,7 @@ def test_the_page_fits(
 
 def test_no_option_ran(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     details = "Traceback (most recent call last):\n  ...\nValueError: not today\n"
-    asked.outcomes = [failure("a", FAILED, "ValueError: not today", details=details)]
+    asked.outcomes = [failure("a", Status.FAILED, "ValueError: not today", details=details)]
     assert run("train:make_step", "--framework", "torch") == 1
     shown, complaints = capsys.readouterr()
     assert "a: failed: ValueError: not today" in shown
@@ -296,5 +296,5 @@ def test_a_program_is_compared(tmp_path: Path) -> None:
     weight = 512 * 1024 * 4
     # Adam keeps two of the weight's size, and makes two more in each step: a root and a quotient
     assert found.saved("adam") == pytest.approx(-4 * weight, abs=64)
-    assert found["channels"].status == CANNOT
+    assert found["channels"].status == Status.CANNOT
     assert "channels: channels_last" in (tmp_path / "found.txt").read_text(encoding="utf-8")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.keras import kinds
 from tensorlens.records.names import Names
+from tensorlens.roles import Role
 
-Give = Callable[[Any, int, str], None]
+Give = Callable[[Any, int, Role], None]
 """Names a variable: takes it, the node of its name and its role."""
 
 
@@ -19,7 +20,7 @@ class Owned:
     """A variable and what holds it."""
 
     variable: Any
-    role: str
+    role: Role
     layer: Any
 
 
@@ -94,10 +95,11 @@ class LayerNames:
 def own(layer: Any) -> Iterator[Owned]:
     """Give the variables that a layer holds itself."""
     content = kinds.content_of(layer)
-    for attribute, role in (
-        ("_trainable_variables", "parameter"),
-        ("_non_trainable_variables", "buffer"),
-    ):
+    kept: Mapping[str, Role] = {
+        "_trainable_variables": "parameter",
+        "_non_trainable_variables": "buffer",
+    }
+    for attribute, role in kept.items():
         for variable in kinds.items_of(content.get(attribute)):
             yield Owned(variable, role, layer)
     for generator in kinds.items_of(content.get("_seed_generators")):

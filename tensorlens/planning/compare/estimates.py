@@ -11,7 +11,7 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.trials.jobs import Choice, Measured, Program, Reason, Result, Trouble
 from tensorlens.planning.compare.batches import Found
 from tensorlens.planning.compare.options import Option
-from tensorlens.planning.compare.result import Outcome, finite
+from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.batches import MaxBatch, largest_batch
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.request import settings_of
@@ -221,7 +221,7 @@ def failed_outcome(option: Option, trouble: Trouble) -> Outcome:
     return Outcome(
         option.name,
         option.settings,
-        status=Reason.FAILED if trouble.kind is Reason.USAGE else trouble.kind,
+        status=Status.FAILED if trouble.kind is Reason.USAGE else Status(trouble.kind),
         why=" ".join(trouble.text.split()),
         details=trouble.details,
     )

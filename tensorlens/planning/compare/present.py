@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.planning.compare.result import CANNOT, Comparison, LossCheck, Outcome, Ratio, spread
+from tensorlens.planning.compare.result import Comparison, LossCheck, Outcome, Ratio, Status, spread
 from tensorlens.render.blocks import (
     Bar,
     Bars,
@@ -61,7 +61,7 @@ def blocks(found: Comparison, view: View) -> Sequence[Block]:
     columns = tuple(Column(each, "text") for each in _WINNERS)
     shown.append(Table(columns, winners, sentences=sentences))
     failures = tuple(
-        Note(f"{each.name}: {'' if each.status == CANNOT else f'{each.status}: '}{each.why}")
+        Note(f"{each.name}: {'' if each.status == Status.CANNOT else f'{each.status}: '}{each.why}")
         for each in found.outcomes
         if not each.ran
     )

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
@@ -85,8 +86,17 @@ def spread(times: Sequence[float]) -> float | None:
 SCHEMA = "tensorlens.comparison"
 VERSION = 1
 
-RAN, CANNOT, FAILED, OUT_OF_MEMORY = "ran", "cannot", "failed", "out of memory"
-"""What became of an option: figures, cannot work here, the program failed, no room."""
+
+class Status(StrEnum):
+    """What became of an option."""
+
+    RAN = "ran"
+    CANNOT = "cannot"
+    """It cannot work here."""
+    FAILED = "failed"
+    """The program failed."""
+    OUT_OF_MEMORY = "out of memory"
+
 
 WITHIN = 1.10
 """The question "within 10 % of the speed" takes so many times the baseline's time."""
@@ -104,7 +114,7 @@ class Outcome:
     name: str
     settings: tuple[str, ...] = ()
     """What it is: ``optimizer=adam``."""
-    status: str = RAN
+    status: Status = Status.RAN
     why: str = ""
     """Why there are no figures; empty where it ran."""
     details: str = ""
@@ -140,7 +150,7 @@ class Outcome:
     @property
     def ran(self) -> bool:
         """Whether it has figures."""
-        return self.status == RAN
+        return self.status == Status.RAN
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
@@ -30,7 +31,13 @@ CONTEXT = "CUDA context"
 PLACEMENT = (0.1, 0.2)
 """Measured trainings take at most a tenth less and a fifth more (``docs/estimate.md``)."""
 
-FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
+
+class Verdict(StrEnum):
+    """Whether it fits: within all bounds, at the likeliest figure alone, or not even so."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    TOO_LARGE = "does not fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +102,14 @@ class Fit:
     """Whether ``needed`` has bounds; else only its likeliest figure counts."""
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """``fits`` if even the upper bound does, ``does not fit`` if the likeliest does not."""
         if self.is_bounded and self.needed.high <= self.capacity:
-            return FITS
-        return TIGHT if self.needed.point <= self.capacity else TOO_LARGE
+            return Verdict.FITS
+        return Verdict.TIGHT if self.needed.point <= self.capacity else Verdict.TOO_LARGE
 
     def __bool__(self) -> bool:
-        return self.verdict != TOO_LARGE
+        return self.verdict != Verdict.TOO_LARGE
 
 
 class Fits:

@@ -27,7 +27,7 @@ from tensorlens.planning.suggest.optimizers import in_8_bits, without_slots, wit
 from tensorlens.planning.suggest.queues import smaller_buffers, smaller_queue
 from tensorlens.planning.suggest.recomputing import recomputed
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Candidate, Finder, Scene
-from tensorlens.planning.suggest.result import SIMULATED, Suggestion, Suggestions
+from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.simulating import Simulation, autocast, simulated
 from tensorlens.planning.suggest.verifying import Watcher, verified, watched, without_failures
 from tensorlens.recording.analysis.devices import dropped_peak
@@ -197,7 +197,7 @@ def _simulated(
             continue
         saving = simulation.savings({each.change: each.settings}).get(each.change)
         if saving is not None:
-            yield replace(each, peak=scene.peak - saving, how=SIMULATED)
+            yield replace(each, peak=scene.peak - saving, how=Method.SIMULATED)
         elif not simulation.refuses(each.change):
             yield each
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene, Span
-from tensorlens.planning.suggest.result import REPLAYED, SIMULATED
+from tensorlens.planning.suggest.result import Method
 from tensorlens.records.events import ALLOC
 
 SGD_SETTINGS = {"optimizer": "sgd"}
@@ -44,7 +44,7 @@ def has_momentum(scene: Scene) -> bool:
 
 
 def plain_sgd(
-    code: str, momentum: bool, kinds: Collection[str], peak: int, how: str = REPLAYED
+    code: str, momentum: bool, kinds: Collection[str], peak: int, how: Method = Method.REPLAYED
 ) -> Candidate:
     """Return the change to SGD without state.
 
@@ -148,7 +148,7 @@ def is_left_to_simulation(scene: Scene) -> bool:
 
 def simulated_sgd(scene: Scene, peak: int) -> Candidate:
     """Return the change to plain SGD with the peak that the simulation found."""
-    return plain_sgd(_CODE, False, _kinds(scene), peak, SIMULATED)
+    return plain_sgd(_CODE, False, _kinds(scene), peak, Method.SIMULATED)
 
 
 def replayed_sgd(scene: Scene) -> Iterator[Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.planning.suggest.result import COUNTED, REPLAYED, SIMULATED, Suggestion, Suggestions
+from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.render.blocks import (
     Bar,
     Bars,
@@ -30,9 +30,11 @@ _LAST = 2
 """Columns, from the right, that give way."""
 
 _HOW = {
-    REPLAYED: "replayed: the recording, with tensors gone, freed earlier or computed again",
-    SIMULATED: "simulated: the step with the change, run on tensors without data",
-    COUNTED: "counted: batches that loaders ask for ahead of the step, times the bytes of one",
+    Method.REPLAYED: "replayed: the recording, with tensors gone, freed earlier or computed again",
+    Method.SIMULATED: "simulated: the step with the change, run on tensors without data",
+    Method.COUNTED: (
+        "counted: batches that loaders ask for ahead of the step, times the bytes of one"
+    ),
 }
 _COLUMNS = (
     *("kind", "change", "what", "code", "cost", "settings", "how"),

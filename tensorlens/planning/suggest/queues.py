@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tensorlens.frameworks.step_facts import Ahead
 from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene
-from tensorlens.planning.suggest.result import COUNTED
+from tensorlens.planning.suggest.result import Method
 from tensorlens.records.events import ALLOC
 from tensorlens.units import format_bytes
 
@@ -44,7 +44,7 @@ def smaller_queue(scene: Scene) -> Iterator[Candidate]:
         peak=after,
         cost="where a batch takes longer than a step now and then, the step waits for it sooner",
         settings={"prefetch_factor": _LEAST},
-        how=COUNTED,
+        how=Method.COUNTED,
         memory=memory,
         before=before,
     )

@@ -9,7 +9,7 @@ from tensorlens.frameworks.step_facts import Block
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
 from tensorlens.planning.suggest.checkpoints import again, cost_of, keep_inputs, output_of
 from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene, Span
-from tensorlens.planning.suggest.result import REPLAYED
+from tensorlens.planning.suggest.result import Method
 
 RECOMPUTE = {"recompute": "blocks"}
 """The option of :func:`tensorlens.compare`."""
@@ -33,7 +33,7 @@ def recomputed(scene: Scene) -> Iterator[Candidate]:
         _recompute(scene, replay, call, inputs)
     names = {call.block for call in found}
     used = [block for number, block in enumerate(blocks) if number in names]
-    yield candidate(used, replay.peak()[0], REPLAYED, cost_of(scene, found))
+    yield candidate(used, replay.peak()[0], Method.REPLAYED, cost_of(scene, found))
 
 
 def is_replayed(scene: Scene) -> bool:
@@ -41,7 +41,7 @@ def is_replayed(scene: Scene) -> bool:
     return bool(_calls(scene, repeated(scene)))
 
 
-def candidate(blocks: Sequence[Block], peak: int, how: str, cost: str) -> Candidate:
+def candidate(blocks: Sequence[Block], peak: int, how: Method, cost: str) -> Candidate:
     """Return the change."""
     return Candidate(
         kind="checkpoint",

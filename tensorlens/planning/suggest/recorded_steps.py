@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from tensorlens.frameworks.step_facts import GRAPH_CALL, MadeOptimizer, StepFacts
-from tensorlens.planning.suggest.result import REPLAYED
+from tensorlens.planning.suggest.result import Method
 from tensorlens.recording.analysis.devices import chosen, device_peak
 from tensorlens.recording.analysis.event_index import study
 from tensorlens.recording.analysis.instants import roles_of
@@ -307,7 +307,7 @@ class Candidate:
     """Of :func:`tensorlens.compare`, where it has this change built in."""
     act: Act | None = None
     """What else does it from outside of the program."""
-    how: str = REPLAYED
+    how: Method = Method.REPLAYED
     memory: str = ""
     """Where the bytes are, if they are not at the peak: ``shared memory``."""
     before: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
@@ -21,9 +22,16 @@ KINDS = ("checkpoint", "bf16", "optimizer", "set_to_none", "zero_grad", "kept", 
 zeroed, gradients freed before forward, a tensor freed after its last use, fewer batches that wait
 for the step."""
 
-REPLAYED, SIMULATED, COUNTED = "replayed", "simulated", "counted"
-"""How a prediction was made: from the events of the recording, by the step with the change run on
-tensors without data, or by counting what loaders ask for."""
+
+class Method(StrEnum):
+    """How a prediction was made."""
+
+    REPLAYED = "replayed"
+    """From the events of the recording."""
+    SIMULATED = "simulated"
+    """By the step with the change, run on tensors without data."""
+    COUNTED = "counted"
+    """By counting what loaders ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +50,7 @@ class Suggestion:
     """The most that will be handed out, or of :attr:`memory` the most that will be there."""
     predicted_saving: int
     """Bytes by which that is lower than as the program is, wherever the new peak is."""
-    how: str = REPLAYED
-    """:data:`REPLAYED`, :data:`SIMULATED` or :data:`COUNTED`."""
+    how: Method = Method.REPLAYED
     cost: str = ""
     """What has to be paid for it; empty where that is not known."""
     settings: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from tensorlens.planning.suggest.optimizers import (
 )
 from tensorlens.planning.suggest.recomputing import RECOMPUTE, candidate, is_replayed
 from tensorlens.planning.suggest.recorded_steps import Candidate, Scene
-from tensorlens.planning.suggest.result import SIMULATED
+from tensorlens.planning.suggest.result import Method
 from tensorlens.units import format_bytes
 
 AS_IT_IS = "as it is"
@@ -137,7 +137,7 @@ def autocast(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
         peak=scene.peak - saving,
         cost=_COST,
         settings=settings,
-        how=SIMULATED,
+        how=Method.SIMULATED,
     )
 
 
@@ -151,7 +151,7 @@ def policy(peak: int) -> Candidate:
         peak=peak,
         cost=_COST,
         settings=POLICY_SETTINGS,
-        how=SIMULATED,
+        how=Method.SIMULATED,
     )
 
 
@@ -207,7 +207,7 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
     if POLICY in peaks:
         yield policy(peaks[POLICY])
     if _BLOCKS in peaks:
-        yield candidate(facts.blocks, peaks[_BLOCKS], SIMULATED, "their forward runs twice")
+        yield candidate(facts.blocks, peaks[_BLOCKS], Method.SIMULATED, "their forward runs twice")
     if found and facts.is_graph:
         simulation.notes.append(_in_a_graph(simulation))
 

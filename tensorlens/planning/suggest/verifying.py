@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.frameworks.step_facts import StepFacts, Watch, watch
-from tensorlens.frameworks.trials.jobs import Reason
 from tensorlens.planning.compare import compare
 from tensorlens.planning.compare.options import Given
-from tensorlens.planning.compare.result import Comparison, Outcome
+from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.suggest.recorded_steps import Act
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
@@ -175,7 +174,7 @@ def _options(told: Suggestions, acts: Mapping[str, Act]) -> dict[str, Given]:
 
 def _without(told: Suggestions, found: Comparison) -> Suggestions:
     """Leave out what the program fails with, unless it fails without any change too."""
-    failed = {each.name: each.why for each in found.outcomes if each.status == Reason.FAILED}
+    failed = {each.name: each.why for each in found.outcomes if each.status == Status.FAILED}
     if _BASE in failed:
         return told
     return replace(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorlens.records.events import Context, Frame, Stacks
+from tensorlens.records.events import Context, Frame, Phase, Stacks
 
-_LANDMARKS = {
+_LANDMARKS: dict[tuple[str, str], Phase] = {
     ("torch/nn/modules/module.py", "_call_impl"): "forward",
     ("torch/optim/optimizer.py", "wrapper"): "optimizer",
     ("torch/autograd/graph.py", "_engine_run_backward"): "backward",
@@ -37,7 +37,7 @@ def is_custom_call(frame: Frame) -> bool:
     return _is_at(frame, *_CUSTOM_CALL)
 
 
-def landmark(frame: Frame) -> str | None:
+def landmark(frame: Frame) -> Phase | None:
     """Return the phase that a frame begins, None where it begins none."""
     phases = (phase for place, phase in _LANDMARKS.items() if _is_at(frame, *place))
     return next(phases, None)
@@ -64,9 +64,9 @@ class Phases:
         self._begun = [landmark(frame) for frame in stacks.frames]
         self._states = self._walk(stacks)
 
-    def of(self, stack: int, context: int) -> str:
-        """Return one of :data:`~tensorlens.records.events.PHASES`; -1 stands for none."""
-        state = "other" if stack < 0 else self._states[stack]
+    def of(self, stack: int, context: int) -> Phase:
+        """Return the phase of a stack and a context; -1 stands for none."""
+        state: Phase = "other" if stack < 0 else self._states[stack]
         if context < 0:
             return state
         what = self._contexts[context]
@@ -76,10 +76,10 @@ class Phases:
             return "backward"
         return "forward" if what.grad and state == "other" else state
 
-    def _walk(self, stacks: Stacks) -> list[str]:
-        states: list[str] = []
+    def _walk(self, stacks: Stacks) -> list[Phase]:
+        states: list[Phase] = []
         for parent, frame in zip(stacks.parent, stacks.frame, strict=True):
-            outer = "other" if parent < 0 else states[parent]
+            outer: Phase = "other" if parent < 0 else states[parent]
             begun = self._begun[frame]
             again = begun == "forward" and outer == "backward"
             states.append(outer if begun is None or again else begun)

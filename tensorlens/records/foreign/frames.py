@@ -22,10 +22,7 @@ def parse_metadata(text: str) -> Mapping[str, str]:
     if not text.startswith(PREFIX):
         return {}
     parts = (part.partition("=") for part in text.split()[1:])
-    found = {key: value for key, _, value in parts if value}
-    if found.get("phase") not in PHASES:
-        found.pop("phase", None)
-    return found
+    return {key: value for key, _, value in parts if value}
 
 
 def metadata_of(context: Context, stacks: Stacks) -> dict[str, Any]:
@@ -192,7 +189,7 @@ def _context(metadata: str, forward: int, told: Context | None) -> Context | Non
         node=said.get("node") or base.node,
         forward=forward,
         grad="grad" in said,
-        phase=said.get("phase") or base.phase,
+        phase=next((each for each in PHASES if each == said.get("phase")), base.phase),
         module=said.get("module") or base.module,
     )
     return None if made == Context() else made

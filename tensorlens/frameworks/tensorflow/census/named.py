@@ -25,6 +25,7 @@ from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.frameworks.tensorflow.tape_gradients import Known
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
+from tensorlens.roles import Role
 
 
 class RowsByObject(Protocol):
@@ -45,9 +46,9 @@ class Given:
     def __init__(self, rows: RowsByObject) -> None:
         self._rows = rows
         self._nodes: dict[int, int] = {}
-        self._roles: dict[int, str] = {}
+        self._roles: dict[int, Role] = {}
 
-    def give(self, item: Any, node: int, role: str) -> None:
+    def give(self, item: Any, node: int, role: Role) -> None:
         """Name a variable, if it has no name yet."""
         self._nodes.setdefault(id(item), node)
         self._roles.setdefault(id(item), role)
@@ -59,7 +60,7 @@ class Given:
         """Return the name that a variable has been given, or None."""
         return self._nodes.get(id(item))
 
-    def role_of(self, item: Any) -> str | None:
+    def role_of(self, item: Any) -> Role | None:
         """Return the role that a variable has been given, or None."""
         return self._roles.get(id(item))
 
@@ -129,7 +130,7 @@ class NamedRows:
                 node = self.names.text(str(known or "variable").partition(":")[0])
             for place, each in enumerate(kinds.items_of(kinds.content_of(variable).get("_values"))):
                 below = self.names.index(self.names.attribute(node, "replica"), place)
-                role = "parameter" if _is_trainable(each) else "buffer"
+                role: Role = "parameter" if _is_trainable(each) else "buffer"
                 self._given.give(each, below, self._given.role_of(holder) or role)
 
     def _name_gradients(self) -> None:

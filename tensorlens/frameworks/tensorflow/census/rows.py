@@ -25,7 +25,7 @@ from tensorlens.frameworks.tensorflow.census.reading import (
 from tensorlens.frameworks.tensorflow.context import device_name
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
-from tensorlens.roles import ROLES
+from tensorlens.roles import ROLES, Role
 
 _ROLES = {role: number for number, role in enumerate(ROLES)}
 
@@ -70,7 +70,7 @@ class FoundRow(Generic[_Read]):
     owner: int
     """``id()`` of what holders refer to it by: a variable in place of its value; 0 for parts."""
     name: int = -1
-    role: str = "other"
+    role: Role = "other"
     module: str | None = None
     held_by: str | None = None
     note: str | None = None

@@ -26,11 +26,11 @@ from tensorlens.frameworks.tensorflow.graphs.names import (
 from tensorlens.frameworks.tensorflow.graphs.origins import (
     Frames,
     NodeOrigin,
-    Phase,
     agreed,
     made_at,
 )
 from tensorlens.frameworks.tensorflow.graphs.scopes import Scopes
+from tensorlens.records.events import Phase
 from tensorlens.records.tensors import SourceLine
 
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")

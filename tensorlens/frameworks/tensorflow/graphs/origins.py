@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from tensorlens.frameworks.code import is_foreign
+from tensorlens.records.events import Phase
 from tensorlens.records.tensors import SourceLine
 
-Phase = Literal["forward", "backward", "optimizer", "other"]
 Frames = tuple[SourceLine, ...]
 
 

@@ -20,6 +20,7 @@ from tensorlens.frameworks.keras.optimizers import OptimizerNames
 from tensorlens.frameworks.torch.census.first_seen import first_seen
 from tensorlens.frameworks.torch.census.modules import ModulePaths
 from tensorlens.frameworks.torch.census.naming import Naming
+from tensorlens.roles import Role
 
 
 def is_in_use() -> bool:
@@ -108,7 +109,7 @@ class KerasOwners:
                     below = self._naming.names.attribute(node, name)
                     self._modules.add([held], [below], again=False)
 
-    def _give(self, variable: Any, node: int, role: str) -> None:
+    def _give(self, variable: Any, node: int, role: Role) -> None:
         value = kinds.content_of(variable).get("_value")
         if issubclass(type(value), torch.Tensor):
             self._naming.give(value, node, role, again=False)

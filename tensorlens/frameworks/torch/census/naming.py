@@ -6,7 +6,7 @@ from array import array
 from typing import Any
 
 from tensorlens.records.names import Names
-from tensorlens.roles import ROLES
+from tensorlens.roles import ROLES, Role
 
 _NUMBERS = {role: number for number, role in enumerate(ROLES)}
 
@@ -30,7 +30,7 @@ class Naming:
         self._first: dict[int, int] = {}
         self._looked_up = 0
 
-    def give(self, item: Any, node: int, role: str, *, again: bool = True) -> None:
+    def give(self, item: Any, node: int, role: Role, *, again: bool = True) -> None:
         """Name an object; ``again`` keeps a second name beside its first."""
         self.items.append(item)
         self.nodes.append(node)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.estimate.present.peak_parts import Part, kinds_by_row
-from tensorlens.planning.estimate.result import FITS, TIGHT, Estimate, Fit, LargestBatch, Range
+from tensorlens.planning.estimate.result import Estimate, Fit, LargestBatch, Range, Verdict
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import mark_before
 from tensorlens.records.events import ALLOC, FREE
@@ -120,14 +120,14 @@ def verdict(estimate: Estimate) -> str:
     if estimate.capacity is None:
         where = f"the card's {where}"
     spare = fit.capacity - needed.point
-    if fit.verdict == FITS:
+    if fit.verdict == Verdict.FITS:
         return f"fits into {where}: needs {spread(needed)}, {size(spare)} to spare"
-    if fit.verdict == TIGHT and unsimulated:
+    if fit.verdict == Verdict.TIGHT and unsimulated:
         return (
             f"likely fits into {where}: needs {spread(needed)}, {size(spare)} to spare;"
             f" {unsimulated}: no bounds are known"
         )
-    if fit.verdict == TIGHT:
+    if fit.verdict == Verdict.TIGHT:
         return (
             f"tight in {where}: likely needs {size(needed.point)}, {size(spare)} to spare,"
             f" but may need up to {size(needed.high)}"

@@ -22,14 +22,12 @@ from tensorlens.planning.estimate.present.needs import (
 )
 from tensorlens.planning.estimate.present.peak_parts import card_bar, colour, peak_parts, stacks
 from tensorlens.planning.estimate.result import (
-    FITS,
     SCHEMA,
-    TIGHT,
-    TOO_LARGE,
     VERSION,
     Estimate,
     Range,
     Term,
+    Verdict,
 )
 from tensorlens.recording import present as recordings
 from tensorlens.recording.present.instants import line_rows
@@ -64,7 +62,11 @@ from tensorlens.tensors.present.tables import share, sized
 _MAKER = "NVIDIA "
 _FEW = 5
 """So many lines and modules are named before the others are summed."""
-_TONES: dict[str, Tone] = {FITS: "good", TIGHT: "warning", TOO_LARGE: "error"}
+_TONES: dict[Verdict, Tone] = {
+    Verdict.FITS: "good",
+    Verdict.TIGHT: "warning",
+    Verdict.TOO_LARGE: "error",
+}
 
 
 def blocks(estimate: Estimate, view: View) -> Sequence[Block]:

@@ -6,7 +6,7 @@ import pytest
 
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.loading import parse
-from tensorlens.planning.suggest.result import COUNTED, SIMULATED, Suggestion, Suggestions
+from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.verifying import verified
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
@@ -23,12 +23,19 @@ CHECKPOINT = Suggestion(
     settings=("checkpoint=blocks",),
 )
 BF16 = Suggestion(
-    "bf16", "bf16", "", "autocast", 70 * MIB, 30 * MIB, SIMULATED, settings=("autocast=bf16",)
+    "bf16",
+    "bf16",
+    "",
+    "autocast",
+    70 * MIB,
+    30 * MIB,
+    Method.SIMULATED,
+    settings=("autocast=bf16",),
 )
 KEPT = Suggestion("kept", "free <b>", "a variable", "del <b>", 90 * MIB, 10 * MIB)
 QUEUE = Suggestion(
     *("queue", "a smaller queue", "8.00 MiB held ahead", "DataLoader(...)", 2 * MIB, 6 * MIB),
-    how=COUNTED,
+    how=Method.COUNTED,
     memory="shared memory",
     before=8 * MIB,
 )
