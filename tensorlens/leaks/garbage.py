@@ -6,11 +6,11 @@ import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensorlens.leaks.groups import left_by_step
-from tensorlens.leaks.growth_test import NONE, judge
+from tensorlens.leaks.growth.groups import left_by_step
+from tensorlens.leaks.growth.growth_test import NONE, judge
+from tensorlens.leaks.growth.retained import Found
+from tensorlens.leaks.growth.samples import Watched
 from tensorlens.leaks.look import Look
-from tensorlens.leaks.retained import Found
-from tensorlens.leaks.samples import Watched
 from tensorlens.records.leaks import Growth, GrowthKind
 from tensorlens.units import format_bytes
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.base import Left
-from tensorlens.leaks.groups import Block, Group, Held, candidates, grouped, sampled
-from tensorlens.leaks.growth_test import CERTAIN, UNCLEAR, climbs, may_climb
-from tensorlens.leaks.populations import drifts, populations
-from tensorlens.leaks.replacement import grown_lines
-from tensorlens.leaks.retained import Found, described
-from tensorlens.leaks.samples import Watched
-from tensorlens.leaks.unexplained import Explained, Levels, residue
+from tensorlens.leaks.growth.groups import Block, Group, Held, candidates, grouped, sampled
+from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, climbs, may_climb
+from tensorlens.leaks.growth.populations import drifts, populations
+from tensorlens.leaks.growth.replacement import grown_lines
+from tensorlens.leaks.growth.retained import Found, described
+from tensorlens.leaks.growth.samples import Watched
+from tensorlens.leaks.growth.unexplained import Explained, Levels, residue
 from tensorlens.records.leaks import Growth
 
 _MOST_BLOCKS = 20_000

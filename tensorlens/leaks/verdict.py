@@ -16,19 +16,19 @@ from tensorlens.leaks.garbage import (
     other_garbage,
     without_garbage,
 )
-from tensorlens.leaks.growth_test import (
+from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
     LIKELY,
     UNCLEAR,
     Judgement,
     growing,
 )
+from tensorlens.leaks.growth.retained import Found, end_of
+from tensorlens.leaks.growth.samples import Watched
+from tensorlens.leaks.growth.unexplained import balance
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
 from tensorlens.leaks.look import Look, look, second_look
-from tensorlens.leaks.retained import Found, end_of
-from tensorlens.leaks.samples import Watched
-from tensorlens.leaks.unexplained import balance
 from tensorlens.records.leaks import (
     Balance,
     BelowLine,

@@ -15,9 +15,9 @@ from tensorlens.frameworks.base import Adapter, StepFigures, Steps
 from tensorlens.frameworks.registry import adapters, arrivals, missing
 from tensorlens.guards import guarded
 from tensorlens.leaks.garbage import Collections
+from tensorlens.leaks.growth.samples import Watched
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.joint_steps import follow, pinned
-from tensorlens.leaks.samples import Watched
 from tensorlens.leaks.verdict import verdict
 from tensorlens.records.leaks import LeakReport
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorlens.records.names import BLANK, INDEX, KEY, Names
-from tensorlens.records.numbered import blanked, merged
+from tensorlens.records.names import BLANK, INDEX, KEY, Names, blanked, merged
 from tensorlens.records.tensors import TensorTable
 
 HANDLE = "what operations know the variable by"

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import backprop
 from tf_census_checks import Since
 
-from tensorlens.frameworks.tensorflow import tape_gradients
+from tensorlens.frameworks.tensorflow.attribution import tape_gradients
 from tensorlens.frameworks.tensorflow.census.gradients import NOTE
 from tensorlens.frameworks.tensorflow.native import install
 from tensorlens.frameworks.tensorflow.watching import watch

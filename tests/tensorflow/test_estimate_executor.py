@@ -2,12 +2,12 @@
 
 import pytest
 
-from tensorlens.frameworks.tensorflow.estimate.executor import Executor, Order
-from tensorlens.frameworks.tensorflow.estimate.held import Buffer, Value, keep
-from tensorlens.frameworks.tensorflow.estimate.kernels import Machine
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node, Output, connect
-from tensorlens.frameworks.tensorflow.estimate.orders import Meter, likeliest, spread
-from tensorlens.frameworks.tensorflow.estimate.playing import EagerRun
+from tensorlens.frameworks.tensorflow.estimate.execution.executor import Executor, Order
+from tensorlens.frameworks.tensorflow.estimate.execution.held import Buffer, Value, keep
+from tensorlens.frameworks.tensorflow.estimate.execution.kernels import Machine
+from tensorlens.frameworks.tensorflow.estimate.execution.orders import Meter, likeliest, spread
+from tensorlens.frameworks.tensorflow.estimate.execution.playing import EagerRun
+from tensorlens.frameworks.tensorflow.estimate.graph.nodes import Node, Output, connect
 
 KIB = 1024
 ROW = Output("float32", (256,))

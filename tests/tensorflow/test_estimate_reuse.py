@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.estimate import cpu
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.optimizing import optimized
-from tensorlens.frameworks.tensorflow.estimate.orders import Meter
-from tensorlens.frameworks.tensorflow.estimate.playing import Play
-from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced
+from tensorlens.frameworks.tensorflow.estimate.execution import cpu
+from tensorlens.frameworks.tensorflow.estimate.execution.orders import Meter
+from tensorlens.frameworks.tensorflow.estimate.execution.playing import Play
+from tensorlens.frameworks.tensorflow.estimate.graph.optimizing import optimized
+from tensorlens.frameworks.tensorflow.estimate.graph.tracing import Held, Traced
 from tensorlens.records.events import ALLOC
 
 ops = tf.raw_ops

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import tensorlens
-from tensorlens.frameworks.torch.census.modules import ModulePaths, outermost
-from tensorlens.frameworks.torch.census.naming import Naming
-from tensorlens.frameworks.torch.census.optimizers import Optimizers
+from tensorlens.frameworks.torch.census.names.modules import ModulePaths, outermost
+from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.frameworks.torch.census.names.optimizers import Optimizers
 from tensorlens.records.names import Names
 
 
@@ -159,7 +159,7 @@ class TestModules:
         assert naming.names[owner] == "embed"
 
     def test_paths_without_end(self, monkeypatch):
-        monkeypatch.setattr("tensorlens.frameworks.torch.census.modules.MOST_PLACES", 1000)
+        monkeypatch.setattr("tensorlens.frameworks.torch.census.names.modules.MOST_PLACES", 1000)
         inside = [nn.Module() for _ in range(12)]
         for module in inside:
             module._modules.update((str(index), other) for index, other in enumerate(inside))

@@ -14,8 +14,8 @@ from tensorlens.records.tensors import SourceLine, TensorTable
 
 torch = pytest.importorskip("torch")
 from tensorlens.frameworks.torch.accelerators import Accelerators  # noqa: E402
-from tensorlens.frameworks.torch.census.cuda_blocks import LARGEST  # noqa: E402
-from tensorlens.frameworks.torch.census.device_ledger import device_ledgers, ledgers_of  # noqa: E402
+from tensorlens.frameworks.torch.census.ledger.cuda_blocks import LARGEST  # noqa: E402
+from tensorlens.frameworks.torch.census.ledger.device_ledger import device_ledgers, ledgers_of  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 SNAPSHOTS = Path(__file__).parents[3] / "shared" / "data" / "snapshots"

@@ -10,7 +10,7 @@ import torch
 from census_models import Mlp
 
 from tensorlens.frameworks.heap import holders
-from tensorlens.frameworks.torch.census import scan, scan_python
+from tensorlens.frameworks.torch.census.tensors import scan, scan_python
 from tensorlens.frameworks.torch.leaks import Holdings, survivors
 
 RAN = []

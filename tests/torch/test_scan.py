@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from tensorlens.frameworks.native.building import NativeUnavailable
-from tensorlens.frameworks.torch.census import scan as scans
-from tensorlens.frameworks.torch.census.scan import LEAF, META, ODD, REQUIRES_GRAD, Scan
-from tensorlens.frameworks.torch.census.scan_native import NativeReader, prepare
-from tensorlens.frameworks.torch.census.scan_python import Columns, PythonReader
+from tensorlens.frameworks.torch.census.tensors import scan as scans
+from tensorlens.frameworks.torch.census.tensors.scan import LEAF, META, ODD, REQUIRES_GRAD, Scan
+from tensorlens.frameworks.torch.census.tensors.scan_native import NativeReader, prepare
+from tensorlens.frameworks.torch.census.tensors.scan_python import Columns, PythonReader
 
 BASE = torch._C.TensorBase
 

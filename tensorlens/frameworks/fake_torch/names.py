@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.fake_torch.tracker import Tracker
 from tensorlens.frameworks.heap.objects import without_tuples
-from tensorlens.frameworks.torch.census.owners import Owners
+from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.records.events import Label
 from tensorlens.roles import ROLES
 

@@ -16,7 +16,7 @@ class Adapter(base.Adapter):
     device_counter = deferred("tensorlens.frameworks.tensorflow.counters:device_counter")
     device_name = deferred("tensorlens.frameworks.tensorflow.counters:device_name")
     compiled_by = deferred("tensorlens.frameworks.tensorflow.functions:compiled_by")
-    follow_code = deferred("tensorlens.frameworks.tensorflow.traced_lines:follow_code")
+    follow_code = deferred("tensorlens.frameworks.tensorflow.attribution.traced_lines:follow_code")
     forward_of = deferred("tensorlens.frameworks.tensorflow.functions:forward_of")
     keep_compilers_out = deferred("tensorlens.frameworks.tensorflow.functions:keep_autograph_out")
     watch = deferred("tensorlens.frameworks.tensorflow.watching:watch")

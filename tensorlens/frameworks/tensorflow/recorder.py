@@ -11,7 +11,10 @@ from tensorlens.frameworks.native.host_recorder import Amendment, HostRecorder, 
 from tensorlens.frameworks.native.naming import Sight
 from tensorlens.frameworks.step_facts import GRAPH_CALL
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.module_calls import TensorflowRecorder, module_paths
+from tensorlens.frameworks.tensorflow.attribution.module_calls import (
+    TensorflowRecorder,
+    module_paths,
+)
 from tensorlens.frameworks.tensorflow.watching import watch
 from tensorlens.records.events import EventLog
 from tensorlens.records.tensors import TensorTable
@@ -25,8 +28,8 @@ def start(options: RecordOptions) -> Recorder:
     Raises:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    from tensorlens.frameworks.tensorflow.eager_gradients import EagerGradients
-    from tensorlens.frameworks.tensorflow.graph_lines import GraphLines
+    from tensorlens.frameworks.tensorflow.attribution.eager_gradients import EagerGradients
+    from tensorlens.frameworks.tensorflow.attribution.graph_lines import GraphLines
 
     native = _native()
     gradients, lines = EagerGradients(native.thread_now), GraphLines()

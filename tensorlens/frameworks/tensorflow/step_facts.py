@@ -13,7 +13,7 @@ from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.heap.objects import instances
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.step_facts import Ahead, Block, MadeOptimizer, StepFacts
-from tensorlens.frameworks.tensorflow.module_calls import module_paths
+from tensorlens.frameworks.tensorflow.attribution.module_calls import module_paths
 from tensorlens.frameworks.tensorflow.options.stage import (
     Stage,
     layers_of,

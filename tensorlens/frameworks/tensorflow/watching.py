@@ -53,13 +53,13 @@ def _follow(allocator: TensorflowAllocator) -> None:
     And have the gradients noted that tapes give.
     """
     global _watchers, _unfollow, _leave_tapes, _leave_graphs
-    from tensorlens.frameworks.tensorflow.graphs.added_nodes import follow_added_nodes
-    from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
-    from tensorlens.frameworks.tensorflow.tape_gradients import (
+    from tensorlens.frameworks.tensorflow.attribution.tape_gradients import (
         function_begins,
         function_ends,
         watch_tapes,
     )
+    from tensorlens.frameworks.tensorflow.graphs.added_nodes import follow_added_nodes
+    from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 
     def begin(name: str) -> Callable[[], None]:
         call, first = allocator.call(name), function_begins()

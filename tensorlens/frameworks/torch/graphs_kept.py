@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.heap import living, select
-from tensorlens.frameworks.torch.census.graph import walk
 from tensorlens.frameworks.torch.census.quiet import undisturbed
+from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.records.failures import KeptGraph
 
 _base = torch._C.TensorBase

@@ -13,7 +13,7 @@ from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.heap import not_native
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS
-from tensorlens.frameworks.torch.census.scan import Scan, fallback_reason
+from tensorlens.frameworks.torch.census.tensors.scan import Scan, fallback_reason
 
 FIGURES = ("allocated", "peak", "reserved")
 

@@ -24,8 +24,8 @@ from tensorlens.frameworks.step_facts import (
     StepFacts,
     Waiting,
 )
-from tensorlens.frameworks.torch.census.graph import walk
-from tensorlens.frameworks.torch.census.modules import class_name
+from tensorlens.frameworks.torch.census.names.modules import class_name
+from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.frameworks.torch.loaders.ahead import LoaderWatch
 from tensorlens.frameworks.torch.options.stage import Stage, cache_configs, repeated_blocks, wrapped
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths

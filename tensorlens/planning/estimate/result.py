@@ -13,8 +13,7 @@ from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import Card
 from tensorlens.records.checking import whole
-from tensorlens.records.documents import Document
-from tensorlens.records.restoring import restored
+from tensorlens.records.documents import Document, restored
 from tensorlens.records.tensors import SourceLine
 from tensorlens.records.traces import Caution, Formula
 from tensorlens.units import parse_bytes

@@ -13,7 +13,7 @@ from tensorlens.errors import UsageError
 from tensorlens.recording.moments import BackwardCost, Moment, Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog, Mark
-from tensorlens.records.numbered import blanked, merged
+from tensorlens.records.names import blanked, merged
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import counted, duration, exact_size
 from tensorlens.render.source import model_place, place, printable

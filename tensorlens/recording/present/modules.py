@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorlens.records.numbered import listed
+from tensorlens.records.names import listed
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import printable
 from tensorlens.tensors.present.inventory import Hidden

@@ -1,4 +1,4 @@
-from tensorlens.leaks.retained import bound, end_of, filling
+from tensorlens.leaks.growth.retained import bound, end_of, filling
 from tensorlens.records.leaks import Reference, ReferencePath
 
 RECENT = Reference("attribute", "Loop.recent (attribute)")

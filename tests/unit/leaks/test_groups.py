@@ -2,8 +2,8 @@ from array import array
 
 from tensorlens.frameworks.base import Left
 from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.leaks.groups import Block, candidates, grouped
-from tensorlens.leaks.growth_test import Span
+from tensorlens.leaks.growth.groups import Block, candidates, grouped
+from tensorlens.leaks.growth.growth_test import Span
 
 SPAN = Span(count=8, warmup=2)
 """Steps 2 to 6 are judged."""

@@ -1,6 +1,6 @@
 import pytest
 
-from tensorlens.leaks.growth_test import (
+from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
     LIKELY,
     NONE,

@@ -16,13 +16,13 @@ from tensorlens.frameworks.heap.frames import TEMPORARY
 from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerAnchors, OptimizerNames
+from tensorlens.frameworks.tensorflow.attribution.tape_gradients import Known
 from tensorlens.frameworks.tensorflow.census import gradients, kinds
 from tensorlens.frameworks.tensorflow.census.find import contents
 from tensorlens.frameworks.tensorflow.census.reading import VARIANT
 from tensorlens.frameworks.tensorflow.census.rows import FoundRow, Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
-from tensorlens.frameworks.tensorflow.tape_gradients import Known
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 from tensorlens.roles import Role

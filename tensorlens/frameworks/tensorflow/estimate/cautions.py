@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tensorlens.frameworks.keras.train_steps.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node
-from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD
+from tensorlens.frameworks.tensorflow.estimate.execution.orders import BATCHES_AHEAD
+from tensorlens.frameworks.tensorflow.estimate.graph.nodes import Node
 from tensorlens.records.traces import Caution
 from tensorlens.units import format_bytes
 

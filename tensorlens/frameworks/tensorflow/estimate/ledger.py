@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from tensorlens.frameworks.code import is_foreign
-from tensorlens.frameworks.tensorflow.estimate.nodes import Node
+from tensorlens.frameworks.tensorflow.estimate.graph.nodes import Node
 from tensorlens.frameworks.tensorflow.graphs import NodeOrigin, Nodes
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.tensors import SourceLine

@@ -13,16 +13,21 @@ import tensorflow as tf
 
 from tensorlens.collector import paused
 from tensorlens.frameworks.native.logs import sources_of
-from tensorlens.frameworks.tensorflow.estimate import cpu
 from tensorlens.frameworks.tensorflow.estimate.asked import Asked
 from tensorlens.frameworks.tensorflow.estimate.cautions import cautions, compiled_by
-from tensorlens.frameworks.tensorflow.estimate.executor import Order
+from tensorlens.frameworks.tensorflow.estimate.execution import cpu
+from tensorlens.frameworks.tensorflow.estimate.execution.executor import Order
+from tensorlens.frameworks.tensorflow.estimate.execution.orders import (
+    BATCHES_AHEAD,
+    Meter,
+    likeliest,
+    spread,
+)
+from tensorlens.frameworks.tensorflow.estimate.execution.playing import Play, bytes_of
+from tensorlens.frameworks.tensorflow.estimate.graph.nodes import ENTERS, ITEM_SIZES, Node
+from tensorlens.frameworks.tensorflow.estimate.graph.optimizing import as_traced, optimized
+from tensorlens.frameworks.tensorflow.estimate.graph.tracing import Held, Traced, trace
 from tensorlens.frameworks.tensorflow.estimate.ledger import Ledger, Places
-from tensorlens.frameworks.tensorflow.estimate.nodes import ENTERS, ITEM_SIZES, Node
-from tensorlens.frameworks.tensorflow.estimate.optimizing import as_traced, optimized
-from tensorlens.frameworks.tensorflow.estimate.orders import BATCHES_AHEAD, Meter, likeliest, spread
-from tensorlens.frameworks.tensorflow.estimate.playing import Play, bytes_of
-from tensorlens.frameworks.tensorflow.estimate.tracing import Held, Traced, trace
 from tensorlens.records.events import Label
 from tensorlens.records.traces import Caution, Formula, Trace
 

@@ -96,7 +96,7 @@ class TensorflowAllocator(NativeAllocator):
         if GENERATED not in line[0]:
             return line
         # imported here: it reads the heap
-        from tensorlens.frameworks.tensorflow.autograph_lines import written
+        from tensorlens.frameworks.tensorflow.attribution.autograph_lines import written
 
         return written(line)
 

@@ -21,15 +21,15 @@ from tensorlens.frameworks.census.table import (
 )
 from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.device_ledger import device_ledgers
-from tensorlens.frameworks.torch.census.find import Found
-from tensorlens.frameworks.torch.census.graph import node_types
-from tensorlens.frameworks.torch.census.host import cpu_ledger
-from tensorlens.frameworks.torch.census.modules import content_of
-from tensorlens.frameworks.torch.census.named_rows import NamedRows
-from tensorlens.frameworks.torch.census.naming import Naming
-from tensorlens.frameworks.torch.census.owners import Owners
+from tensorlens.frameworks.torch.census.ledger.device_ledger import device_ledgers
+from tensorlens.frameworks.torch.census.ledger.host import cpu_ledger
+from tensorlens.frameworks.torch.census.names.modules import content_of
+from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
+from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
+from tensorlens.frameworks.torch.census.tensors.find import Found
+from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.native import TorchAllocator
 from tensorlens.records.events import LAYERS
 from tensorlens.records.names import Names

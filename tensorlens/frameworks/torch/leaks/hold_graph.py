@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import torch
 
 from tensorlens.frameworks.heap.rows import is_subtype
-from tensorlens.frameworks.torch.census.checkpoints import REENTRANT
-from tensorlens.frameworks.torch.census.find import Found
-from tensorlens.frameworks.torch.census.graph import Saved
-from tensorlens.frameworks.torch.census.kinds import Part
-from tensorlens.frameworks.torch.census.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
+from tensorlens.frameworks.torch.census.tensors.find import Found
+from tensorlens.frameworks.torch.census.tensors.graph import Saved
+from tensorlens.frameworks.torch.census.tensors.kinds import Part
 from tensorlens.records.leaks import Reference
 
 Storage: TypeAlias = tuple[int, int]

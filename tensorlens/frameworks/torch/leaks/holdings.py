@@ -12,13 +12,13 @@ from tensorlens.frameworks.heap import living, select
 from tensorlens.frameworks.heap.outside import bases_of, outside, shown
 from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.find import Found
-from tensorlens.frameworks.torch.census.graph import node_types
-from tensorlens.frameworks.torch.census.modules import class_name, content_of
-from tensorlens.frameworks.torch.census.named_rows import NamedRows
-from tensorlens.frameworks.torch.census.owners import Owners
+from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
+from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
-from tensorlens.frameworks.torch.census.scan import Scan
+from tensorlens.frameworks.torch.census.tensors.find import Found
+from tensorlens.frameworks.torch.census.tensors.graph import node_types
+from tensorlens.frameworks.torch.census.tensors.scan import Scan
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.records.leaks import Reference

@@ -10,8 +10,8 @@ import torch
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.heap import anchors, hold, living, select
 from tensorlens.frameworks.native.naming import ModulePath
-from tensorlens.frameworks.torch.census.modules import class_name
-from tensorlens.frameworks.torch.census.owners import Owners, without_function
+from tensorlens.frameworks.torch.census.names.modules import class_name
+from tensorlens.frameworks.torch.census.names.owners import Owners, without_function
 
 
 def module_paths(roots: Sequence[Root] = ()) -> ModulePath:

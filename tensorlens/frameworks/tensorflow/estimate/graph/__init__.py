@@ -1,0 +1,1 @@
+"""The graph of one train step: traced without data, and optimized as TensorFlow would."""

@@ -1,0 +1,1 @@
+"""Ledgers of devices: the allocator's blocks against the tensors in them."""

@@ -1,0 +1,165 @@
+"""Names of Keras's layers and optimizers where torch is its backend.
+
+Its layers are modules, which hold all their weights again in ``_torch_params``: those names say
+less than the paths that Keras gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.heap import select
+from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.keras.layers import LayerNames, layers_of
+from tensorlens.frameworks.keras.optimizers import OptimizerNames
+from tensorlens.frameworks.torch.census.names.first_seen import first_seen
+from tensorlens.frameworks.torch.census.names.modules import ModulePaths
+from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.roles import Role
+
+
+def is_in_use() -> bool:
+    """Tell whether Keras has been imported, with torch as its backend."""
+    return issubclass(kinds.layer(), torch.nn.Module)
+
+
+class KerasOwners:
+    """What Keras's objects name, before anything else does."""
+
+    def __init__(self, naming: Naming, modules: ModulePaths) -> None:
+        self._naming, self._modules = naming, modules
+        self._roots: Sequence[Root] = ()
+        self._layers = LayerNames(naming.names, self._give)
+        self._optimizers = OptimizerNames(
+            naming.names, self._give, lambda variable: self._layers.given.get(id(variable))
+        )
+        self._of_weights: dict[int, tuple[str, ...]] = {}
+        self._values: set[int] = set()
+
+    @property
+    def anchors(self) -> dict[int, int]:
+        """Address of an optimizer to the node of its name."""
+        return self._optimizers.anchors
+
+    def add_roots(self, roots: Sequence[Root]) -> list[Root]:
+        """Name what given models hold, and layers in modules of torch; return the other roots."""
+        self._roots = [root for root in roots if _is_ours(root.item)]
+        others = [root for root in roots if not _is_ours(root.item)]
+        for root in self._roots:
+            self._note(layers_of(root.item))
+        self._layers.add_roots(self._roots)
+        for layer in _inside([root.item for root in others]):
+            layers = [*layers_of(layer)]
+            self._note(layers)
+            self._layers.add_layers(layers)
+        return others
+
+    def add_found(self, objects: list[Any]) -> None:
+        """Name what all other layers, metrics and optimizers of the heap hold."""
+        wanted = (
+            *(kinds.layer(), kinds.metric(), kinds.seed_generator()),
+            *(kinds.optimizer(), kinds.variable()),
+        )
+        found = select(objects, wanted)
+        layers, metrics, generators, optimizers, variables = map(first_seen.ordered, found[:5])
+        self._note(layers)
+        self._layers.add_layers(layers)
+        self._layers.add_metrics(metrics)
+        self._layers.add_seed_generators(generators)
+        self._optimizers.call(optimizers, layers)
+        self._optimizers.add_all(optimizers, self._roots)
+        slots = self._optimizers.given
+        self._layers.add_variables(each for each in variables if id(each) not in slots)
+
+    def without_ours(self, modules: Iterable[Any]) -> list[Any]:
+        """Return the modules that are neither layers nor hold the weights of one."""
+        modules = list(modules)
+        layers = [each for each in modules if is_layer(each)]
+        ours = {id(each) for each in layers}
+        ours.update(
+            id(held)
+            for layer in layers
+            for name, held in _submodules(layer)
+            if name == "_torch_params"
+        )
+        return [each for each in modules if id(each) not in ours]
+
+    def has(self, address: int) -> bool:
+        """Tell whether the tensor at an address is the value of a variable."""
+        return address in self._values
+
+    def module_paths(self) -> dict[int, tuple[str, ...]]:
+        """Return address of a weight to the parts of the path of its layer."""
+        return self._of_weights
+
+    def _note(self, layers: Iterable[Any]) -> None:
+        """Give layers their paths, and what modules of torch they wrap names below them."""
+        for layer in layers:
+            if id(layer) in self._modules.paths:
+                continue
+            node = self._naming.names.text(self._layers.note_path(layer))
+            self._modules.paths[id(layer)] = node
+            for name, held in _submodules(layer):
+                if name != "_torch_params" and not is_layer(held):
+                    below = self._naming.names.attribute(node, name)
+                    self._modules.add([held], [below], again=False)
+
+    def _give(self, variable: Any, node: int, role: Role) -> None:
+        value = kinds.content_of(variable).get("_value")
+        if issubclass(type(value), torch.Tensor):
+            self._naming.give(value, node, role, again=False)
+            self._values.add(id(value))
+            path = self._layers.layer_of.get(id(variable))
+            if path is not None:
+                self._of_weights[id(value)] = parts_of(path)
+
+
+def is_layer(item: Any) -> bool:
+    """Tell whether an object is a layer or a model of Keras."""
+    return issubclass(type(item), kinds.layer())
+
+
+def _is_ours(item: Any) -> bool:
+    return is_layer(item) or issubclass(type(item), kinds.optimizer())
+
+
+def _inside(items: Iterable[Any]) -> Iterator[Any]:
+    """Give the layers that modules of torch hold."""
+    waiting, seen = list(items), set()
+    while waiting:
+        item = waiting.pop()
+        if id(item) not in seen:
+            seen.add(id(item))
+            if is_layer(item):
+                yield item
+            elif issubclass(type(item), torch.nn.Module):
+                waiting += (held for _, held in reversed(_submodules(item)))
+
+
+def parts_of(path: str) -> tuple[str, ...]:
+    """Return ``("sequential", "/dense")``, which :func:`joined` makes ``sequential/dense``."""
+    first, *others = path.split("/")
+    return (first, *(f"/{part}" for part in others))
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Return the path whose parts these are; those of torch's modules are joined by dots."""
+    return "".join(
+        chain(parts[:1], (part if part.startswith("/") else f".{part}" for part in parts[1:]))
+    )
+
+
+def _submodules(layer: Any) -> list[tuple[str, Any]]:
+    held: Any = kinds.content_of(layer).get("_modules")
+    if not issubclass(type(held), dict):
+        return []
+    return [
+        (name, each)
+        for name, each in dict.items(held)
+        if type(name) is str and issubclass(type(each), torch.nn.Module)
+    ]

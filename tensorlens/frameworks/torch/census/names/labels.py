@@ -1,0 +1,192 @@
+"""What autograd's nodes and the tensors they saved are called, and the modules they belong to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tensorlens.frameworks.torch.census.names.keras import joined
+from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved
+
+_TRANSPARENT = frozenset(
+    f"{name}Backward0"
+    for name in ("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand", "ToCopy")
+)
+"""What stands between a parameter and its use: a linear layer's transpose, autocast's copy."""
+
+
+_NOBODY: Mapping[Any, tuple[str, ...]] = MappingProxyType({})
+
+
+class Labels:
+    """Names for what autograd holds: ``layer.0.mlp: GeluBackward0.self``."""
+
+    def __init__(
+        self, modules: ModulesOfNodes, home: str, path_of: Callable[[Any], str | None]
+    ) -> None:
+        """Make labels.
+
+        Args:
+            modules: the modules that nodes were made in.
+            home: the class of the one model there is, or empty.
+            path_of: gives a module's path, or None.
+        """
+        self._modules = modules
+        self._home = home
+        self._path_of = path_of
+
+    def module(self, node: Any) -> str | None:
+        """Return the path of the module a node was made in, or None."""
+        return self._text(self._modules.of(node))
+
+    def _text(self, path: tuple[str, ...] | None) -> str | None:
+        return None if path is None else joined(path) or self._home or None
+
+    def made_by(self, node: Any) -> str:
+        """Return the name of what a node computed."""
+        return self._within(node, type(node).__name__)
+
+    def of(self, saved: Saved) -> str:
+        """Return the name of what a node saved."""
+        if saved.region is None:
+            return self._within(saved.node, f"{type(saved.node).__name__}.{saved.argument}")
+        region = saved.region
+        path = None if region.module is None else self._path_of(region.module)
+        path = path or self._text(self._modules.of_all(region.nodes))
+        return saved.argument if path is None else f"{path}: {saved.argument}"
+
+    def _within(self, node: Any, text: str) -> str:
+        path = self.module(node)
+        return text if path is None else f"{path}: {text}"
+
+
+class ModulesOfNodes:
+    """Which module a node of the graph was made in, as far as its neighbours tell.
+
+    A node that uses a parameter belongs to the module that has it: one that leads to the leaf of
+    the parameter, or that saved it, as it does of a frozen one. Any other was made between the
+    one before it and the one after it in the order of the forward pass that they are connected by:
+    in the innermost module that has both. Of what comes before the first and after the last of
+    them, such as the loss, nothing is known.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        owners: Mapping[int, tuple[str, ...]],
+        users: Mapping[Any, tuple[str, ...]] = _NOBODY,
+    ) -> None:
+        """Infer the modules of a graph's nodes.
+
+        Args:
+            graph: whose nodes.
+            owners: address of a parameter to the path of the module that has it.
+            users: node that saved a parameter, which may be frozen, to that path.
+        """
+        self._paths: dict[Any, tuple[str, ...]] = {}
+        leaves = {
+            node: owners[id(leaf)] for node, leaf in graph.leaves.items() if id(leaf) in owners
+        }
+        if not leaves and not users:
+            return
+        for part in _connected(graph.nodes):
+            order = sorted(part, key=lambda node: node._sequence_nr())
+            own = {node: path for node in order if (path := _own(node, leaves, users)) is not None}
+            self._between(order, own)
+
+    def _between(self, order: list[Any], own: dict[Any, tuple[str, ...]]) -> None:
+        following: tuple[str, ...] | None = None
+        after: dict[Any, tuple[str, ...] | None] = {}
+        for node in reversed(order):
+            after[node] = following
+            following = own.get(node, following)
+        before: tuple[str, ...] | None = None
+        for node in order:
+            mine = own.get(node)
+            last = after[node]
+            if mine is not None:
+                before = self._paths[node] = mine
+            elif before is not None and last is not None:
+                self._paths[node] = _path_between(before, last)
+
+    def of(self, node: Any) -> tuple[str, ...] | None:
+        """Return the path's parts, or None where no parameter tells."""
+        return self._paths.get(node)
+
+    def of_all(self, nodes: list[Any]) -> tuple[str, ...] | None:
+        """Return the path of the innermost module that has all the nodes, or None."""
+        paths = [path for node in nodes if (path := self._paths.get(node)) is not None]
+        return functools.reduce(common_path, paths) if paths else None
+
+
+def _connected(nodes: list[Any]) -> list[list[Any]]:
+    """Return the nodes in the groups that are connected otherwise than by a leaf."""
+    part: dict[Any, Any] = {node: node for node in nodes if type(node).__name__ != "AccumulateGrad"}
+
+    def root(node: Any) -> Any:
+        while part[node] is not node:
+            part[node] = part[part[node]]
+            node = part[node]
+        return node
+
+    for node in part:
+        try:
+            following = node.next_functions
+        except Exception:
+            # a custom Function whose forward is still running
+            continue
+        for below, _ in following:
+            if below is not None and below in part:
+                part[root(below)] = root(node)
+    groups: dict[Any, list[Any]] = {}
+    for node in part:
+        groups.setdefault(root(node), []).append(node)
+    return list(groups.values())
+
+
+def _own(
+    node: Any, leaves: Mapping[Any, tuple[str, ...]], users: Mapping[Any, tuple[str, ...]]
+) -> tuple[str, ...] | None:
+    """Return the innermost module that has all parameters that the node uses, None without any."""
+    own = users.get(node)
+    for below, _ in node.next_functions:
+        for _ in range(3):
+            if type(below).__name__ not in _TRANSPARENT:
+                break
+            below = below.next_functions[0][0]
+        if below is not None and below in leaves:
+            # a compiled function uses those of many modules
+            own = leaves[below] if own is None else common_path(own, leaves[below])
+    return own
+
+
+def _path_between(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path of what was made between two modules.
+
+    Between ``h.0.fc`` and ``h.1.fc`` it is ``h.0``: what a layer ends with is kept more often than
+    what one begins with. Between the modules 0 and 2 of a ``Sequential`` it is 1, between 0 and 4
+    some of ``1-3``.
+    """
+    common = common_path(before, after)
+    length = len(common)
+    numbers = [path[length] for path in (before, after) if len(path) > length]
+    if len(numbers) < 2 or not all(map(str.isdecimal, numbers)):
+        return common
+    first, last = map(int, numbers)
+    if last - first < 2:
+        return (*common, numbers[0]) if first < last else common
+    # a module that has parameters itself is no part of what it stands beside
+    first, last = first + (len(before) == length + 1), last - (len(after) == length + 1)
+    return *common, f"{first}" if first == last else f"{first}-{last}"
+
+
+def common_path(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path of the innermost module that has two modules."""
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return one[:length]

@@ -1,0 +1,145 @@
+"""Names of what modules hold: parameters and buffers by their path.
+
+Nothing of the modules is run: not ``named_parameters``, which may be overridden, nor attribute
+access, which ``nn.Module`` answers itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from tensorlens.frameworks.heap import fallback
+from tensorlens.frameworks.torch.census.names.naming import Naming
+
+MOST_PLACES = 100_000
+"""Modules that contain each other many times over have more paths than anyone would read."""
+
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What torch.compile, FSDP and checkpoint wrappers call the module that they stand for."""
+
+
+_Place: TypeAlias = "tuple[Any, int, _Place | None]"
+"""A module, the node of its path, and the place of the module it is in."""
+
+
+class ModulePaths:
+    """The modules seen so far, and the path of each."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self.paths: dict[int, int] = {}
+        """Address of a module to the node of its first path."""
+        self.owners: dict[int, int] = {}
+        """Address of a parameter to the node of the first module that has it."""
+
+    def add(self, roots: Iterable[Any], prefixes: Iterable[int], *, again: bool = True) -> None:
+        """Name what modules and their submodules hold, each below the node of its own.
+
+        A module that contains itself is not entered again on its own path. One met again on another
+        path is walked again: what it holds has a name by each. ``again`` gives a second name to
+        what has one: tied weights within the user's models.
+        """
+        for root, prefix in zip(roots, prefixes, strict=True):
+            self._walk(root, prefix, again)
+
+    def _walk(self, root: Any, prefix: int, again: bool) -> None:
+        names, give, tensor = self._naming.names, self._naming.give, torch.Tensor
+        waiting: list[_Place] = [(root, prefix, None)]
+        seen: set[int] = set()
+        # depth first, as named_parameters() goes: of tied weights the same name comes first
+        for _ in range(MOST_PLACES):
+            if not waiting:
+                break
+            place = waiting.pop()
+            module, path, _ = place
+            content = content_of(module)
+            if content is None:
+                continue
+            if id(module) in seen and _is_inside_itself(place):
+                continue
+            seen.add(id(module))
+            self.paths.setdefault(id(module), path)
+            parameters, buffers, modules = _registries(content)
+            for name, item in parameters:
+                if issubclass(type(item), tensor):
+                    give(item, names.attribute(path, name), "parameter", again=again)
+                    self.owners.setdefault(id(item), path)
+            for name, item in buffers:
+                if issubclass(type(item), tensor):
+                    give(item, names.attribute(path, name), "buffer", again=again)
+            children: list[_Place] = []
+            for name, child in modules:
+                if child is not None:
+                    node = names.attribute(path, name)
+                    if name in _WRAPPED:
+                        names.become(node, path)
+                    children.append((child, node, place))
+            waiting += reversed(children)
+
+
+def _is_inside_itself(place: _Place) -> bool:
+    module, _, above = place
+    while above is not None:
+        if above[0] is module:
+            return True
+        above = above[2]
+    return False
+
+
+def outermost(modules: Sequence[Any]) -> list[Any]:
+    """Return the modules that are not inside another of them, in order."""
+    inside: set[int] = set()
+    for module in modules:
+        content = content_of(module)
+        if content is not None:
+            inside.update(id(child) for _, child in _registries(content)[2] if child is not module)
+    return [module for module in modules if id(module) not in inside]
+
+
+def _registries(content: dict[str, Any]) -> list[list[tuple[str, Any]]]:
+    # other keys may be of types that run code when they are compared
+    found = {key: item for key, item in dict.items(content) if type(key) is str}
+    return [_items(found.get(name)) for name in ("_parameters", "_buffers", "_modules")]
+
+
+def content_of(item: Any) -> dict[str, Any] | None:
+    """Return an object's own ``__dict__``, without asking the object; None if it has none."""
+    content = fallback.dict_of(item)
+    return content if issubclass(type(content), dict) else None
+
+
+def model_name(module: Any) -> str:
+    """Return the name of a module's class, of a wrapper's that of the module it stands for."""
+    for name in _WRAPPED:
+        content = content_of(module)
+        registry = content.get("_modules") if content is not None else None
+        module = dict(_items(registry)).get(name, module)
+    return class_name(module)
+
+
+def _items(registry: Any) -> list[tuple[str, Any]]:
+    """Return a registry's entries: a dict's, read as a dict, or those of a scripted module."""
+    if issubclass(type(registry), dict):
+        return [(key, item) for key, item in dict.items(registry) if type(key) is str]
+    return list(registry.items()) if _is_scripted(registry) else []
+
+
+def _is_scripted(registry: Any) -> bool:
+    if registry is None:
+        return False
+    scripts = sys.modules.get("torch.jit._script")
+    kind = getattr(scripts, "OrderedDictWrapper", None)
+    return isinstance(kind, type) and issubclass(type(registry), kind)
+
+
+def class_name(item: Any) -> str:
+    """Return the name of an object's class, without running code of its metaclass."""
+    kind = type(item)
+    try:
+        return str(type.__dict__["__name__"].__get__(kind))
+    except Exception:
+        return "object"

@@ -1,0 +1,137 @@
+"""Names of what optimizers hold: ``Adam.fc1.weight.exp_avg``.
+
+The state is read as the plain dicts it is made of; no method of the optimizer is run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
+from tensorlens.frameworks.torch.census.names.naming import Naming
+
+_DEEPEST = 16
+_TORCHS = ("state", "param_groups", "defaults")
+_NOTHING = (int, float, bool, str, type(None))
+
+# a subclass may have its own
+_GRADIENT = torch._C.TensorBase.grad.__get__
+_IS_LEAF = torch._C.TensorBase.is_leaf.__get__
+
+
+class Optimizers:
+    """Names the state and the otherwise unknown parameters of one optimizer after another."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self._used: dict[str, int] = {}
+        self.anchors: dict[int, int] = {}
+        """Address of an optimizer to the node of its name."""
+
+    def add(self, optimizer: Any, name: str | None = None) -> None:
+        """Name what ``optimizer`` holds, below ``name`` or its class's name."""
+        content = content_of(optimizer)
+        if content is None or id(optimizer) in self.anchors:
+            return
+        prefix = self._prefix(optimizer, name)
+        self.anchors[id(optimizer)] = prefix
+        groups, state = content.get("param_groups"), content.get("state")
+        parameters = self._parameters(groups, prefix)
+        self._add_by_parameter(parameters, state, prefix)
+        for key, value in dict.items(content):
+            if type(key) is str and key not in _TORCHS and _is_by_parameter(value):
+                node = self._naming.names.attribute(prefix, key)
+                self._add_by_parameter(parameters, value, node)
+
+    def _add_by_parameter(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
+        names, copies = self._naming.names, {-1: prefix}
+        for key, state in _entries(content):
+            if type(state) in _NOTHING:
+                continue
+            if issubclass(type(key), torch.Tensor):
+                if _is_gradient(state, key):
+                    continue
+                path = parameters.get(id(key), self._naming.node_of(key))
+                node = prefix if path is None else names.below(path, copies)
+            else:
+                node = names.key(prefix, key)
+            self._walk(state, node)
+
+    def _prefix(self, optimizer: Any, name: str | None) -> int:
+        text = name or class_name(optimizer)
+        count = self._used[text] = self._used.get(text, 0) + 1
+        return self._naming.names.text(text if count == 1 else f"{text}#{count}")
+
+    def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
+        """Name the parameters that no module has; return those names, by address."""
+        names = self._naming.names
+        given: dict[int, int] = {}
+        if not issubclass(type(groups), list):
+            return given
+        root = names.text("param_groups")
+        for index, group in enumerate(list.__iter__(groups)):
+            members = dict.get(group, "params") if issubclass(type(group), dict) else None
+            path = names.attribute(names.index(root, index), "params")
+            for position, parameter in _sequence(members):
+                if (
+                    issubclass(type(parameter), torch.Tensor)
+                    and self._naming.node_of(parameter) is None
+                ):
+                    given[id(parameter)] = names.index(path, position)
+                    below = names.below(given[id(parameter)], {-1: prefix})
+                    self._naming.give(parameter, below, "parameter")
+        return given
+
+    def _walk(self, value: Any, node: int, depth: int = 0) -> None:
+        names, give = self._naming.names, self._naming.give
+        if issubclass(type(value), torch.Tensor):
+            give(value, node, "optimizer", again=False)
+        elif depth > _DEEPEST:
+            return
+        elif issubclass(type(value), dict):
+            for key, item in _entries(value):
+                if type(item) in _NOTHING:
+                    continue
+                if type(key) is str and key.isidentifier():
+                    below = names.attribute(node, key)
+                else:
+                    below = names.key(node, key)
+                if type(item) is torch.Tensor:
+                    give(item, below, "optimizer", again=False)
+                else:
+                    self._walk(item, below, depth=depth + 1)
+        else:
+            for index, item in _sequence(value):
+                if type(item) not in _NOTHING:
+                    self._walk(item, names.index(node, index), depth=depth + 1)
+
+
+def _entries(value: Any) -> list[tuple[Any, Any]]:
+    # read as the dict it is: a defaultdict's or a subclass's own methods are not run
+    return list(dict.items(value)) if issubclass(type(value), dict) else []
+
+
+def _is_by_parameter(value: Any) -> bool:
+    return issubclass(type(value), dict) and any(
+        issubclass(type(key), torch.Tensor) for key in list(dict.keys(value))
+    )
+
+
+def _is_gradient(item: Any, parameter: Any) -> bool:
+    # a gradient is named after its parameter, whoever else refers to it
+    return (
+        issubclass(type(item), torch.Tensor)
+        and _IS_LEAF(parameter)
+        and _GRADIENT(parameter) is item
+    )
+
+
+def _sequence(value: Any) -> Iterator[tuple[int, Any]]:
+    for kind in (list, tuple, deque):
+        if issubclass(type(value), kind):
+            return enumerate(list(kind.__iter__(value)))
+    return iter(())

@@ -1,0 +1,174 @@
+"""Names what models and optimizers hold, those given and those found in the heap."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.heap.frames import library_functions
+from tensorlens.frameworks.torch.census.names.first_seen import first_seen
+from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
+from tensorlens.frameworks.torch.census.names.modules import (
+    ModulePaths,
+    class_name,
+    model_name,
+    outermost,
+)
+from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.frameworks.torch.census.names.optimizers import Optimizers
+from tensorlens.frameworks.torch.ddp_reducer import reducer_tensors
+from tensorlens.records.names import ATTRIBUTE, Names
+
+_OF_METHOD = re.compile(r"closure of .*: self")
+"""A function in a method, as a hook that a library registers."""
+_ITSELF = re.compile(r".*\(\): self")
+"""A module in a method of its own that runs."""
+_OF_FUNCTION = re.compile(r"closure of .*?: |.*?\(\): ")
+
+
+def without_function(name: str) -> str:
+    """Return what follows the function in a variable's name: ``net.fc`` of ``main(): net.fc``."""
+    function = _OF_FUNCTION.match(name)
+    return name[function.end() :] if function else name
+
+
+class Owners:
+    """The names that models, optimizers and other roots give."""
+
+    def __init__(self, roots: Sequence[Root]) -> None:
+        self.naming = Naming(Names())
+        self.modules = ModulePaths(self.naming)
+        self.optimizers = Optimizers(self.naming)
+        self.places: dict[int, str] = {}
+        """Address of any other root to the name that its content goes on from."""
+        self.home = ""
+        """The class of the model, where there is one whose paths begin with nothing."""
+        self.nameless: list[tuple[Any, int]] = []
+        """Modules found in the heap with the node that stands for their name."""
+        self._optimizers: list[Root] = []
+        """Those given; they wait, as they speak of parameters by the names that modules gave."""
+        self.keras = KerasOwners(self.naming, self.modules) if is_in_use() else None
+        if self.keras is not None:
+            roots = self.keras.add_roots(roots)
+        self._add_modules([root for root in roots if issubclass(type(root.item), torch.nn.Module)])
+        for root in roots:
+            kind = type(root.item)
+            if issubclass(kind, torch.optim.Optimizer):
+                self._optimizers.append(root)
+            elif issubclass(kind, torch.Tensor):
+                node = self.naming.names.text(root.name or "tensor")
+                self.naming.give(root.item, node, "other")
+            elif not issubclass(kind, torch.nn.Module):
+                self.places[id(root.item)] = root.name or class_name(root.item)
+
+    def _add_modules(self, roots: Sequence[Root]) -> None:
+        alone = sum(root.name is None for root in roots) == 1
+        used: dict[str, int] = {}
+        nodes = []
+        for root in roots:
+            text = root.name if root.name is not None else "" if alone else model_name(root.item)
+            if not text:
+                self.home = model_name(root.item)
+            count = used[text] = used.get(text, 0) + 1
+            nodes.append(self.naming.names.text(text + f"#{count}" * (count > 1)))
+        first = len(self.naming.again)
+        self.modules.add([root.item for root in roots], nodes)
+        if self.keras is not None:
+            # a module of torch has a second name for the weights of layers in it
+            for index in range(first, len(self.naming.again)):
+                if self.keras.has(id(self.naming.items[index])):
+                    self.naming.again[index] = False
+
+    def add_keras(self, objects: list[Any]) -> None:
+        """Name what Keras's layers and optimizers among the heap's objects hold."""
+        if self.keras is not None:
+            self.keras.add_found(objects)
+            self.optimizers.anchors.update(self.keras.anchors)
+
+    def add_found(self, modules: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        """Name what the heap's other modules hold, and what all optimizers hold."""
+        known, names = self.modules.paths, self.naming.names
+        if self.keras is not None:
+            modules = self.keras.without_ours(modules)
+        unknown = [item for item in modules if id(item) not in known] if known else list(modules)
+        roots = first_seen.ordered(outermost(unknown))
+        nodes = [names.open_text(model_name(module)) for module in roots]
+        self.modules.add(roots, nodes, again=False)
+        self.nameless.extend(zip(roots, nodes, strict=True))
+        self._add_reducers(modules)
+        for root in self._optimizers:
+            self.optimizers.add(root.item, root.name)
+        for optimizer in first_seen.ordered(optimizers):
+            self.optimizers.add(optimizer)
+
+    def _add_reducers(self, modules: Sequence[Any]) -> None:
+        names = self.naming.names
+        for module, attribute, index, tensor in reducer_tensors(modules):
+            node = names.attribute(self.modules.paths[id(module)], "reducer")
+            node = names.attribute(node, attribute)
+            if index >= 0:
+                node = names.index(node, index)
+            self.naming.give(tensor, node, "gradient" if index >= 0 else "other", again=False)
+
+    def settle(self, node: int, found: int) -> None:
+        """Give a module of :attr:`nameless` its name, and what optimizers say of it likewise.
+
+        Of a variable's name they say what follows the function: ``SGD.net.weight`` of
+        ``main(): net.weight``. Where only a library's variable leads to the module, the ``self`` of
+        a closure or of its own method, or attributes that are private, the name of its class says
+        more; it stays, unless others are called so.
+        """
+        names = self.naming.names
+        if self._says_little(found) and self._classes[names[node]] == 1:
+            return
+        text, begin = names[found], names[names.root(found)]
+        is_local = _OF_FUNCTION.match(begin)
+        names.settle(node, found, without_function(text) if is_local else text)
+
+    def _says_little(self, found: int) -> bool:
+        names = self.naming.names
+        begin = names[names.root(found)]
+        function = _OF_FUNCTION.match(begin)
+        if function is not None and function.group() in self._library_functions:
+            return True
+        if _OF_METHOD.fullmatch(begin) or _ITSELF.fullmatch(names[found]):
+            return True
+        steps = zip(*names.steps(found), strict=True)
+        return sum(kind == ATTRIBUTE and text.startswith("._") for kind, text in steps) > 1
+
+    @functools.cached_property
+    def _library_functions(self) -> frozenset[str]:
+        return library_functions()
+
+    @functools.cached_property
+    def _classes(self) -> Counter[str]:
+        return Counter(model_name(module) for module, _ in self.nameless)
+
+    def anchors(self) -> dict[int, int]:
+        """Return address to node of the modules and optimizers that other tensors may be found in.
+
+        They are anchors beside :attr:`places`.
+        """
+        owners = {**self.modules.paths, **self.optimizers.anchors}
+        # of these the name is asked for: what they hold goes on from their own holder
+        for module, _ in self.nameless:
+            owners.pop(id(module), None)
+        return owners
+
+    def path_of(self, module: Any) -> str | None:
+        """Return the path of a module, or its class where that is empty; None if it is unknown."""
+        node = self.modules.paths.get(id(module))
+        return None if node is None else self.naming.names[node] or class_name(module)
+
+    def module_paths(self) -> dict[int, tuple[str, ...]]:
+        """Return address of a parameter to the path of the module that has it."""
+        names, owners = self.naming.names, self.modules.owners
+        parts = {node: tuple(filter(None, names[node].split("."))) for node in {*owners.values()}}
+        paths = {address: parts[node] for address, node in owners.items()}
+        return paths if self.keras is None else {**paths, **self.keras.module_paths()}

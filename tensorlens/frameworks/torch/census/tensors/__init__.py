@@ -1,0 +1,1 @@
+"""Torch's live tensors: found in the heap and in autograd's graph, read without running code."""

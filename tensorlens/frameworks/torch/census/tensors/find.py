@@ -1,0 +1,207 @@
+"""Finds torch's tensors: in the heap, as gradients, in odd tensors' parts, in autograd's graph.
+
+Nothing of the objects met is run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.frameworks.torch.census.tensors.autocast import cached_copies, is_on
+from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved, walk
+from tensorlens.frameworks.torch.census.tensors.kinds import (
+    Part,
+    mkldnn_block,
+    parts_of,
+    quantizer_parts,
+)
+from tensorlens.frameworks.torch.census.tensors.scan import LEAF, ODD, REQUIRES_GRAD, Scan
+
+_base = torch._C.TensorBase
+
+
+def _flags(suit: Callable[[int], int]) -> bytes:
+    return bytes(bool(suit(flags)) for flags in range(256))
+
+
+# for bytes.translate()
+_ODD = _flags(lambda flags: flags & ODD)
+_FOLLOWED = _flags(lambda flags: flags & REQUIRES_GRAD)
+_NO_LEAF = _flags(lambda flags: flags & REQUIRES_GRAD and not flags & LEAF)
+_OF_USE = _flags(lambda flags: flags & (ODD | REQUIRES_GRAD))
+
+
+class Found:
+    """Every tensor that could be found, as rows of :attr:`scan`."""
+
+    def __init__(
+        self, tensors: list[Any], named: Naming, nodes: Sequence[Any], can_read: Callable[[], bool]
+    ) -> None:
+        """Find the rest, beginning from the heap's tensors.
+
+        Args:
+            tensors: the tensors of the heap; takes those that are found besides.
+            named: the tensors that have been named.
+            nodes: autograd's nodes of the heap.
+            can_read: tells whether a node can be read now, see :mod:`.quiet`.
+        """
+        self._can_read = can_read
+        self.scan = Scan()
+        self.tensors = tensors
+        """Those that come into Python only now among them, to live until the census is over."""
+        self._rows = self.scan.add(self.tensors)
+        self.named = self._rows_of(named)
+        """The row of each tensor that has been named."""
+        self.parts: dict[int, list[tuple[int, Part]]] = {}
+        """Row of a tensor without plain storage to the rows of its parts."""
+        self.blocks: dict[int, tuple[int, int]] = {}
+        """Row of a oneDNN tensor to the address and bytes of its memory."""
+        self.copies: list[tuple[int, int]] = []
+        """``(row of a weight, row of the copy that autocast keeps of it)``."""
+        self.tangents: list[tuple[int, int]] = []
+        """``(row of a tensor, row of its tangent)``, in forward-mode differentiation."""
+        self.nonleaf: dict[int, Any] = {}
+        """Row of a tensor to the node that made it."""
+        self.graph = Graph()
+        self.leaves: list[int] = []
+        """Rows of the graph's leaves."""
+        self.saved: dict[int, list[tuple[Saved, int]]] = {}
+        """First row of a storage to what autograd saved of it, each with its own row."""
+        self._bring_gradients()
+        self._take_apart()
+        self._look_into_autocast()
+        self._ask_tangents()
+        self.in_python = len(self.scan.nbytes)
+        """Rows before this one are held by Python, as gradients, tangents or by autocast."""
+        self._walk_graph(nodes)
+        self.sharing: dict[int, list[int]] = {}
+        """First row of a storage to the others that share it, of those before ``in_python``."""
+        if self.scan.shares:
+            for row, place in enumerate(self.scan.first[: self.in_python]):
+                if place != row:
+                    self.sharing.setdefault(place, []).append(row)
+
+    def _pairs(self) -> zip[tuple[Any, int]]:
+        return zip(self.tensors, self._rows, strict=True)
+
+    def _bring(self, tensors: Sequence[Any]) -> array[int]:
+        rows = self.scan.add(tensors)
+        self.tensors.extend(tensors)
+        self._rows.extend(rows)
+        return rows
+
+    def _rows_of(self, named: Naming) -> array[int]:
+        rows = self.scan.rows_of(named.addresses) if named.items else array("i")
+        # the heap need not show them (gc.freeze)
+        unknown = [item for item, row in zip(named.items, rows, strict=True) if row < 0]
+        if unknown:
+            self._bring(unknown)
+            rows = self.scan.rows_of(named.addresses)
+        return rows
+
+    def _having(self, flags: bytes) -> tuple[list[Any], array[int]]:
+        """Return the tensors whose flags suit, and the row of each."""
+        having = self.scan.flags.tobytes().translate(flags)
+        if 1 not in having:
+            return [], array("i")
+        # what has no row, -1, does not suit
+        having += b"\0"
+        chosen = bytes(map(having.__getitem__, self._rows))
+        return [*compress(self.tensors, chosen)], array("i", compress(self._rows, chosen))
+
+    def _bring_gradients(self) -> None:
+        """Bring those gradients into Python that are needed as objects: odd ones, graph roots."""
+        grad, gradients = self.scan.grad, self.scan.gradients
+        chosen = self.scan.flags.tobytes().translate(_OF_USE)
+        wanted = {*compress(gradients, map(chosen.__getitem__, gradients))}
+        if wanted:
+            owners = [tensor for tensor, row in self._pairs() if row >= 0 and grad[row] in wanted]
+            self._bring([_base.grad.__get__(owner) for owner in owners])
+
+    def _take_apart(self) -> None:
+        for tensor, row in zip(*self._having(_ODD), strict=True):
+            block = mkldnn_block(tensor)
+            if block is not None:
+                self.blocks[row] = block
+            else:
+                self._add_parts(row, parts_of(tensor))
+        quantized = {
+            number
+            for number, dtype in enumerate(self.scan.dtypes)
+            if dtype.startswith(("qint", "quint"))
+        }
+        if quantized:
+            dtypes = self.scan.dtype
+            for tensor, row in list(self._pairs()):
+                if row >= 0 and dtypes[row] in quantized:
+                    self._add_parts(row, quantizer_parts(tensor))
+
+    def _add_parts(self, row: int, parts: list[Part]) -> None:
+        if parts and row not in self.parts:
+            rows = self._bring([part.tensor for part in parts])
+            self.parts[row] = list(zip(rows, parts, strict=True))
+            for inner, part in zip(rows, parts, strict=True):
+                if inner >= 0 and inner != row and self.scan.flags[inner] & ODD:
+                    self._add_parts(inner, parts_of(part.tensor))
+
+    def _look_into_autocast(self) -> None:
+        enabled = {device.partition(":")[0] for device in self.scan.devices} - {"meta"}
+        if not any(is_on(device) for device in enabled):
+            return
+        tensors = zip(*self._having(_FOLLOWED), strict=True)
+        leaves = {id(tensor): (tensor, row) for tensor, row in tensors}
+        for weight, copy in cached_copies(tensor for tensor, _ in leaves.values()):
+            self.copies.append((leaves[id(weight)][1], self._bring([copy])[0]))
+
+    def _ask_tangents(self) -> None:
+        if forward_ad._current_level < 0:
+            return
+        for tensor, row in list(self._pairs()):
+            try:
+                tangent = torch._VF._unpack_dual(tensor, 0).tangent
+            except Exception:
+                # of integers, say, there is none
+                continue
+            if row >= 0 and tangent is not None:
+                (tangent_row,) = self._bring([tangent])
+                self.tangents.append((row, tangent_row))
+                if tangent_row >= 0 and self.scan.flags[tangent_row] & ODD:
+                    self._add_parts(tangent_row, parts_of(tangent))
+
+    def _walk_graph(self, nodes: Sequence[Any]) -> None:
+        self._ask_makers(*self._having(_NO_LEAF))
+        self.graph = walk((*self.nonleaf.values(), *nodes), self._can_read)
+        leaves = self._bring(list(self.graph.leaves.values()))
+        self.leaves = [row for row in leaves if row >= 0]
+        tensors = [saved.tensor for saved in self.graph.saved]
+        rows = self._bring(tensors)
+        for saved, row in zip(self.graph.saved, rows, strict=True):
+            if row >= 0:
+                self.saved.setdefault(self.scan.first[row], []).append((saved, row))
+        pairs = [pair for pair in zip(tensors, rows, strict=True) if pair[1] >= 0]
+        flags = self.scan.flags
+        followed = [pair for pair in pairs if _NO_LEAF[flags[pair[1]]]]
+        self._ask_makers([tensor for tensor, _ in followed], [row for _, row in followed])
+        for tensor, row in pairs:
+            if flags[row] & ODD:
+                self._add_parts(row, parts_of(tensor))
+
+    def _ask_makers(self, tensors: Sequence[Any], rows: Sequence[int]) -> None:
+        """Find the nodes that made tensors."""
+        for tensor, row in zip(tensors, rows, strict=True):
+            if type(tensor) is torch.nn.Parameter and _base.is_leaf.__get__(tensor):
+                continue
+            try:
+                node = _base.grad_fn.__get__(tensor)
+            except Exception:
+                # a view that was modified in a way autograd forbids
+                continue
+            if node is not None:
+                self.nonleaf[row] = node

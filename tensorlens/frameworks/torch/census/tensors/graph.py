@@ -1,0 +1,198 @@
+"""What autograd keeps: the tensors its graph saved, read without unpacking any of them.
+
+A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``_saved_*`` or
+``saved_tensors``, which unpack: under checkpointing that would run the forward again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.torch.census.tensors.checkpoints import (
+    REENTRANT,
+    Region,
+    frame_of,
+    kept_by,
+    reentrant,
+    region_of,
+)
+
+_RAW = "_raw_saved_"
+_PACKED_DEPTH = 4
+_MADE_BY_CLASS = 1 << 9
+"""``Py_TPFLAGS_HEAPTYPE``: the type was made by a class statement."""
+_flags = type.__dict__["__flags__"].__get__
+"""A type's flags, without asking its metaclass."""
+
+
+@dataclass(slots=True)
+class Saved:
+    """One tensor that a node saved."""
+
+    tensor: Any
+    node: Any
+    argument: str
+    """``self``, ``mat1``, ``indices[0]``, ``saved_tensors[2]``."""
+    packed_by: str | None = None
+    """The hook whose packed value holds it: the tensor is not the one that was saved."""
+    region: Region | None = None
+    """The checkpointed region that it is kept for."""
+
+    def is_result(self) -> bool:
+        """Return whether the node computed it; else it was given to the node."""
+        return self.argument.startswith(("result", "output", "logsumexp"))
+
+
+@dataclass(slots=True)
+class Graph:
+    """The nodes reached from all live roots, and what they hold."""
+
+    nodes: list[Any] = field(default_factory=list)
+    saved: list[Saved] = field(default_factory=list)
+    leaves: dict[Any, Any] = field(default_factory=dict)
+    """AccumulateGrad node to its variable."""
+    recomputed: int = 0
+    """Values that checkpointing did not keep."""
+    reentrant: int = 0
+    """Regions that reentrant checkpointing did not keep."""
+    packed: int = 0
+    """Values that a hook packed into something without tensors."""
+    unread: int = 0
+    """Saved values that could not be read."""
+    is_whole: bool = True
+    """False where a backward pass of another thread went on and on, so that the walk ended."""
+
+
+def node_types() -> tuple[type, ...]:
+    """Return the types of autograd's own nodes: a program may hold a node by itself."""
+    # torch makes one static type for each kind of node, right below object
+    kinds = (kind for kind in type.__subclasses__(object) if not _flags(kind) & _MADE_BY_CLASS)
+    return tuple(kind for kind in kinds if "next_functions" in vars(kind))
+
+
+def walk(roots: Iterable[Any], can_read: Callable[[], bool]) -> Graph:
+    """Walk from the roots' nodes to the leaves; every node once.
+
+    ``can_read`` is asked before each node is read; the walk ends when it cannot.
+    """
+    graph = Graph()
+    seen: set[Any] = set()
+    for root in roots:
+        if root is not None and root not in seen:
+            seen.add(root)
+            graph.nodes.append(root)
+    frames: dict[int, Region] = {}
+    for node in graph.nodes:
+        if not can_read():
+            graph.is_whole = False
+            break
+        try:
+            following = node.next_functions
+        except Exception:
+            # a custom Function whose forward is still running
+            following = ()
+        for below, _ in following:
+            if below is not None and below not in seen:
+                seen.add(below)
+                graph.nodes.append(below)
+        _read(node, graph, frames)
+    return graph
+
+
+def _read(node: Any, graph: Graph, frames: dict[int, Region]) -> None:
+    variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
+    if variable is not None:
+        graph.leaves[node] = variable
+        return
+    for attribute in _raw_attributes(type(node)):
+        argument = attribute.removeprefix(_RAW)
+        try:
+            value = getattr(node, attribute)
+        except Exception:
+            # freed by backward; what it held is gone
+            continue
+        if not isinstance(value, tuple):
+            _saved(value, node, argument.rstrip("_"), graph, frames)
+            continue
+        if type(node).__name__ == REENTRANT:
+            _read_reentrant(node, value, graph)
+            continue
+        name = "saved_tensors" if argument == "tensors" else argument
+        for index, item in enumerate(value):
+            _saved(item, node, f"{name}[{index}]", graph, frames)
+
+
+def _read_reentrant(node: Any, inputs: tuple[Any, ...], graph: Graph) -> None:
+    graph.reentrant += 1
+    region, states = reentrant(node)
+    kept = [(f"checkpoint input[{index}]", each.data) for index, each in enumerate(inputs)]
+    _keep([*kept, *states], node, region, graph)
+
+
+def _keep(kept: Iterable[tuple[str, Any]], node: Any, region: Region, graph: Graph) -> None:
+    for argument, value in kept:
+        for tensor in _inside(value):
+            graph.saved.append(Saved(tensor, node, argument, region=region))
+
+
+def _saved(value: Any, node: Any, argument: str, graph: Graph, frames: dict[int, Region]) -> None:
+    try:
+        data, hook = value.data, value.unpack_hook
+    except Exception:
+        graph.unread += 1
+        return
+    if hook is None:
+        if isinstance(data, torch.Tensor):
+            graph.saved.append(Saved(data, node, argument))
+        return
+    frame = frame_of(hook)
+    if frame is None:
+        tensors = list(_inside(data))
+        graph.packed += not tensors
+        for tensor in tensors:
+            graph.saved.append(Saved(tensor, node, argument, packed_by=_hook_name(hook)))
+        return
+    graph.recomputed += 1
+    known = frames.get(id(frame))
+    if known is not None:
+        known.nodes.append(node)
+        return
+    region = frames[id(frame)] = region_of(frame)
+    region.nodes.append(node)
+    _keep(kept_by(frame), node, region, graph)
+
+
+_attributes: dict[type, tuple[str, ...]] = {}
+
+
+def _raw_attributes(kind: type) -> tuple[str, ...]:
+    known = _attributes.get(kind)
+    if known is None:
+        known = tuple(name for name in dir(kind) if name.startswith(_RAW))
+        # every custom Function has a type of its own: a program may make them without end
+        if len(_attributes) < 10_000:
+            _attributes[kind] = known
+    return known
+
+
+def _hook_name(hook: Any) -> str:
+    qualname = getattr(hook, "__qualname__", None) or type(hook).__name__
+    return str(qualname).partition(".")[0]
+
+
+def _inside(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Give the tensors in a packed value: one itself, or in plain containers."""
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        yield value
+    elif depth < _PACKED_DEPTH:
+        if kind in (tuple, list):
+            for item in value:
+                yield from _inside(item, depth + 1)
+        elif kind is dict:
+            for item in value.values():
+                yield from _inside(item, depth + 1)

@@ -1,0 +1,186 @@
+"""The reader of live tensors that is compiled against the installed torch."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.native.building import NativeUnavailable, load
+from tensorlens.frameworks.torch.census.tensors.scan_python import Columns, fake_tensor, new_rows
+from tensorlens.frameworks.torch.native.build import TENSORS
+
+_Address, _Number = ctypes.c_void_p, ctypes.c_int64
+_Counts, _Starts = _Number * 8, _Address * (len(Columns.CODES) + 4)
+_READ = 0x100  # PyBUF_READ
+_view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "tl_scan_open": (_Address, (_Number, ctypes.py_object, _Address)),
+    "tl_scan_is_made": (ctypes.c_int, (_Address,)),
+    "tl_scan_close": (None, (_Address,)),
+    "tl_scan_add": (_Number, (_Address, ctypes.py_object, _Number, _Address, _Address)),
+    "tl_scan_rows_of": (_Number, (_Address, _Address, _Number, _Address)),
+    "tl_scan_look": (None, (_Address, _Address, _Address)),
+    "tl_scan_device": (ctypes.c_char_p, (_Address, _Number)),
+    "tl_scan_dtype": (ctypes.c_char_p, (_Address, _Number)),
+}
+
+# a signal handler may ask while its own thread is building
+_lock = threading.RLock()
+_ready: tuple[ctypes.PyDLL, int, bool] | None = None
+
+
+def prepare() -> tuple[ctypes.PyDLL, int, bool]:
+    """Return the library, and what is known of this torch.
+
+    That is where a Python tensor holds the address of torch's object, and whether it can be read
+    which tensors are leaves.
+
+    Raises:
+        NativeUnavailable: it could not be built, or tensors are not laid out as expected.
+    """
+    global _ready
+    with _lock:
+        if _ready is None:
+            library = load(TENSORS)
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(library, name)
+                function.restype, function.argtypes = result, arguments
+            _ready = library, _offset(), _tells_leaves(library)
+        return _ready
+
+
+class NativeReader:
+    """Fills columns at a small part of a microsecond a tensor, and leaves nothing behind.
+
+    Raises:
+        NativeUnavailable: see :func:`prepare`.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self._library, offset, tells_leaves = prepare()
+        self._columns = columns
+        self._scan: int | None = self._library.tl_scan_open(
+            offset, torch._C.TensorBase, id(torch.nn.Parameter) if tells_leaves else None
+        )
+        if self._scan is None:
+            raise MemoryError
+
+    def add(self, tensors: Sequence[torch.Tensor]) -> array[int]:
+        """See :meth:`Scan.add`."""
+        items = tensors if type(tensors) is list else list(tensors)
+        fake = fake_tensor()
+        rows = new_rows(len(items))
+        fakes = self._library.tl_scan_add(
+            self._open(), items, len(items), None if fake is None else id(fake), _start(rows)
+        )
+        if fakes < 0:
+            raise MemoryError
+        self._columns.fakes += fakes
+        self._copy()
+        return rows
+
+    def rows_of(self, ids: array[int]) -> array[int]:
+        """See :meth:`Scan.rows_of`."""
+        rows = new_rows(len(ids))
+        if self._library.tl_scan_rows_of(self._open(), _start(ids), len(ids), _start(rows)):
+            raise MemoryError
+        return rows
+
+    def close(self) -> None:
+        """Release the native memory."""
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            self._library.tl_scan_close(scan)
+
+    def __del__(self) -> None:
+        if getattr(self, "_scan", None) is not None:
+            self.close()
+
+    def _open(self) -> int:
+        if self._scan is None:
+            raise ValueError("this scan was closed")
+        return self._scan
+
+    def _copy(self) -> None:
+        """Append what is new to the columns and lists."""
+        counts, starts = _Counts(), _Starts()
+        scan, columns = self._scan, self._columns
+        self._library.tl_scan_look(scan, ctypes.addressof(counts), ctypes.addressof(starts))
+        rows, shapes, devices, dtypes, object_found, gradients, columns.unseen, shares = counts
+        columns.shares = bool(shares)
+        if object_found:
+            del columns.object[:]
+        for column, start in zip(columns.CODES, starts, strict=False):
+            _extend(getattr(columns, column), start, rows)
+        for values, start in zip((columns.owners, columns.gradients), starts[-2:], strict=True):
+            _extend(values, start, gradients)
+        for number in range(len(columns.devices), devices):
+            columns.devices.append(self._library.tl_scan_device(scan, number).decode())
+        for number in range(len(columns.dtypes), dtypes):
+            columns.dtypes.append(self._library.tl_scan_dtype(scan, number).decode())
+        known = len(columns.shapes)
+        if known < shapes:
+            bounds, lengths = array("q"), array("q")
+            _extend(bounds, starts[-4], shapes + 1, known)
+            _extend(lengths, starts[-3], bounds[-1], bounds[0])
+            places = [bound - bounds[0] for bound in bounds]
+            columns.shapes.extend(tuple(lengths[a:b]) for a, b in pairwise(places))
+
+
+def _start(values: array[int]) -> int:
+    return values.buffer_info()[0]
+
+
+def _extend(values: array[int], start: int | None, length: int, known: int | None = None) -> None:
+    """Append native entries, from number ``known`` on, by default those that are lacking."""
+    known = len(values) if known is None else known
+    # an empty vector may be nowhere
+    if start is not None and known < length:
+        size = values.itemsize
+        values.frombytes(_view(start + known * size, (length - known) * size, _READ))
+
+
+def _offset() -> int:
+    """Return the bytes from a tensor's Python object to the pointer to torch's.
+
+    Raises:
+        NativeUnavailable: it is at none of the places where any torch has had it.
+    """
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        tensors = [torch.empty(0, device=device) for device in ("cpu", "meta", "cpu")]
+    wanted = [torch._C.TensorBase._cdata.__get__(tensor) for tensor in tensors]
+    # where the object's header ends, or after the flag of a MaybeOwned
+    head = object.__basicsize__
+    for offset in (head, head + 8):
+        if offset + 8 <= torch._C.TensorBase.__basicsize__:
+            found = [ctypes.c_uint64.from_address(id(each) + offset).value for each in tensors]
+            if found == wanted:
+                return offset
+    raise NativeUnavailable(
+        f"{TENSORS.label} is not in use: this torch lays out its tensors in another way"
+    )
+
+
+def _tells_leaves(library: ctypes.PyDLL) -> bool:
+    """Tell whether the node that made a tensor is where it is looked for."""
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        leaf, other = (torch.zeros(1, requires_grad=True) for _ in range(2))
+        made = other * 2
+        other.grad = torch.zeros(1)
+        views = made[:1], leaf.view(1)
+    address = torch._C.TensorBase._cdata.__get__
+    found = [bool(library.tl_scan_is_made(address(each))) for each in (leaf, other, made, *views)]
+    return found == [False, False, True, True, True]

@@ -1,0 +1,1 @@
+"""What grows: blocks that steps left behind, put together, tested for steady growth, described."""

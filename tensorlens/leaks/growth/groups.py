@@ -1,0 +1,279 @@
+"""Blocks that steps left behind, put together by the line that made them and what holds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorlens.frameworks.base import Left as Blocks
+from tensorlens.frameworks.heap.describe import class_name
+from tensorlens.frameworks.survivors import Survivor
+from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, Judgement, Left, Span, judge
+
+_HEAD = re.compile(r"[^\[{]*")
+_NUMBER = re.compile(r"[ _]?\d+")
+_MOST_NAMES = 16
+"""Names that one line's tensors may have before they are not told apart by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block that a step left behind."""
+
+    address: int
+    size: int
+    birth: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A block, and who holds it."""
+
+    block: Block
+    survivor: Survivor
+
+    @property
+    def is_itself(self) -> bool:
+        """Whether Python holds what shows it, and not only something that it hangs below."""
+        survivor = self.survivor
+        return any((survivor.tensors, survivor.arrays, survivor.capsules, survivor.storages))
+
+    @property
+    def item(self) -> Any:
+        """The object whose holders are to be found; None where there is none."""
+        survivor = self.survivor
+        for items in (survivor.tensors, survivor.arrays, survivor.capsules, survivor.storages):
+            if items:
+                return items[0]
+        return survivor.holders[0].item if survivor.holders else None
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """What is alike: made by one line and held the same way, or below the same root."""
+
+    held: list[Held]
+    judgement: Judgement
+    is_below: bool = False
+    """Whether it is held by nothing but tensors or nodes that are not left behind themselves."""
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """Its blocks."""
+        return (each.block for each in self.held)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all its blocks."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def births(self) -> dict[int, int]:
+        """The lines that made it, and how many bytes each, the most first."""
+        totals: dict[int, int] = {}
+        for block in self.blocks:
+            totals[block.birth] = totals.get(block.birth, 0) + block.size
+        return dict(sorted(totals.items(), key=lambda pair: -pair[1]))
+
+    @property
+    def twins(self) -> float:
+        """For how many blocks each one stands whose holders were looked for."""
+        return len(self.held) / max(1, len({id(each.survivor) for each in self.held}))
+
+    @property
+    def latest(self) -> Held:
+        """The largest that the latest step left."""
+        return max(self.held, key=lambda each: (each.block.step, each.block.size))
+
+    @property
+    def earliest(self) -> Held:
+        """The largest that the earliest step left."""
+        return min(self.held, key=lambda each: (each.block.step, -each.block.size))
+
+    def roots(self) -> list[Any]:
+        """Return the tensors and nodes of it that something may hang below."""
+        found: dict[int, Any] = {}
+        for each in self.held:
+            holders = (holder.item for holder in each.survivor.holders[:1])
+            found.update((id(item), item) for item in each.survivor.tensors or holders)
+        return [*found.values()]
+
+
+def left_by_step(blocks: Iterator[Block] | Sequence[Block]) -> dict[int, Left]:
+    """Return what is left of each step."""
+    totals: dict[int, list[int]] = {}
+    for block in blocks:
+        total = totals.setdefault(block.step, [0, 0])
+        total[0] += 1
+        total[1] += block.size
+    return {step: Left(tensors, nbytes) for step, (tensors, nbytes) in totals.items()}
+
+
+def candidates(blocks: Blocks, span: Span) -> list[Block]:
+    """Return the blocks of lines that may leave something behind in every step, or regularly.
+
+    A line is judged as a whole, and each size that it makes: of a line that makes a state once
+    and leaks besides, the leak alone is taken.
+    """
+    by_line: dict[int, list[Block]] = {}
+    for address, size, birth, step in zip(
+        blocks.address, blocks.size, blocks.birth, blocks.step, strict=True
+    ):
+        if step >= 0:
+            by_line.setdefault(birth, []).append(Block(address, size, birth, step))
+    found: list[Block] = []
+    for line in by_line.values():
+        found += _of_line(line, span)
+    return found
+
+
+def _of_line(blocks: list[Block], span: Span) -> list[Block]:
+    if judge(left_by_step(blocks), span).certainty == NONE:
+        return []
+    by_size: dict[int, list[Block]] = {}
+    for block in blocks:
+        by_size.setdefault(block.size, []).append(block)
+    steady: list[Block] = []
+    rest: list[Block] = []
+    for each in by_size.values():
+        is_steady = judge(left_by_step(each), span).certainty == CERTAIN
+        (steady if is_steady else rest).extend(each)
+    # where no size comes again and again, as with texts of different length, all are one
+    if not steady:
+        return rest
+    return steady + (_of_line(rest, span) if rest else [])
+
+
+def sampled(blocks: Sequence[Block], most: int) -> tuple[list[Block], list[int], list[Block]]:
+    """Choose some of many blocks, for others of their line and size.
+
+    Returns:
+        The blocks in an order of their own, the place of what stands for each among the chosen,
+        and the chosen.
+    """
+    if len(blocks) <= most:
+        return [*blocks], [*range(len(blocks))], [*blocks]
+    ordered = sorted(blocks, key=lambda block: (block.birth, block.size, block.step))
+    every = -(-len(ordered) // most)
+    places: list[int] = []
+    chosen: list[Block] = []
+    for number, block in enumerate(ordered):
+        is_alike = chosen and (chosen[-1].birth, chosen[-1].size) == (block.birth, block.size)
+        if number % every == 0 or not is_alike:
+            chosen.append(block)
+        places.append(len(chosen) - 1)
+    return ordered, places, chosen
+
+
+def grouped(blocks: Sequence[Block], survivors: Sequence[Survivor], span: Span) -> list[Group]:
+    """Put blocks together that one line made and that are held the same way.
+
+    What only hangs below a tensor is not a group of its own where that tensor is left behind
+    too: it is counted with it. Where the tensor is not, as with a sum that goes on, all that
+    hangs below it makes one group.
+    """
+    held = [Held(block, each) for block, each in zip(blocks, survivors, strict=True)]
+    itself = [each for each in held if each.is_itself or not each.survivor.holders]
+    groups = _steady(itself, (names(itself), _by_size, _by_line), span)
+    own = {id(tensor) for group in groups for tensor in group.roots()}
+    below = [
+        each
+        for each in held
+        if not each.is_itself
+        and each.survivor.holders
+        and not any(id(holder.item) in own for holder in each.survivor.holders)
+    ]
+    hanging = _steady(below, _LEVELS_BELOW, span)
+    for group in hanging:
+        group.is_below = True
+    return groups + hanging
+
+
+def _steady(
+    held: list[Held], levels: Sequence[Callable[[Held], Hashable]], span: Span
+) -> list[Group]:
+    """Return the groups that grow: what is alike in detail first, of the rest what is so less."""
+    groups = []
+    for level in levels:
+        alike: dict[Hashable, list[Held]] = {}
+        for each in held:
+            alike.setdefault(level(each), []).append(each)
+        held = []
+        for several in alike.values():
+            judgement = judge(left_by_step([each.block for each in several]), span)
+            if judgement.certainty == NONE:
+                held += several
+            else:
+                wanted = [each for each in several if each.block.step in span.all]
+                groups.append(Group(wanted, judgement))
+    return groups
+
+
+def joined(groups: Sequence[Group], labels: Sequence[Hashable], span: Span) -> list[Group]:
+    """Put groups together that have the same label; those with None stay apart."""
+    alike: dict[Hashable, list[Group]] = {}
+    for group, label in zip(groups, labels, strict=True):
+        alike.setdefault(id(group) if label is None else label, []).append(group)
+    found = []
+    for several in alike.values():
+        held = [each for group in several for each in group.held]
+        judgement = several[0].judgement
+        if len(several) > 1:
+            judgement = judge(left_by_step([each.block for each in held]), span)
+        found.append(Group(held, judgement, several[0].is_below))
+    return found
+
+
+def names(held: Sequence[Held]) -> Callable[[Held], Hashable]:
+    """Return what tells blocks of one line apart by name."""
+    heads: dict[int, set[str]] = {}
+    for each in held:
+        heads.setdefault(each.block.birth, set()).add(_head(each))
+    # a copy of a model has thousands of names
+    many = {birth for birth, several in heads.items() if len(several) > _MOST_NAMES}
+
+    def by_name(held: Held) -> Hashable:
+        survivor, birth = held.survivor, held.block.birth
+        if survivor.cycle and not held.is_itself:
+            return tuple(reference.text for reference in survivor.cycle)
+        return birth, "" if birth in many else _head(held), survivor.role
+
+    return by_name
+
+
+def _head(held: Held) -> str:
+    """Return a name without what tells places apart: ``history`` of ``history[3].loss``."""
+    head = _HEAD.match(held.survivor.name)
+    return _NUMBER.sub("", head[0]) if head else ""
+
+
+def _by_size(held: Held) -> Hashable:
+    return held.block.birth, held.block.size
+
+
+def _by_line(held: Held) -> Hashable:
+    return held.block.birth
+
+
+def _by_root(held: Held) -> Hashable:
+    return id(held.item)
+
+
+def _by_kind_of_root(held: Held) -> Hashable:
+    return class_name(type(held.item))
+
+
+_LEVELS_BELOW = (_by_root, _by_kind_of_root, _by_line)
+
+
+def growing_lines(
+    figures: Sequence[Mapping[int, tuple[int, int]]], known: frozenset[int]
+) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Give each line that is not in ``known`` with its blocks and bytes after each step."""
+    for birth in figures[-1]:
+        if birth not in known:
+            series = [each.get(birth, (0, 0)) for each in figures]
+            yield birth, [blocks for blocks, _ in series], [nbytes for _, nbytes in series]

@@ -1,0 +1,264 @@
+"""Lines that have ever more blocks alive, or larger ones, though no single block stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tensorlens.frameworks.base import Left
+from tensorlens.frameworks.survivors import Below, Holdings
+from tensorlens.leaks.growth.groups import Block, Group, Held, names, sampled
+from tensorlens.leaks.growth.growth_test import (
+    CERTAIN,
+    NONE,
+    UNCLEAR,
+    Judgement,
+    climbs,
+    may_climb,
+    may_enlarge,
+)
+from tensorlens.leaks.growth.retained import (
+    Found,
+    Hanging,
+    bounds_of,
+    circles,
+    container,
+    of_group,
+    reached,
+    ways_of,
+)
+from tensorlens.leaks.growth.samples import Watched
+from tensorlens.leaks.growth.unexplained import Explained, Levels, total
+from tensorlens.records.leaks import Certainty, Growth, GrowthKind, ReferencePath
+from tensorlens.units import format_bytes
+
+_MOST_BLOCKS = 4_000
+"""Blocks whose holders are looked for; of more, some of each line and size."""
+
+
+@dataclass(slots=True, eq=False)
+class _Population:
+    """Blocks that one container holds, with what hangs below them."""
+
+    held: list[Held] = field(default_factory=list)
+    below: list[Held] = field(default_factory=list)
+    is_below: bool = False
+
+    def steps(self) -> set[int]:
+        """Return the steps that made what the container holds."""
+        return {each.block.step for each in self.held}
+
+    def bytes_of(self, birth: int) -> int:
+        blocks = (each.block for each in (*self.held, *self.below))
+        return sum(block.size for block in blocks if block.birth == birth)
+
+
+def populations(
+    watched: Watched, left: Left, explained: Explained, all_lines: Mapping[int, Levels]
+) -> tuple[list[Found], set[int]]:
+    """Return the populations that grow or may grow, and the lines that make them.
+
+    They are judged by the line that makes them and the container that holds them: the queue whose
+    reader is slower than its writer. One that may grow has something of several steps: else each
+    step makes another number of them and frees them in the next.
+
+    Args:
+        watched: the steps.
+        left: what lives at the end.
+        explained: what stays behind in each step: no population.
+        all_lines: the figures of what is not explained.
+    """
+    lines = {
+        birth: levels
+        for birth, levels in all_lines.items()
+        if birth >= 0 and levels.blocks_growth > 0 and levels.growth > 0
+    }
+    shrinking = [levels for levels in all_lines.values() if levels.blocks_growth < 0]
+    several = [*lines.values()]
+    if not several or all(_certainty(each) == NONE for each in (*several, total(several))):
+        return [], set()
+    blocks = [
+        Block(address, size, birth, step)
+        for address, size, birth, step in zip(
+            left.address, left.size, left.birth, left.step, strict=True
+        )
+        if step >= 0 and birth in lines and address not in explained.addresses
+    ]
+    ordered, places, chosen = sampled(blocks, _MOST_BLOCKS)
+    holdings = watched.steps.holdings([block.address for block in chosen])
+    held = [
+        Held(block, holdings.survivors[place]) for block, place in zip(ordered, places, strict=True)
+    ]
+    found, births = [], set[int]()
+    for population, ways in _by_container(_alike(held)):
+        own = {birth: lines[birth] for birth in lines if _is_most(population, birth, held)}
+        if not own:
+            continue
+        levels = total([*own.values()])
+        certainty = _certainty(levels, shrinking)
+        is_kept = len(population.steps() & set(watched.judged)) > 1
+        if certainty == CERTAIN or (certainty == UNCLEAR and is_kept):
+            found.append(_described(population, ways, own, certainty, holdings, left, watched))
+            births |= own.keys()
+    return found, births
+
+
+def _certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
+    """Tell whether more and more blocks live, those that take the place of older ones aside."""
+    several = [levels, *(total([levels, each]) for each in shrinking)]
+    if all(climbs(each.blocks) for each in several):
+        return CERTAIN
+    return UNCLEAR if all(may_climb(each.blocks) for each in several) else NONE
+
+
+def _is_most(population: _Population, birth: int, held: Sequence[Held]) -> bool:
+    """Tell whether a population has more than half of what is left of a line."""
+    everything = sum(each.block.size for each in held if each.block.birth == birth)
+    return 2 * population.bytes_of(birth) > everything
+
+
+def _alike(held: Sequence[Held]) -> list[_Population]:
+    """Put together what one line made and one name begins with, and what hangs below that."""
+    itself = [each for each in held if each.is_itself or not each.survivor.holders]
+    by_name = names(itself)
+    found: dict[Hashable, _Population] = {}
+    owner: dict[int, _Population] = {}
+    for each in itself:
+        population = found.setdefault(by_name(each), _Population())
+        population.held.append(each)
+        owner.update(dict.fromkeys(map(id, each.survivor.tensors), population))
+    for each in held:
+        if each.is_itself or not each.survivor.holders:
+            continue
+        above = next(
+            (owner[id(h.item)] for h in each.survivor.holders if id(h.item) in owner), None
+        )
+        if above is not None:
+            above.below.append(each)
+        else:
+            label = type(each.item), each.block.birth
+            found.setdefault(label, _Population(is_below=True)).held.append(each)
+    return [*found.values()]
+
+
+def _by_container(
+    several: Sequence[_Population],
+) -> list[tuple[_Population, list[ReferencePath]]]:
+    """Join what the same container holds; with the ways to the latest of each."""
+    # asked together: each question reads the heap once
+    ways = ways_of([_latest(each).item for each in several])
+    joined: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
+    for each, own in zip(several, ways, strict=True):
+        label = (each.is_below, *container(own[0])) if own else id(each)
+        known, _ = joined.setdefault(label, (_Population(is_below=each.is_below), own))
+        known.held += each.held
+        known.below += each.below
+    return [*joined.values()]
+
+
+def _latest(population: _Population) -> Held:
+    return max(population.held, key=lambda each: (each.block.step, each.block.size))
+
+
+def _described(
+    population: _Population,
+    ways: list[ReferencePath],
+    lines: dict[int, Levels],
+    certainty: Certainty,
+    holdings: Holdings,
+    left: Left,
+    watched: Watched,
+) -> Found:
+    steps = watched.span.steps
+    levels = total([*lines.values()])
+    own = {each.block.birth for each in population.held} & lines.keys()
+    tensors = sum(lines[birth].blocks_growth for birth in own or lines)
+    first, last = levels.blocks[0], levels.blocks[-1]
+    reason = f"each is freed some steps later, but {first:,} were there and {last:,} are now"
+    judgement = Judgement(
+        certainty, tensors / steps, levels.growth / steps, reason, len(watched.judged)
+    )
+    group = Group(population.held, judgement, population.is_below)
+    hanging = tuple(
+        Hanging(birth, _role(population, birth), each.growth / steps, each.blocks_growth / steps)
+        for birth, each in sorted(lines.items(), key=lambda pair: -pair[1].growth)
+        if birth not in own
+    )
+    item = group.latest.item
+    nothing = Below(0, 0, ())
+    found = of_group(group, holdings, left, watched)
+    return replace(
+        found,
+        **reached(group, ways, circles([item], [ways])[0], nothing),
+        bytes_per_step=judgement.bytes_per_step,
+        bounds=bounds_of(group, ways),
+        below=hanging,
+        is_population=True,
+    )
+
+
+def _role(population: _Population, birth: int) -> str:
+    return next(
+        (each.survivor.role for each in population.below if each.block.birth == birth), "other"
+    )
+
+
+_MOST_LINES = 3
+"""Lines that are told, those that grew most."""
+
+
+def drifts(
+    watched: Watched,
+    left: Left,
+    explained: Explained,
+    rest: Mapping[int, Levels],
+    told: Collection[int],
+) -> list[Growth]:
+    """Return the lines that have as many blocks but more bytes, those that grew most first.
+
+    Args:
+        watched: the steps.
+        left: what lives at the end.
+        explained: what is known of it.
+        rest: the figures of what is not.
+        told: other lines of which it is told that they grow.
+    """
+    latest: dict[int, Block] = {}
+    for address, size, birth, step in zip(
+        left.address, left.size, left.birth, left.step, strict=True
+    ):
+        is_known = step < watched.warmup or birth in told or address in explained.addresses
+        if not is_known and (birth not in latest or latest[birth].step < step):
+            latest[birth] = Block(address, size, birth, step)
+    found = {
+        birth: rest[birth]
+        for birth in latest
+        if birth in rest and may_enlarge(rest[birth].blocks, rest[birth].nbytes)
+    }
+    ordered = sorted(found, key=lambda birth: -found[birth].growth)[:_MOST_LINES]
+    ways = _ways(watched, [latest[birth] for birth in ordered])
+    return [_growth(watched, birth, found[birth], ways[birth]) for birth in ordered]
+
+
+def _ways(watched: Watched, blocks: list[Block]) -> Mapping[int, str]:
+    """Return the shortest way that holds each block, by its line; empty where none is known."""
+    if not blocks:
+        return {}
+    holdings = watched.steps.holdings([block.address for block in blocks])
+    items = [
+        Held(block, survivor).item
+        for block, survivor in zip(blocks, holdings.survivors, strict=True)
+    ]
+    ways = ways_of(items)
+    return {
+        block.birth: str(own[0]) if own else "" for block, own in zip(blocks, ways, strict=True)
+    }
+
+
+def _growth(watched: Watched, birth: int, levels: Levels, path: str) -> Growth:
+    rate = levels.growth / watched.span.steps
+    where = watched.steps.line(birth) or "an unknown line"
+    before, now = map(format_bytes, (levels.nbytes[0], levels.nbytes[-1]))
+    amount = f"{format_bytes(round(rate))} a step, made at {where}"
+    text = f"{amount}: as many tensors are there, but they had {before} and have {now} now"
+    return Growth(GrowthKind.UNCLEAR, text, rate, path, watched.steps.device(birth))

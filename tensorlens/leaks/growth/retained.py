@@ -1,0 +1,376 @@
+"""What is left behind, described: its line, an example, what hangs below it and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensorlens.frameworks.advice import Words
+from tensorlens.frameworks.base import Left
+from tensorlens.frameworks.heap.paths import cycle, paths
+from tensorlens.frameworks.survivors import Below, Holdings, Survivor
+from tensorlens.leaks.growth.groups import (
+    Block,
+    Group,
+    joined,
+)
+from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement
+from tensorlens.leaks.growth.replacement import frees_as_much, steps_of
+from tensorlens.leaks.growth.samples import Watched
+from tensorlens.records.leaks import Example, Reference, ReferencePath
+
+
+def bound(reference: Reference) -> Reference | None:
+    """Return a reference to a container with a bound: a deque, a cache, a list with places left."""
+    return reference if reference.limit is not None or reference.spare else None
+
+
+def filling(way: ReferencePath, others: Sequence[ReferencePath]) -> Reference | None:
+    """Return the container on a way that has an end and where ``others`` take another place.
+
+    The others lead to what an earlier step left. What both ways share up to there is only where
+    the container is kept.
+    """
+    mine = way.references
+    apart = max((_common(mine, other.references) for other in others), default=0)
+    # a cache, a set and a queue do not tell places apart
+    same = [each for each in mine[:apart] if "[" not in each.text]
+    return next(filter(bound, (*mine[apart : apart + 1], *same)), None)
+
+
+def end_of(container: Reference) -> str:
+    """Return where a container ends."""
+    if container.limit is not None:
+        return f"it ends at {container.limit} items"
+    return f"{container.spare} of its {container.length} places are still free"
+
+
+def _common(mine: Sequence[Reference], other: Sequence[Reference]) -> int:
+    count = 0
+    for first, second in zip(mine, other, strict=False):
+        if first.text != second.text:
+            break
+        count += 1
+    return count
+
+
+_FEW_GROUPS = 5
+"""Groups of which it is asked at once, too, who holds what the earliest steps left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """What one line made of that which hangs below a group, a step."""
+
+    birth: int
+    """A negative one is unknown."""
+    role: str
+    nbytes: float
+    tensors: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A group with all that is known of it; it refers to nothing of the program."""
+
+    judgement: Judgement
+    birth: int
+    blocks: tuple[Block, ...]
+    bytes_per_step: float
+    """With what hangs below."""
+    role: str
+    device: str
+    example: Example
+    paths: tuple[ReferencePath, ...]
+    bounds: tuple[Reference | None, ...]
+    """For each path the container on it that is filling up and has an end, if it is one."""
+    cycle: ReferencePath | None
+    is_graphs_cycle: bool
+    """Whether the cycle runs through autograd, where the collector does not look."""
+    is_garbage: bool
+    """Whether the collector has freed it."""
+    is_in_array: bool
+    is_unseen: bool
+    is_replaced: bool
+    """Whether it is one tensor, that a larger one replaces in each step."""
+    is_renewed: bool
+    """Whether its lines free as much in each step as they make."""
+    words: Words
+    below: tuple[Hanging, ...] = ()
+    below_blocks: tuple[int, ...] = ()
+    """The addresses of what hangs below."""
+    taken: float = 1.0
+    """How many bytes the allocator's figures count for each that was asked for."""
+    is_population: bool = False
+    """Whether each of it is freed some steps later, while more of it are made."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a way from a root of Python's holds it, known from its beginning on."""
+        return any(not way.is_cut for way in self.paths)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether it is known that all of its blocks stay."""
+        return not self.is_renewed and self.judgement.certainty != UNCLEAR
+
+
+def described(groups: list[Group], holdings: Holdings, left: Left, watched: Watched) -> list[Found]:
+    """Return all that is known of groups; those that one container holds are put together."""
+    few = groups if len(groups) <= _FEW_GROUPS else []
+    latest, earliest = ([each.latest.item for each in groups], [each.earliest.item for each in few])
+    # asked together: each question reads the heap once
+    ways = ways_of([*latest, *earliest])
+    earlier = {
+        id(group.latest.item): way for group, way in zip(few, ways[len(groups) :], strict=True)
+    }
+    del latest, earliest
+    groups, ways = _joined(groups, ways[: len(groups)], watched)
+    below = _charged(groups, holdings)
+    items = [group.latest.item for group in groups]
+    bounded = _bounded(groups, ways, earlier)
+    loops = circles(items, ways)
+    found = []
+    for place, group in enumerate(groups):
+        own, circle = ways[place], loops[place]
+        one = holdings.below(group.roots()[-1:], _roots(groups)) if below[place].tensors else None
+        each = of_group(group, holdings, left, watched)
+        if one is not None:
+            example = replace(each.example, below=one.bytes, below_tensors=one.tensors)
+            each = replace(each, example=example)
+        hanging = _hanging(group, below[place], left, watched)
+        nbytes = group.judgement.bytes_per_step + (
+            0.0 if group.is_below else sum(part.nbytes for part in hanging)
+        )
+        found.append(
+            replace(
+                each,
+                **reached(group, own, circle, one or below[place]),
+                bytes_per_step=nbytes,
+                bounds=bounded[place],
+                is_renewed=frees_as_much(group, own, watched),
+                below=hanging,
+                below_blocks=tuple(address for address, _, _ in below[place].blocks),
+                taken=_taken(group, below[place], left),
+            )
+        )
+    return found
+
+
+def _hanging(group: Group, below: Below, left: Left, watched: Watched) -> tuple[Hanging, ...]:
+    """Return what hangs below, by the line that made it and its role, the most bytes first."""
+    judgement = group.judgement
+    if group.is_below:
+        blocks = [(each.block.birth, each.block.size, each.survivor.role) for each in group.held]
+        share = judgement.bytes_per_step / max(1, group.nbytes)
+    else:
+        births = dict(zip(left.address, left.birth, strict=True))
+        blocks = [(births.get(address, -1), size, role) for address, size, role in below.blocks]
+        steps = len(steps_of(group, range(max(block.step for block in group.blocks) + 1)))
+        share = group.twins * judgement.rate / max(1, steps) / watched.stride
+    sums: dict[tuple[int, str], list[int]] = {}
+    for birth, size, role in blocks:
+        line = sums.setdefault((birth, role), [0, 0])
+        line[0] += size
+        line[1] += 1
+    count = len(blocks)
+    found = [
+        Hanging(
+            birth,
+            role,
+            nbytes * share,
+            tensors * (judgement.tensors_per_step / count if group.is_below else share),
+        )
+        for (birth, role), (nbytes, tensors) in sums.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.nbytes))
+
+
+def _taken(group: Group, below: Below, left: Left) -> float:
+    """Return how many bytes an allocator's figures count for each byte that was asked for."""
+    wanted = {block.address for block in group.blocks}.union(each[0] for each in below.blocks)
+    rows = [row for row, address in enumerate(left.address) if address in wanted]
+    size = sum(left.size[row] for row in rows)
+    return sum(left.taken[row] for row in rows) / size if size else 1.0
+
+
+def _joined(
+    groups: list[Group], ways: list[list[ReferencePath]], watched: Watched
+) -> tuple[list[Group], list[list[ReferencePath]]]:
+    """Put groups of the same lines together that the same container holds.
+
+    Not what hangs below something else with what is held itself: below that, more may hang.
+    """
+    labels = [
+        (tuple(sorted(group.births)), group.is_below, container(own[0])) if own else None
+        for group, own in zip(groups, ways, strict=True)
+    ]
+    together = joined(groups, labels, watched.span)
+    of_item = {id(group.latest.item): own for group, own in zip(groups, ways, strict=True)}
+    return together, [of_item[id(group.latest.item)] for group in together]
+
+
+def container(way: ReferencePath) -> tuple[str, ...]:
+    """Return a way up to the first place that is one of many."""
+    texts = [reference.text for reference in way.references]
+    for at, text in enumerate(texts):
+        if "[" in text or "{" in text:
+            return *texts[:at], text.partition("[")[0]
+    return tuple(texts)
+
+
+def ways_of(items: Sequence[Any]) -> list[list[ReferencePath]]:
+    """Return the ways that hold each item; none where there is no item."""
+    ways = iter(paths([item for item in items if item is not None]))
+    return [next(ways) if item is not None else [] for item in items]
+
+
+def circles(
+    items: Sequence[Any], ways: Sequence[Sequence[ReferencePath]]
+) -> list[ReferencePath | None]:
+    """Return the cycle that holds each item that nothing else does."""
+    found: list[ReferencePath | None] = []
+    # by their places: an iterator would be found to hold them
+    for place in range(len(items)):
+        wanted = items[place] is not None and not ways[place]
+        found.append(cycle(items[place]) if wanted else None)
+    return found
+
+
+def _bounded(
+    groups: Sequence[Group],
+    ways: list[list[ReferencePath]],
+    earlier: dict[int, list[ReferencePath]],
+) -> list[tuple[Reference | None, ...]]:
+    """Return for each way the container that is filling up.
+
+    ``earlier`` are the ways to the earliest of some groups; others are asked where it matters.
+    """
+    open_ = [
+        place
+        for place, own in enumerate(ways)
+        if own and all(any(map(bound, way.references)) for way in own)
+    ]
+    left = [place for place in open_ if id(groups[place].latest.item) not in earlier]
+    asked = dict(zip(left, ways_of([groups[place].earliest.item for place in left]), strict=True))
+    found: list[tuple[Reference | None, ...]] = [() for _ in groups]
+    for place in open_:
+        others = asked.get(place) or earlier.get(id(groups[place].latest.item), [])
+        found[place] = tuple(filling(way, others) for way in ways[place])
+    return found
+
+
+def bounds_of(group: Group, ways: list[ReferencePath]) -> tuple[Reference | None, ...]:
+    """Return for each way to the latest of a group the container that is filling up."""
+    return _bounded([group], [ways], {})[0]
+
+
+def _roots(groups: Sequence[Group]) -> list[Any]:
+    return [item for group in groups if not group.is_below for item in group.roots()]
+
+
+def _charged(groups: Sequence[Group], holdings: Holdings) -> list[Below]:
+    """Return what hangs below each group, each of it charged to one group alone."""
+    nothing = Below(0, 0, ())
+    below = {id(group): nothing for group in groups}
+    owners = [group for group in groups if not group.is_below and group.roots()]
+    everything = _roots(groups)
+    alone = [(holdings.below(group.roots(), everything).bytes, group) for group in owners]
+    alone.sort(key=lambda pair: -pair[0])
+    # what two groups share goes to the one with more
+    left = [group for _, group in alone]
+    while left:
+        below[id(left[0])] = holdings.below(left[0].roots(), _roots(left))
+        del left[0]
+    return [below[id(group)] for group in groups]
+
+
+def of_group(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Found:
+    """Return what is known of a group without asking who holds it."""
+    latest = group.latest
+    survivor = latest.survivor
+    birth = latest.block.birth
+    age = (watched.count - latest.block.step) * watched.stride
+    example = _example_of(survivor, age)
+    if group.is_below:
+        example, birth = _of_root(group, holdings, left, watched)
+    elif len(group.births) > 1:
+        birth = next(iter(group.births))
+    return Found(
+        judgement=group.judgement,
+        birth=birth,
+        blocks=tuple(group.blocks),
+        bytes_per_step=0.0,
+        role=survivor.role,
+        device=watched.steps.device(latest.block.birth),
+        example=example,
+        paths=(),
+        bounds=(),
+        cycle=None,
+        is_graphs_cycle=False,
+        is_garbage=False,
+        is_in_array=bool(survivor.arrays) and not survivor.tensors,
+        is_unseen=survivor.is_held_unseen,
+        is_replaced=False,
+        is_renewed=False,
+        words=survivor.words,
+    )
+
+
+def _example_of(survivor: Survivor, age: int) -> Example:
+    return Example(
+        name=survivor.name,
+        dtype=survivor.dtype,
+        shape=survivor.shape,
+        nbytes=survivor.shown or survivor.size,
+        storage_nbytes=survivor.size,
+        grad_fn=survivor.grad_fn,
+        age=age,
+    )
+
+
+def _of_root(group: Group, holdings: Holdings, left: Left, watched: Watched) -> tuple[Example, int]:
+    """Return the tensor that all of a group hangs below, and the line that makes it."""
+    latest = group.latest
+    root = holdings.root(latest.item)
+    several = len({id(each.item) for each in group.held}) > 1
+    counted = [each for each in group.held if not several or each.item is latest.item]
+    age = (watched.count - latest.block.step) * watched.stride
+    birth = next(iter(group.births))
+    rows = [row for row, address in enumerate(left.address) if address and address == root.address]
+    if rows and left.step[rows[0]] >= watched.warmup:
+        birth = left.birth[rows[0]]
+        age = (watched.count - left.step[rows[0]]) * watched.stride
+    if not root.address:
+        # a node by itself
+        return replace(_example_of(latest.survivor, age), grad_fn=root.grad_fn), birth
+    example = Example(
+        name=root.name,
+        dtype=root.dtype,
+        shape=root.shape,
+        nbytes=root.nbytes,
+        storage_nbytes=root.storage_nbytes,
+        grad_fn=root.grad_fn,
+        age=age,
+        below=sum(each.block.size for each in counted),
+        below_tensors=len(counted),
+    )
+    return example, birth
+
+
+def reached(
+    group: Group, ways: Sequence[ReferencePath], circle: ReferencePath | None, below: Below
+) -> dict[str, Any]:
+    """Return what is known of who holds a group, and of the way on to what hangs below."""
+    survivor = group.latest.survivor
+    onward = below.references
+    if group.is_below and survivor.holders:
+        onward = survivor.holders[0].references
+    is_graphs = not ways and bool(survivor.cycle)
+    found: dict[str, Any] = {
+        "paths": tuple(replace(way, references=(*way.references, *onward)) for way in ways),
+        "cycle": ReferencePath(survivor.cycle) if is_graphs else circle,
+        "is_graphs_cycle": is_graphs,
+    }
+    return found
