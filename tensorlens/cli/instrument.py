@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from typing import Any
+from typing import Any, Protocol
 
 from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransformer
 
@@ -22,8 +22,18 @@ from tensorlens.cli.program import plain
 from tensorlens.cli.targets import Target
 from tensorlens.cli.top_level import with_call_after_imports, works
 
-Adopt = Callable[[types.FrameType], None]
-"""``adopt(frame)``: measure the lines of a module that runs, from now on."""
+
+class TopLevel(Protocol):
+    """Measures the lines of a module outside of functions."""
+
+    def adoptable(self, code: types.CodeType) -> types.CodeType:
+        """Return what to execute in place of the module's code, to be adopted while it runs."""
+        ...
+
+    def adopt(self, frame: types.FrameType) -> None:
+        """Measure the lines of a module that runs, from now on."""
+        ...
+
 
 Decorate = Callable[[Any, bool], Any]
 """``decorate(function, named)``; ``named`` tells that the user asked for just this function."""
@@ -43,10 +53,10 @@ class Instrument(MetaPathFinder):
     """Compiles the files of its targets with every chosen function decorated."""
 
     def __init__(
-        self, targets: Sequence[Target], decorate: Decorate, adopt: Adopt | None = None
+        self, targets: Sequence[Target], decorate: Decorate, top_level: TopLevel | None = None
     ) -> None:
         self.targets = targets
-        self._adopt = adopt
+        self._top_level = top_level
         self.seen: set[str] = set()
         """The files compiled so far."""
         self._decorate = decorate
@@ -56,8 +66,12 @@ class Instrument(MetaPathFinder):
         # in builtins, so that no module gains a name
         vars(builtins)[_NAMED] = lambda function: self._decorate(function, True)
         vars(builtins)[_AMONG] = lambda function: self._decorate(function, False)
-        vars(builtins)[_TOP_LEVEL] = lambda: self._adopt and self._adopt(sys._getframe(1))
+        vars(builtins)[_TOP_LEVEL] = self._adopt_caller
         sys.meta_path.insert(0, self)
+
+    def _adopt_caller(self) -> None:
+        if self._top_level is not None:
+            self._top_level.adopt(sys._getframe(1))
 
     def compile_program(self, source: bytes, filename: str) -> types.CodeType:
         """Compile the file that the program begins with; its top-level lines are measured too."""
@@ -76,7 +90,10 @@ class Instrument(MetaPathFinder):
         tree = ast.fix_missing_locations(_Decorating(names).visit(tree))
         if is_measured:
             tree = with_call_after_imports(tree, _TOP_LEVEL)
-        return compile(tree, filename, "exec", dont_inherit=True)
+        code: types.CodeType = compile(tree, filename, "exec", dont_inherit=True)
+        if is_measured and self._top_level is not None:
+            return self._top_level.adoptable(code)
+        return code
 
     def find_spec(
         self,

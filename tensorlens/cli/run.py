@@ -173,7 +173,7 @@ class Session:
         self.program = program
         self.output = output
         self.recorded = recorded
-        self.instrument = Instrument(targets, self._decorate, profile.profiler.adopt)
+        self.instrument = Instrument(targets, self._decorate, profile.profiler)
         self._command = shlex.split(command)
         self._words = words
         self._gathered = Gathering()

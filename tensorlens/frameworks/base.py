@@ -109,6 +109,9 @@ class Adapter:
     def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
         """Let compiled code call these as they are, and not be compiled with them."""
 
+    def before_compiling(self, callback: Callable[..., None], code: CodeType) -> None:
+        """Have ``callback`` called before functions are read to compile them; not for ``code``."""
+
     def watch(self) -> Callable[[], None]:
         """Count host memory and note which line allocates it, until what is returned is called.
 

@@ -146,7 +146,7 @@ class TensorlensMagics(Magics):  # type: ignore[misc]
         code = self._prepared(profiler, wishes, cell or statement, cell is not None, namespace)
         try:
             with profiler:
-                exec(code, self.shell.user_global_ns, namespace)
+                exec(profiler.exchange(code), self.shell.user_global_ns, namespace)
         finally:
             namespace.pop(_SHOW, None)
             profiler.close()

@@ -13,13 +13,14 @@ from types import FrameType
 from tensorlens.lines.accounting import Account, Activation, Switch
 from tensorlens.lines.engine import Engine
 from tensorlens.lines.functions import ProfiledFunction
+from tensorlens.lines.tracer import original
 
 
 class Block:
     """One ``with`` block that is being profiled, or ``whole``: all of a module's own lines."""
 
     def __init__(self, engine: Engine, frame: FrameType, *, whole: bool = False) -> None:
-        code = frame.f_code
+        code = original(frame.f_code)
         lines = linecache.getlines(code.co_filename)
         first, last = (1, len(lines)) if whole else _extent(code.co_filename, frame.f_lineno)
         lines = lines[first - 1 : last]

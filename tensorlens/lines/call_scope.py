@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -13,15 +12,7 @@ from tensorlens.lines.engine import Engine
 from tensorlens.lines.failures import explain
 from tensorlens.lines.functions import ProfiledFunction, compile_marker
 from tensorlens.lines.threads import ThreadState
-
-if sys.version_info < (3, 12):
-    from tensorlens.lines.instrumentation import make_twin
-else:
-
-    def make_twin(function: FunctionType, threads: Any) -> FunctionType | None:
-        """From 3.12 on the interpreter itself reports the lines of chosen code for nothing."""
-        return None
-
+from tensorlens.lines.tracer import original
 
 CallEnded = Callable[[ProfiledFunction, BaseException | None], None]
 
@@ -31,9 +22,8 @@ class Entered(NamedTuple):
 
     thread: ThreadState
     height: int
-    traced: bool
-    own: Activation | None
-    """An activation that no tracer will end: of a twin, or of a function compiled away."""
+    whole: Activation | None
+    """That of a function whose lines are compiled away: no tracer ends it."""
 
 
 class Unmeasured:
@@ -42,9 +32,9 @@ class Unmeasured:
     def enter(self) -> None:
         """Do nothing."""
 
-    def enter_call(self, function: Any) -> tuple[None, Any]:
-        """Let ``function`` itself run."""
-        return None, function
+    def target(self, function: Any) -> Any:
+        """Return what to call: ``function`` itself."""
+        return function
 
     def leave(self, entered: None, error: BaseException | None) -> None:
         """Do nothing."""
@@ -69,14 +59,14 @@ class AroundCall:
         switch: Switch,
         entry: ProfiledFunction,
         call_ended: CallEnded,
-        all_calls_are_wrapped: Callable[[], bool],
+        settle: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._switch = switch
         self._entry = entry
         self._call_ended = call_ended
-        self._all_calls_are_wrapped = all_calls_are_wrapped
-        self._twins: dict[int, FunctionType | None] = {}
+        self._settle = settle
+        self._targets: dict[int, Any] = {}
         self.mark_compiled = compile_marker(entry)
 
     def __reduce__(self) -> tuple[type[Unmeasured], tuple[()]]:
@@ -86,21 +76,16 @@ class AroundCall:
     def enter(self) -> Entered | None:
         """Switch on; a function whose lines are compiled away is measured as a whole."""
         try:
-            return self._enter_traced()
+            return self._enter()
         except Exception as failure:
             note_failure((self._entry.account,), "a call", failure)
             return None
 
-    def enter_call(self, function: Any) -> tuple[Entered | None, Any]:
-        """Switch on; return also the function's twin, if that can take its place this time."""
-        try:
-            twin = self._twin_of(function)
-            if twin is not None:
-                return self._enter_twin(), twin
-        except Exception as failure:
-            note_failure((self._entry.account,), "a call", failure)
-            return None, function
-        return self.enter(), function
+    def target(self, function: Any) -> Any:
+        """Return what to call in place of ``function``: one that reports its lines."""
+        if id(function) not in self._targets:
+            self._targets[id(function)] = self._twin_of(function)
+        return self._targets[id(function)]
 
     def leave(self, entered: Entered | None, error: BaseException | None) -> None:
         """Switch off."""
@@ -113,17 +98,16 @@ class AroundCall:
         interrupted = thread.interrupted or isinstance(error, KeyboardInterrupt)
         thread.interrupted = True  # until all is undone: one more interrupt may end it half way
         if entered is not None:
-            _, height, traced, own = entered
+            _, height, whole = entered
             self._switch.off()
             recursion.give_back(thread, height)
             try:
-                if own is not None and (own.start is not None or error is not None):
-                    own.finish(error)
+                if whole is not None and (whole.start is not None or error is not None):
+                    whole.finish(error)
             except Exception as failure:
                 note_failure((self._entry.account,), "a line", failure)
             finally:
-                if traced:
-                    self._engine.disable((self._entry.account,))
+                self._engine.disable()
                 if len(thread.stack) > height:
                     thread.unwind(height)
         thread.interrupted = interrupted
@@ -140,46 +124,29 @@ class AroundCall:
         except Exception as failure:
             note_failure((self._entry.account,), "a call", failure)
 
-    def _enter_traced(self) -> Entered:
+    def _enter(self) -> Entered:
+        self._settle()
         thread = self._engine.enable()
         self._switch.on()
         height = len(thread.stack)
         recursion.lend(thread)
         whole = None
         if self._entry.compiler is not None:
-            whole = self._activation(thread)
+            account = self._entry.account
+            whole = Activation(account.code, (account,), thread)
+            whole.enter()
             try:
                 whole.line(self._entry.first_line)
             except Exception as failure:
                 whole.fail(failure)
-        return Entered(thread, height, True, whole)
+        return Entered(thread, height, whole)
 
-    def _enter_twin(self) -> Entered:
-        thread = self._engine.ready()
-        self._switch.on()
-        height = len(thread.stack)
-        recursion.lend(thread)
-        return Entered(thread, height, False, self._activation(thread))
-
-    def _activation(self, thread: ThreadState) -> Activation:
+    def _twin_of(self, function: Any) -> Any:
         account = self._entry.account
-        activation = Activation(account.code, (account,), thread)
-        activation.enter()
-        return activation
-
-    def _twin_of(self, function: Any) -> FunctionType | None:
-        """Return the twin unless a debugger is on, or someone else wants these lines too."""
-        account = self._entry.account
-        if type(function) is not FunctionType or function.__code__ is not account.code:
-            return None
-        if self._entry.compiler is not None or not self._engine.watched.is_alone(account):
-            return None
-        if not self._all_calls_are_wrapped():  # a function that was only added needs the tracer
-            return None
-        tracing = sys.gettrace()
-        if tracing is not None and tracing is not self._engine.threads.current().ours:
-            return None
-        key = id(function)
-        if key not in self._twins:
-            self._twins[key] = make_twin(function, self._engine.threads)
-        return self._twins[key]
+        if type(function) is not FunctionType or original(function.__code__) is not account.code:
+            return function
+        try:
+            return self._engine.tracer.source.twin(function, account.code)
+        except Exception as failure:
+            note_failure((account,), "a call", failure)
+            return function

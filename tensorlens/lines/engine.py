@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 
+from tensorlens.errors import ProfileError
 from tensorlens.lines import recursion
 from tensorlens.lines.accounting import Account, Activation, note_failure
 from tensorlens.lines.meters import Meters
 from tensorlens.lines.threads import Threads, ThreadState
-from tensorlens.lines.tracer import Watched, make_tracer
+from tensorlens.lines.tracer import Tracer, Watched
 
 
 class Engine:
@@ -22,7 +23,7 @@ class Engine:
         self.meters = meters or Meters()
         self.threads = Threads(self.meters)
         self.watched = Watched()
-        self.tracer = make_tracer(self.watched, self.threads)
+        self.tracer = Tracer(self.watched, self.threads)
         self._followed_since = -1
         """The generation of the meters when graphs were last asked for."""
 
@@ -45,19 +46,26 @@ class Engine:
                         "another counter had measured them"
                     )
 
-    def watch(self, account: Account) -> None:
-        """Report the lines of the account's code to it.
+    def watch(self, account: Account, function: FunctionType | None = None) -> None:
+        """Report the lines of the account's code to it, in ``function`` by whomever it is called.
 
         Raises:
             ProfileError: other tools hold every tool id of ``sys.monitoring``.
         """
         if self.watched.knows(id(account.code)) is None:
-            self.tracer.watch(account.code)
+            self.tracer.source.watch(account.code)
         self.watched.add(account)
+        if function is not None:
+            try:
+                self.tracer.source.install(function, account.code)
+            except ProfileError as error:
+                account.failure = str(error)
         self._follow(account)
 
-    def unwatch(self, account: Account) -> None:
+    def unwatch(self, account: Account, function: FunctionType | None = None) -> None:
         """Stop to report them."""
+        if function is not None:
+            self.tracer.source.uninstall(function, account.code)
         if self.watched.remove(account):
             self.tracer.unwatch(account.code)
         if account.graphs is not None:
@@ -93,10 +101,6 @@ class Engine:
     def enable(self) -> ThreadState:
         """Switch the tracer on in the calling thread; calls nest."""
         thread = self.ready()
-        if thread.depth:
-            self.tracer.renew(thread)
-        else:
-            self.tracer.enable(thread)
         thread.depth += 1
         return thread
 
@@ -104,10 +108,10 @@ class Engine:
         """Do :meth:`enable` for a ``with`` statement rather than for one call."""
         self.enable().held += 1
 
-    def let_go(self, accounts: tuple[Account, ...] = ()) -> None:
+    def let_go(self) -> None:
         """Undo one :meth:`hold`."""
         self.threads.current().held -= 1
-        self.disable(accounts)
+        self.disable()
 
     def _recover(self, thread: ThreadState) -> None:
         """Drop what calls left behind that an interrupt ended between two of our own steps."""
@@ -116,25 +120,11 @@ class Engine:
         thread.interrupted = False
         thread.unwind(0)
         recursion.give_back_all(thread)
-        if thread.depth:
-            thread.depth = 1
-            self.disable()
+        thread.depth = 0
 
-    def disable(self, accounts: tuple[Account, ...] = ()) -> None:
-        """Undo one :meth:`enable` of the calling thread.
-
-        ``accounts`` are told when another tracer cut in meanwhile.
-        """
-        thread = self.threads.current()
-        try:
-            # the depth is above 0 until then: a tracer beside us is told of this call, and must
-            # not take our place meanwhile
-            trouble = self.tracer.disable(thread) if thread.depth == 1 else None
-        finally:
-            thread.depth -= 1
-        if trouble is not None:
-            for account in {*accounts, *(a for top in thread.stack for a in top.accounts)}:
-                account.failure = trouble
+    def disable(self) -> None:
+        """Undo one :meth:`enable` of the calling thread."""
+        self.threads.current().depth -= 1
 
     def adopt(self, account: Account, frame: FrameType) -> Activation:
         """Charge a frame that is running already to ``account``, from its next line on."""
@@ -147,7 +137,7 @@ class Engine:
             return running
         activation = Activation(account.code, (account,), thread)
         activation.frame = id(frame)
-        self.tracer.adopt(thread, activation, frame)
+        self.tracer.source.adopt(thread, activation, frame)
         return activation
 
     def release(
@@ -162,9 +152,10 @@ class Engine:
             activation.part(account, error)
         else:
             activation.finish(error)
-            self.tracer.release(activation, frame)
+            trouble = self.tracer.source.release(activation.thread, frame)
+            account.failure = trouble or account.failure
         self.unwatch(account)
-        self.let_go((account,))
+        self.let_go()
 
     def forked(self) -> None:
         """In a new child process: what the parent measured is the parent's to report."""
@@ -188,14 +179,8 @@ def is_inside_a_wrapper(frame: FrameType | None) -> bool:
 
 def _activation_of(frame: FrameType, thread: ThreadState) -> Activation | None:
     """Return the activation of ``frame`` if the function is being profiled already."""
-    if not thread.stack:
-        return None
-    top, code = thread.stack[-1], frame.f_code
-    if top.frame:
-        return top if top.frame == id(frame) else None
-    # a twin: its frame is not known, its code is a copy
-    same = code is not top.code and code.co_firstlineno == top.code.co_firstlineno
-    return top if same and code.co_filename == top.code.co_filename else None
+    top = thread.stack[-1] if thread.stack else None
+    return top if top is not None and top.frame == id(frame) else None
 
 
 engine = Engine()

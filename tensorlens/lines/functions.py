@@ -151,7 +151,7 @@ def _a_method_of(item: type) -> str | None:
 
 def describe(item: Any, function: FunctionType, account: Account) -> ProfiledFunction:
     """Return the entry of ``function``, with its source as it is now."""
-    code = function.__code__
+    code = account.code
     source, note = source_of(code)
     return ProfiledFunction(
         account=account,

@@ -1,115 +1,269 @@
-"""Line events of a decorated function without a trace function: its twin calls us at each line.
+"""Line events on Python 3.11: hooks in the bytecode of the profiled functions.
 
-Before Python 3.12 a trace function slows every Python function that the profiled one calls: on
-a training step of 2 ms that alone is about 3 % (and a pure Python loop runs several times
-slower). A decorated plain function has no need of it: its wrapper runs a twin, a copy of the
-function whose bytecode calls a hook where ``sys.settrace`` would report a line. Nothing else in
-the program notices. Whatever has no wrapper, or more than one observer, is traced by
-:mod:`~tensorlens.lines.settrace`.
+A trace function slows every Python function that the profiled one calls: on a training step of
+2 ms that is 3 % and more, and a pure Python loop runs several times slower. Here the profiled
+code itself calls the tracer where ``sys.settrace`` would report an event, and nothing else in
+the program notices. A wrapper calls a twin, a copy of its function that has such code; a function
+that is profiled as it is has the code put into its ``__code__`` until the profiler lets go.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
-from types import CodeType, FunctionType
-from typing import Any, Protocol
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from inspect import CO_OPTIMIZED
+from types import CodeType, FrameType, FunctionType
+from typing import Any
 
 from bytecode import Bytecode, Instr, Label
-from bytecode.instr import TryBegin
+from bytecode.instr import InstrLocation, TryBegin, TryEnd
 
-from tensorlens.lines.threads import Threads
+from tensorlens.errors import ProfileError
+from tensorlens.frameworks.registry import adapters
+from tensorlens.lines.accounting import Activation
+from tensorlens.lines.running_frames import RunningFrames
+from tensorlens.lines.threads import ThreadState
+from tensorlens.lines.tracer import Hook, Tracer, original
 from tensorlens.signals import is_from_a_handler
 
-Hook = Callable[[], None]
-
-
-class HookFor(Protocol):
-    """Makes the hook of a line; ``moved``: it counts only when another line ran before."""
-
-    def __call__(self, lineno: int, *, moved: bool) -> Hook:
-        """Return the hook."""
-        ...
-
-
-_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _NEVER_FALLS = frozenset(
     {"RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD"}
+    | {"JUMP_BACKWARD_NO_INTERRUPT"}
+)
+_NOWHERE = InstrLocation(None, None, None, None)
+_ROOM = 8
+"""Values that the call of a hook puts on the stack, those of the handler among them."""
+
+
+COMPILER_CAME = (
+    "torch.compile came to read it: calls from then on are not in these figures; "
+    "a function with @profile goes on to be measured"
 )
 
 
-def make_twin(function: FunctionType, threads: Threads) -> FunctionType | None:
-    """Return a copy of ``function`` that reports its lines, or None if that cannot be.
+class Instrumentation:
+    """See :class:`tensorlens.lines.tracer.EventSource`."""
 
-    The copy shares globals, closure and defaults with the original, which is left as it is.
-    """
-    code = function.__code__
-    if code.co_flags & _SUSPENDS or not code.co_flags & CO_OPTIMIZED:
-        return None
-    try:
-        hook_for = functools.partial(_line_hook, threads, code)
-        hooked = hooked_code(code, hook_for, _return_hook(threads, code))
-    except Exception as failure:  # bytecode that the assembler does not take: settrace does
-        if is_from_a_handler(failure):
-            raise
-        return None
-    if hooked.co_varnames != code.co_varnames:  # locals() would come in another order
-        return None
-    twin = FunctionType(
-        hooked, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    twin.__kwdefaults__ = function.__kwdefaults__
-    twin.__qualname__ = function.__qualname__
-    twin.__module__ = function.__module__
-    return twin
+    per_function = True
 
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._hooked: dict[int, tuple[CodeType, CodeType]] = {}
+        """By the identity of the code: that code, and the same with hooks."""
+        self._installed: dict[int, tuple[FunctionType, int]] = {}
+        """By identity, the functions that have hooks, and how many profilers want that."""
+        self._exchanged: dict[int, tuple[CodeType, CodeType]] = {}
+        """The same of code that was exchanged before it ran."""
+        self._running = RunningFrames()
+        self.release = self._running.release
 
-def _line_hook(threads: Threads, code: CodeType, lineno: int, *, moved: bool) -> Hook:
-    local = threads.local
+    def watch(self, code: CodeType) -> None:
+        """Nothing to do: the events are of functions."""
 
-    def hook() -> None:
-        stack = local.state.stack
-        if stack and stack[-1].code is code:
+    def unwatch(self, code: CodeType) -> None:
+        """Give functions that exchanged code has made the code that they were written with."""
+        _, made = self._exchanged.pop(id(code), (None, None))
+        if made is None or not code.co_flags & CO_OPTIMIZED:
+            return
+        for each in gc.get_referrers(made):
+            if isinstance(each, FunctionType) and each.__code__ is made:
+                each.__code__ = code
+
+    def install(self, function: FunctionType, code: CodeType) -> None:
+        """Report the lines of ``function`` wherever it is called."""
+        _, count = self._installed.get(id(function), (function, 0))
+        if function.__code__ is code:
+            hooked = self._hooked_code(code)
+            for adapter in adapters():
+                adapter.before_compiling(self._step_aside, hooked)
+            function.__code__ = hooked
+        self._installed[id(function)] = function, count + 1
+
+    def uninstall(self, function: FunctionType, code: CodeType) -> None:
+        """Undo one :meth:`install`; frames that run go on to the end with the code they have."""
+        _, count = self._installed.get(id(function), (function, 1))
+        if count > 1:
+            self._installed[id(function)] = function, count - 1
+            return
+        self._installed.pop(id(function), None)
+        if function.__code__ is self._hooked.get(id(code), (None, None))[1]:
+            function.__code__ = code
+
+    def twin(self, function: FunctionType, code: CodeType) -> FunctionType:
+        """Return a copy of ``function`` that reports its lines.
+
+        It shares globals, closure and defaults with the original, which is left as it is.
+
+        Raises:
+            ProfileError: it cannot be.
+        """
+        twin = FunctionType(
+            self._hooked_code(code),
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        twin.__kwdefaults__ = function.__kwdefaults__
+        twin.__qualname__ = function.__qualname__
+        twin.__module__ = function.__module__
+        return twin
+
+    def exchange(self, code: CodeType, wanted: Callable[[CodeType], bool]) -> CodeType:
+        """Return ``code``, which is to be executed, with hooks in all wanted code within it."""
+        constants = tuple(
+            self.exchange(each, wanted) if isinstance(each, CodeType) else each
+            for each in code.co_consts
+        )
+        made = code
+        if any(one is not other for one, other in zip(constants, code.co_consts, strict=True)):
+            made = code.replace(co_consts=constants)
+        if wanted(code):
+            made = hooked_code(made, self._tracer, code)
+            self._exchanged[id(code)] = code, made
+        return made
+
+    def adopt(self, thread: ThreadState, activation: Activation, frame: FrameType) -> None:
+        """Report the lines of a running frame, by its hooks or by a trace function."""
+        if original(frame.f_code) is frame.f_code:
+            self._running.adopt(thread, activation, frame)
+        else:
+            activation.enter()
+
+    def _step_aside(self, *_: Any) -> None:
+        """A compiler will read functions: give back their code to those that do not run.
+
+        What it reads must be the program's own, and stay so: the compiled code is thrown away
+        when the code of a function that it was made from is another.
+        """
+        running: set[int] = set()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            running.add(id(original(frame.f_code)))
+            frame = frame.f_back
+        for function, _count in self._installed.values():
+            code = original(function.__code__)
+            if code is not function.__code__ and id(code) not in running:
+                function.__code__ = code
+                for account in self._tracer.watched.knows(id(code)) or ():
+                    account.failure = COMPILER_CAME
+
+    def _hooked_code(self, code: CodeType) -> CodeType:
+        if id(code) not in self._hooked:
             try:
-                if not moved or stack[-1].lineno != lineno:
-                    stack[-1].line(lineno)
-            except Exception as failure:
-                stack[-1].fail(failure)
+                hooked = hooked_code(code, self._tracer, code)
+            except Exception as failure:  # bytecode that the assembler does not take
+                if is_from_a_handler(failure):
+                    raise
+                hooked = code
+            if hooked is code:
+                raise ProfileError("its bytecode cannot be made to report its lines")
+            self._hooked[id(code)] = code, hooked
+        return self._hooked[id(code)][1]
 
-    return hook
+
+class _Calls:
+    """Makes the instructions that call the hooks of one code object."""
+
+    def __init__(self, code: CodeType, tracer: Tracer) -> None:
+        self._hooks = {
+            event: Hook(getattr(tracer, f"on_{event}"), code)
+            for event in ("start", "line", "moved", "return", "yield", "resume", "unwind")
+        }
+
+    def line(self, item: Instr, *, moved: bool = False) -> list[Instr]:
+        """Report the line of ``item``; ``moved``: only when another line ran before."""
+        return self.event("moved" if moved else "line", item, item.lineno)
+
+    def event(self, event: str, item: Instr, argument: object = 0) -> list[Instr]:
+        """Report an event in the place of ``item``."""
+        # the first line event of a trace function comes after the start, and is not of its line
+        where = _NOWHERE if event == "start" else item.location
+        return [
+            Instr("PUSH_NULL", location=where),
+            Instr("LOAD_CONST", self._hooks[event], location=where),
+            Instr("LOAD_CONST", argument, location=where),
+            Instr("PRECALL", 1, location=where),
+            Instr("CALL", 1, location=where),
+            Instr("POP_TOP", location=where),
+        ]
+
+    def handler(self, label: Label) -> list[Any]:
+        """Report the exception that leaves the frame, and let it pass unchanged.
+
+        It begins with the exception, and below that the instruction that raised it, for
+        RERAISE 1 to go back to; the cleanup is what the compiler makes for any handler.
+        """
+        cleanup = Label()
+        guard = TryBegin(cleanup, push_lasti=True, stack_depth=2)
+        return [
+            label,
+            Instr("PUSH_EXC_INFO", lineno=None),
+            guard,
+            Instr("PUSH_NULL", lineno=None),
+            Instr("LOAD_CONST", self._hooks["unwind"], lineno=None),
+            Instr("LOAD_CONST", 0, lineno=None),
+            Instr("COPY", 4, lineno=None),
+            Instr("PRECALL", 2, lineno=None),
+            Instr("CALL", 2, lineno=None),
+            Instr("POP_TOP", lineno=None),
+            TryEnd(guard),
+            Instr("SWAP", 2, lineno=None),
+            Instr("POP_EXCEPT", lineno=None),
+            Instr("RERAISE", 1, lineno=None),
+            cleanup,
+            Instr("COPY", 3, lineno=None),
+            Instr("POP_EXCEPT", lineno=None),
+            Instr("RERAISE", 1, lineno=None),
+        ]
 
 
-def _return_hook(threads: Threads, code: CodeType) -> Hook:
-    """Return what ends the last line while the frame still holds its locals.
+def hooked_code(code: CodeType, tracer: Tracer, watched: CodeType) -> CodeType:
+    """Return ``code`` with calls of the tracer at its events, which are of ``watched``.
 
-    So do trace functions and sys.monitoring: what the locals held is given back to the caller.
+    A line is reported where the trace function of CPython 3.11 is called for one
+    (Python/ceval.c, maybe_call_line_trace): wherever the line differs from that of the
+    instruction executed before, and at jumps backwards.
     """
-    local = threads.local
-
-    def hook() -> None:
-        stack = local.state.stack
-        if stack and stack[-1].code is code:
-            activation = stack[-1]
-            try:
-                activation.finish()
-            except Exception as failure:
-                activation.fail(failure)
-
-    return hook
-
-
-def hooked_code(code: CodeType, hook_for: HookFor, at_return: Hook | None = None) -> CodeType:
-    """Return ``code`` with a call of a hook wherever a line starts to execute, and at its return.
-
-    That is where the trace function of CPython 3.11 is called (Python/ceval.c,
-    maybe_call_line_trace): wherever the line differs from that of the instruction executed
-    before, and at jumps backwards.
-    """
-    source = Bytecode.from_code(code)
-    arrivals = _arrivals(source)
+    source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    calls = _Calls(watched, tracer)
+    handler = Label()
     target = Bytecode()
     target._copy_attr_from(source)
+    target.argnames = list(code.co_varnames)  # locals() keeps its order
+    target.extend(_guarded(_with_events(source, calls), handler))
+    target.extend(calls.handler(handler))
+    stack = code.co_stacksize + _ROOM
+    return target.to_code(stacksize=stack, compute_exception_stack_depths=False)
+
+
+def _guarded(items: Iterator[Any], handler: Label) -> Iterator[Any]:
+    """Have ``handler`` get what no handler of the function's own gets."""
+    guard: TryBegin | None = None
+    started = covered = False
+    for item in items:
+        if isinstance(item, TryBegin):
+            if guard is not None:
+                yield TryEnd(guard)
+            guard, covered = None, True
+        elif isinstance(item, TryEnd):
+            covered = False
+        elif isinstance(item, Instr) and started and not covered and guard is None:
+            guard = TryBegin(handler, push_lasti=True, stack_depth=0)
+            yield guard
+        yield item
+        started = started or _starts(item)
+    if guard is not None:
+        yield TryEnd(guard)
+
+
+def _starts(item: Any) -> bool:
+    return isinstance(item, Instr) and item.name == "RESUME" and item.arg == 0
+
+
+def _with_events(source: Bytecode, calls: _Calls) -> Iterator[Any]:
+    arrivals = _arrivals(source)
     before: Instr | None = None
     started = False
     waiting: list[Any] = []  # what stands between two instructions: labels and try borders
@@ -118,21 +272,35 @@ def hooked_code(code: CodeType, hook_for: HookFor, at_return: Hook | None = None
             waiting.append(item)
             continue
         if started and _can_hook(before, item):
-            target.extend(_entrance(before, waiting, item, arrivals, hook_for))
+            yield from _entrance(before, waiting, item, arrivals, calls)
         else:
-            target.extend(waiting)
-        if at_return is not None and item.name == "RETURN_VALUE":
-            target.extend(_call(at_return, item))
-        target.append(item)
-        started = started or item.name == "RESUME"
+            yield from waiting
+        if item.name == "RETURN_VALUE":
+            yield from calls.event("return", item)
+        elif item.name == "YIELD_VALUE":
+            yield from calls.event("yield", item)
+            if before is not None and before.name == "SEND":
+                yield from _decoy(before)
+        yield item
+        if item.name == "RESUME":
+            yield from calls.event("resume" if started else "start", item)
+            started = True
         before, waiting = item, []
-    target.extend(waiting)
-    return target.to_code()
+    yield from waiting
+
+
+def _decoy(send: Instr) -> list[Any]:
+    """Return a SEND that never runs, right before the yield that belongs to it.
+
+    ``throw()`` looks there for the end of the delegation (Objects/genobject.c, _gen_throw).
+    """
+    over = Label()
+    return [Instr("JUMP_FORWARD", over, location=send.location), send.copy(), over]
 
 
 def _can_hook(before: Instr | None, item: Instr) -> bool:
-    # a call is one piece from the names of its arguments on
-    joined = before is not None and before.name in ("KW_NAMES", "PRECALL")
+    # a call is one piece from the names of its arguments on, and so is a delegation
+    joined = before is not None and before.name in ("KW_NAMES", "PRECALL", "SEND", "YIELD_VALUE")
     return _line_of(item) is not None and not joined
 
 
@@ -141,63 +309,54 @@ _Arrivals = dict[Label, list[bool | None]]
 
 
 def _arrivals(source: Bytecode) -> _Arrivals:
-    lines = _lines_at(source)
+    targets = _targets(source)
     found: _Arrivals = {}
     passed: set[Label] = set()
     for item in source:
         if isinstance(item, Label):
             passed.add(item)
         elif isinstance(item, Instr) and isinstance(item.arg, Label):
-            starts = _line_of(item) != lines.get(item.arg) or item.arg in passed
+            target = targets.get(item.arg)
+            back = item.arg in passed and (target is None or target.name != "SEND")
+            starts = back or _line_of(item) != (None if target is None else _line_of(target))
             found.setdefault(item.arg, []).append(starts)
         elif isinstance(item, TryBegin):
             found.setdefault(item.target, []).append(None)
     return found
 
 
-def _lines_at(source: Bytecode) -> dict[Label, int | None]:
-    lines: dict[Label, int | None] = {}
+def _targets(source: Bytecode) -> dict[Label, Instr]:
+    targets: dict[Label, Instr] = {}
     open_labels: list[Label] = []
     for item in source:
         if isinstance(item, Label):
             open_labels.append(item)
         elif isinstance(item, Instr):
-            lines.update(dict.fromkeys(open_labels, _line_of(item)))
+            targets.update(dict.fromkeys(open_labels, item))
             open_labels = []
-    return lines
+    return targets
 
 
 def _entrance(
-    before: Instr | None, waiting: list[Any], item: Instr, arrivals: _Arrivals, hook_for: HookFor
+    before: Instr | None, waiting: list[Any], item: Instr, arrivals: _Arrivals, calls: _Calls
 ) -> list[Any]:
     """Return what precedes ``item``: ``waiting``, and a hook for the ways in that start a line."""
     line = _line_of(item)
     assert before is not None and line is not None
     falls = before.name not in _NEVER_FALLS
-    fall_starts = falls and (before.name == "RESUME" or _line_of(before) != line)
+    fall_starts = falls and (_starts(before) or _line_of(before) != line)
     ways = [way for label in waiting if isinstance(label, Label) for way in arrivals.get(label, ())]
     if not any(way is not False for way in ways):
-        call = _call(hook_for(line, moved=False), item) if fall_starts else []
+        call = calls.line(item) if fall_starts else []
         # jumps that stay on the line come in after the hook
         return [*call, *waiting] if ways else [*waiting, *call]
     if not all(ways):
-        return [*waiting, *_call(hook_for(line, moved=True), item)]
-    call = _call(hook_for(line, moved=False), item)
+        return [*waiting, *calls.line(item, moved=True)]
+    call = calls.line(item)
     if falls and not fall_starts:
         over = Label()
         return [Instr("JUMP_FORWARD", over, location=item.location), *waiting, *call, over]
     return [*waiting, *call]
-
-
-def _call(hook: Hook, item: Instr) -> list[Instr]:
-    where = item.location
-    return [
-        Instr("PUSH_NULL", location=where),
-        Instr("LOAD_CONST", hook, location=where),
-        Instr("PRECALL", 0, location=where),
-        Instr("CALL", 0, location=where),
-        Instr("POP_TOP", location=where),
-    ]
 
 
 def _line_of(item: Instr) -> int | None:

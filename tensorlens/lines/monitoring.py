@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 
 from tensorlens.errors import ProfileError
-from tensorlens.lines.accounting import Activation, note_failure
-from tensorlens.lines.threads import Threads, ThreadState
-from tensorlens.lines.tracer import Watched, open_activation
+from tensorlens.lines.accounting import Activation
+from tensorlens.lines.threads import ThreadState
+from tensorlens.lines.tracer import Tracer
 
 if sys.version_info >= (3, 12):
     _monitoring = sys.monitoring
@@ -25,40 +25,22 @@ if sys.version_info >= (3, 12):
     )
     _GLOBAL = _EVENTS.PY_UNWIND | _EVENTS.PY_THROW
 
-    def _line_callback(threads: Threads) -> Callable[[CodeType, int], None]:
-        local, frame_at = threads.local, sys._getframe
+    class Monitoring:
+        """See :class:`tensorlens.lines.tracer.EventSource`."""
 
-        def on_line(code: CodeType, lineno: int) -> None:
-            try:
-                stack = local.state.stack
-            except AttributeError:  # nothing was profiled in this thread so far
-                return
-            if stack and stack[-1].frame == id(frame_at(1)):
-                try:
-                    stack[-1].line(lineno)
-                except Exception as failure:
-                    stack[-1].fail(failure)
+        per_function = False
 
-        return on_line
-
-    class MonitoringTracer:
-        """See :class:`tensorlens.lines.tracer.Tracer`."""
-
-        def __init__(self, watched: Watched, threads: Threads) -> None:
-            self._knows = watched.knows
-            self._threads = threads
+        def __init__(self, tracer: Tracer) -> None:
             self._tool: int | None = None
             self._watching = 0
-            self._suspended: dict[int, Activation] = {}
-            """Frames that yielded, by identity; a frame that starts anew at one takes its place."""
             self._callbacks: dict[int, Callable[..., None]] = {
-                _EVENTS.LINE: _line_callback(threads),
-                _EVENTS.PY_START: self._on_start,
-                _EVENTS.PY_RESUME: self._on_resume,
-                _EVENTS.PY_RETURN: self._on_return,
-                _EVENTS.PY_YIELD: self._on_yield,
-                _EVENTS.PY_UNWIND: self._on_unwind,
-                _EVENTS.PY_THROW: self._on_throw,
+                _EVENTS.LINE: tracer.on_line,
+                _EVENTS.PY_START: tracer.on_start,
+                _EVENTS.PY_RESUME: tracer.on_resume,
+                _EVENTS.PY_RETURN: tracer.on_return,
+                _EVENTS.PY_YIELD: tracer.on_yield,
+                _EVENTS.PY_UNWIND: tracer.on_unwind,
+                _EVENTS.PY_THROW: tracer.on_throw,
             }
 
         def watch(self, code: CodeType) -> None:
@@ -78,9 +60,6 @@ if sys.version_info >= (3, 12):
             if self._tool is None:
                 return
             _monitoring.set_local_events(self._tool, code, 0)
-            for key, activation in list(self._suspended.items()):
-                if activation.code is code:
-                    del self._suspended[key]
             self._watching -= 1
             if not self._watching:
                 tool, self._tool = self._tool, None
@@ -89,23 +68,27 @@ if sys.version_info >= (3, 12):
                     _monitoring.register_callback(tool, event, None)
                 _monitoring.free_tool_id(tool)
 
-        def enable(self, thread: ThreadState) -> None:
-            """Nothing to do: the events belong to the code, not to a thread."""
+        def install(self, function: FunctionType, code: CodeType) -> None:
+            """Nothing to do: the events are of code."""
 
-        def renew(self, thread: ThreadState) -> None:
-            """Nothing to do: the events belong to the code, not to a thread."""
+        def uninstall(self, function: FunctionType, code: CodeType) -> None:
+            """Nothing to do: the events are of code."""
 
-        def disable(self, thread: ThreadState) -> str | None:
-            """Nothing to do: the events belong to the code, not to a thread."""
-            return None
+        def twin(self, function: FunctionType, code: CodeType) -> FunctionType:
+            """Return the function: its code reports its lines wherever it is called."""
+            return function
 
-        def adopt(self, thread: ThreadState, activation: Activation, frame: object) -> None:
-            """Report a running frame from its next line on."""
-            activation.frame = id(frame)
+        def exchange(self, code: CodeType, wanted: Callable[[CodeType], bool]) -> CodeType:
+            """Return the code: it reports its events wherever it is executed."""
+            return code
+
+        def adopt(self, thread: ThreadState, activation: Activation, frame: FrameType) -> None:
+            """Report a running frame from its next line on; its code is watched."""
             activation.enter()
 
-        def release(self, activation: Activation, frame: object) -> None:
+        def release(self, thread: ThreadState, frame: FrameType) -> str | None:
             """Stop what :meth:`adopt` began."""
+            return None
 
         def _take_tool(self) -> int:
             # 0, 1, 2 and 5 are what debuggers, coverage, profilers and optimisers reserve
@@ -118,63 +101,3 @@ if sys.version_info >= (3, 12):
             raise ProfileError(
                 "no sys.monitoring tool id is free: stop another profiler or debugger first"
             )
-
-        def _running(self, frame: FrameType) -> Activation | None:
-            stack = self._threads.current().stack
-            if stack and stack[-1].frame == id(frame):
-                return stack[-1]
-            return None
-
-        def _on_start(self, code: CodeType, offset: int) -> None:
-            accounts = self._knows(id(code))
-            if accounts is None:
-                return
-            frame = id(sys._getframe(1))
-            self._suspended.pop(frame, None)
-            try:
-                activation = open_activation(code, accounts, self._threads.current())
-                if activation is not None:
-                    activation.frame = frame
-            except Exception as failure:
-                note_failure(accounts, "a call", failure)
-
-        def _on_resume(self, code: CodeType, offset: int) -> None:
-            self._go_on(code, sys._getframe(1))
-
-        def _on_throw(self, code: CodeType, offset: int, error: BaseException) -> None:
-            if self._knows(id(code)) is not None:
-                self._go_on(code, sys._getframe(1))
-
-        def _go_on(self, code: CodeType, frame: FrameType) -> None:
-            activation = self._suspended.pop(id(frame), None)
-            if activation is not None and activation.code is code:
-                try:
-                    activation.thread = self._threads.current()
-                    activation.resume(frame.f_lineno)
-                except Exception as failure:
-                    activation.fail(failure)
-
-        def _on_yield(self, code: CodeType, offset: int, value: object) -> None:
-            frame = sys._getframe(1)
-            activation = self._running(frame)
-            if activation is not None:
-                self._suspended[id(frame)] = activation
-                self._close(activation, None)
-
-        def _on_return(self, code: CodeType, offset: int, value: object) -> None:
-            activation = self._running(sys._getframe(1))
-            if activation is not None:
-                self._close(activation, None)
-
-        def _on_unwind(self, code: CodeType, offset: int, error: BaseException) -> None:
-            if self._knows(id(code)) is not None:
-                activation = self._running(sys._getframe(1))
-                if activation is not None:
-                    self._close(activation, error)
-
-        @staticmethod
-        def _close(activation: Activation, error: BaseException | None) -> None:
-            try:
-                activation.finish(error)
-            except Exception as failure:
-                activation.fail(failure)

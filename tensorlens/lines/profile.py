@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, TextIO
 
 from tensorlens import config
@@ -24,6 +24,7 @@ from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
 from tensorlens.lines.report import LineReport
 from tensorlens.lines.results import build_report
+from tensorlens.lines.tracer import original
 from tensorlens.lines.worker_files import workers_output, write_of_worker
 from tensorlens.streams import write
 
@@ -59,9 +60,15 @@ class DecoratorProfiler(LineProfiler):
     def _decorated(self, function: Any, options: Options) -> Any:
         wrapped = self(function)
         for python in self._python_functions(self._measured(function)):
-            self._options[id(self._entries[id(python.__code__)])] = options
+            self._options[id(self._entries[id(original(python.__code__))])] = options
         self.exit_report.install()
         return wrapped
+
+    def adoptable(self, code: CodeType) -> CodeType:
+        """Return what to execute in place of a module's code, to be adopted while it runs."""
+        with suppress(Exception):
+            return engine.tracer.source.exchange(code, lambda each: each is code)
+        return code
 
     def adopt(self, frame: FrameType) -> None:
         """Measure the lines of a module that runs, once a framework is there to count for.
@@ -73,7 +80,7 @@ class DecoratorProfiler(LineProfiler):
         with suppress(Exception):
             block = Block(engine, frame, whole=True)
             self._adopted = block, frame
-            self._entries[id(frame.f_code)] = block.function
+            self._entries[id(block.function.account.code)] = block.function
             self._options[id(block.function)] = Options(if_called=True)
 
     def release(self, error: BaseException | None = None) -> None:

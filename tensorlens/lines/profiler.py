@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Sequence
-from types import CodeType, TracebackType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any, TextIO
 
 from tensorlens.errors import ProfileError
@@ -25,6 +25,7 @@ from tensorlens.lines.functions import (
 )
 from tensorlens.lines.report import LineReport
 from tensorlens.lines.results import build_report
+from tensorlens.lines.tracer import original
 from tensorlens.lines.wrapping import Region, WrappingMixin
 from tensorlens.recording.oom import reserve
 
@@ -65,7 +66,7 @@ class LineProfiler(WrappingMixin):
         self._switch = WatchingSwitch(engine)
         self._entries: dict[int, ProfiledFunction] = {}
         """By the ``id()`` of the code object, which the entry keeps alive."""
-        self._wrappers_see_all: bool | None = None
+        self._is_settled = False
         if target_gpu is not None:
             devices = (target_gpu,)
         self.devices = checked_devices(devices)
@@ -128,7 +129,7 @@ class LineProfiler(WrappingMixin):
         if self._switch.count:
             self._switch.off()
             with guarded("the profiler did not end as it should"):
-                self._engine.let_go(self._accounts())
+                self._engine.let_go()
 
     enable = enable_by_count
     disable = disable_by_count
@@ -157,7 +158,7 @@ class LineProfiler(WrappingMixin):
         """
         chosen = None
         if function is not None:
-            codes = {id(python.__code__) for python in self._python_functions(function)}
+            codes = {id(original(python.__code__)) for python in self._python_functions(function)}
             chosen = [entry for key, entry in self._entries.items() if key in codes]
         target: TextIO = stream or sys.stdout
         print(self.result(chosen), file=target)
@@ -165,6 +166,11 @@ class LineProfiler(WrappingMixin):
     def display(self, function: Any = None, columns: Any = None) -> LineReport:
         """Return the report for a notebook to show (pytorch_memlab's name for it)."""
         return self.result()
+
+    def exchange(self, code: CodeType) -> CodeType:
+        """Return what to execute in place of ``code``, which has functions of this profiler."""
+        wanted = self._entries.keys()
+        return self._engine.tracer.source.exchange(code, lambda each: id(each) in wanted)
 
     def clear(self) -> None:
         """Forget the figures, not the functions."""
@@ -174,8 +180,8 @@ class LineProfiler(WrappingMixin):
     def close(self) -> None:
         """Stop to watch the functions; wrapped ones run on unmeasured."""
         for account in self._accounts():
-            self._switch.remove(account)
-            self._engine.unwatch(account)
+            if not self._switch.remove(account):
+                self._engine.unwatch(account)
 
     @property
     def functions(self) -> tuple[ProfiledFunction, ...]:
@@ -199,7 +205,7 @@ class LineProfiler(WrappingMixin):
         return [python_function(part) for part in parts]
 
     def _add(self, item: Any, function: Any) -> ProfiledFunction:
-        code: CodeType = function.__code__
+        code = original(function.__code__)
         entry = self._entries.get(id(code))
         if entry is None:
             account = Account(code, self._switch)
@@ -207,30 +213,31 @@ class LineProfiler(WrappingMixin):
             # where it fails, each call tries again and notes why it is not measured
             with guarded("the counters are not in place"):
                 self._engine.attach()
-            self._switch.add(account)
+            self._switch.add(account, None if entry.compiler else function)
             self._entries[id(code)] = entry
-            self._wrappers_see_all = None
         return entry
 
     def _region(self, function: Any) -> Region:
-        entry = self._entries[id(python_function(function).__code__)]
-        if not entry.wrapped:
+        inner = python_function(function)
+        entry = self._entries[id(original(inner.__code__))]
+        # what another decorator calls is no wrapper's to exchange
+        if not entry.wrapped and (function is inner or entry.compiler is not None):
             self._switch.remove(entry.account)
             self._engine.watch(entry.account)
             entry.wrapped = True
-        self._wrappers_see_all = None
-        return AroundCall(
-            self._engine, self._switch, entry, self.call_ended, self._all_calls_are_wrapped
-        )
+        self._is_settled = False
+        return AroundCall(self._engine, self._switch, entry, self.call_ended, self._settle)
 
-    def _all_calls_are_wrapped(self) -> bool:
-        """Tell whether wrappers see every call, so that no tracer has to look for others."""
-        if self._wrappers_see_all is None:
-            self._wrappers_see_all = all(
-                entry.wrapped and not is_reachable(entry.function, self._already_a_wrapper)
-                for entry in self._entries.values()
-            )
-        return self._wrappers_see_all
+    def _settle(self) -> None:
+        """Have the tracer look for calls of wrapped functions by their old names, if any are."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        for entry in self._entries.values() if self._engine.tracer.source.per_function else ():
+            if entry.compiler is None and entry.wrapped and is_reachable(entry.function, self._already_a_wrapper):
+                entry.wrapped = False
+                self._engine.unwatch(entry.account)
+                self._switch.add(entry.account, entry.function)
 
 
 class WatchingSwitch(Switch):
@@ -239,42 +246,44 @@ class WatchingSwitch(Switch):
     So that what a finished ``with`` block had profiled runs at full speed again.
     """
 
-    __slots__ = ("_accounts", "_engine")
+    __slots__ = ("_engine", "_functions")
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self._engine = engine
-        self._accounts: list[Account] = []
+        self._functions: list[tuple[Account, FunctionType | None]] = []
 
     def __reduce__(self) -> tuple[type[Switch], tuple[()]]:
         return Switch, ()
 
-    def add(self, account: Account) -> None:
-        """Watch ``account`` whenever the switch is on."""
+    def add(self, account: Account, function: FunctionType | None) -> None:
+        """Watch ``account`` whenever the switch is on, in ``function`` by whomever it is called."""
         if self.count:
-            self._engine.watch(account)
-        self._accounts.append(account)
+            self._engine.watch(account, function)
+        self._functions.append((account, function))
 
-    def remove(self, account: Account) -> None:
-        """Leave the watching of ``account`` to others."""
-        if account in self._accounts:
-            self._accounts.remove(account)
+    def remove(self, account: Account) -> bool:
+        """Leave the watching to others; return whether it was ours."""
+        mine = [each for each in self._functions if each[0] is account]
+        for each in mine:
+            self._functions.remove(each)
             if self.count:
-                self._engine.unwatch(account)
+                self._engine.unwatch(*each)
+        return bool(mine)
 
     def on(self) -> None:
         """Switch on; calls nest."""
         if not self.count:
-            for account in self._accounts:
-                self._engine.watch(account)
+            for account, function in self._functions:
+                self._engine.watch(account, function)
         super().on()
 
     def off(self) -> None:
         """Undo one :meth:`on`."""
         super().off()
         if not self.count:
-            for account in self._accounts:
-                self._engine.unwatch(account)
+            for account, function in self._functions:
+                self._engine.unwatch(account, function)
 
 
 def checked_devices(devices: Sequence[Any] | None) -> tuple[str, ...] | None:

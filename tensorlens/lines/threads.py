@@ -37,16 +37,12 @@ class ThreadState:
         self.generation = -1
         self.read: Read
         self.renew()
-        self.base = 0
-        """How many activations there were when the outermost of those regions began."""
-        self.trouble: str | None = None
-        """What cut in on ours since the outermost region began."""
-        self.previous: Any = None
-        """The trace function that was there before ours."""
+        self.traced = 0
+        """How many frames have a trace function of ours."""
         self.ours: Any = None
-        """The trace function that is ours in this thread."""
-        self.plain: Any = None
-        """The one to use where no other was there; kept, for it is installed at every call."""
+        """The thread's trace function while there are any."""
+        self.previous: Any = None
+        """The one that was there before."""
 
     def renew(self) -> None:
         """Make a new reader if the counters were exchanged since the last one."""

@@ -1,50 +1,78 @@
-"""What both tracers share: which code is profiled, and for whom.
+"""From events of watched code to activations.
 
-``settrace`` (Python 3.11) and ``monitoring`` (3.12 and later) differ in how the interpreter tells
-them of a line; both turn what they hear into calls on :class:`~.accounting.Activation`.
+Where the events come from depends on the interpreter: hooks in the function's own bytecode
+(:mod:`~tensorlens.lines.instrumentation`, Python 3.11) or ``sys.monitoring``
+(:mod:`~tensorlens.lines.monitoring`, 3.12 and later). Both call the functions in
+:class:`Tracer` from the frame that the event is of.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from types import CodeType
-from typing import Protocol
+from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Protocol
 
 from tensorlens.frameworks.base import compiler
-from tensorlens.lines.accounting import Account, Activation
+from tensorlens.lines.accounting import Account, Activation, note_failure
 from tensorlens.lines.threads import Threads, ThreadState
 
 
-class Tracer(Protocol):
-    """Reports the lines of watched code, in the threads that enabled it."""
+class EventSource(Protocol):
+    """Calls the tracer at the events of watched code."""
+
+    per_function: bool
+    """Whether a function that is called without its wrapper has to be installed."""
 
     def watch(self, code: CodeType) -> None:
-        """Start to report the lines of ``code``."""
+        """Start to report the events of ``code``, where they are of code."""
         ...
 
     def unwatch(self, code: CodeType) -> None:
         """Stop to report them."""
         ...
 
-    def enable(self, thread: ThreadState) -> None:
-        """The calling thread enters its first profiled region."""
+    def install(self, function: FunctionType, code: CodeType) -> None:
+        """Start to report those of a function, where they are of functions."""
         ...
 
-    def renew(self, thread: ThreadState) -> None:
-        """The calling thread enters one more profiled region inside the first."""
+    def uninstall(self, function: FunctionType, code: CodeType) -> None:
+        """Stop to report them."""
         ...
 
-    def disable(self, thread: ThreadState) -> str | None:
-        """The calling thread left its last one; return what went wrong meanwhile, or None."""
+    def twin(self, function: FunctionType, code: CodeType) -> FunctionType:
+        """Return what a wrapper calls in place of ``function``."""
         ...
 
-    def adopt(self, thread: ThreadState, activation: Activation, frame: object) -> None:
+    def exchange(self, code: CodeType, wanted: Callable[[CodeType], bool]) -> CodeType:
+        """Return what to execute in place of ``code``, for events of the wanted code in it."""
+        ...
+
+    def adopt(self, thread: ThreadState, activation: Activation, frame: FrameType) -> None:
         """Report the lines of a frame that is running already, from its next line on."""
         ...
 
-    def release(self, activation: Activation, frame: object) -> None:
-        """Stop what :meth:`adopt` began."""
+    def release(self, thread: ThreadState, frame: FrameType) -> str | None:
+        """Stop what :meth:`adopt` began; return what went wrong meanwhile, or None."""
         ...
+
+
+class Hook(functools.partial[None]):
+    """A function of the tracer and the code that it is told of; nothing in another process."""
+
+    def __reduce__(self) -> Any:
+        return Hook, (_nothing,)
+
+
+def _nothing(*_: Any) -> None:
+    """Stand for the tracer where a function was pickled by value."""
+
+
+def original(code: CodeType) -> CodeType:
+    """Return the code that a function or a frame with ``code`` has when nobody profiles it."""
+    hooks = (constant for constant in code.co_consts if type(constant) is Hook)
+    return next((hook.args[0] for hook in hooks if hook.args), code)
 
 
 class Watched:
@@ -74,13 +102,122 @@ class Watched:
             self._accounts.pop(key, None)
         return not rest
 
-    def is_alone(self, account: Account) -> bool:
-        """Tell whether nobody else wants the lines of the account's code."""
-        return self._accounts.get(id(account.code)) == (account,)
-
     def all(self) -> list[Account]:
         """Return every account."""
         return [account for accounts in self._accounts.values() for account in accounts]
+
+
+class Tracer:
+    """Opens, advances and ends the activation of each frame of watched code."""
+
+    def __init__(self, watched: Watched, threads: Threads) -> None:
+        self.watched = watched
+        self.threads = threads
+        self.on_line = self._line_callback(moved=False)
+        """``on_line(code, lineno)``: the frame starts to execute a line."""
+        self.on_moved = self._line_callback(moved=True)
+        """The same, if it is not the line that the frame is on."""
+        self._suspended: dict[int, Activation] = {}
+        """Frames that yielded, by identity; a frame that starts anew at one takes its place."""
+        self.source = _event_source(self)
+
+    def unwatch(self, code: CodeType) -> None:
+        """Stop to report the lines of ``code``."""
+        self.source.unwatch(code)
+        for key, activation in list(self._suspended.items()):
+            if activation.code is code:
+                del self._suspended[key]
+
+    def on_start(self, code: CodeType, offset: int) -> None:
+        """A frame of ``code`` starts to run."""
+        accounts = self.watched.knows(id(code))
+        if accounts is None:
+            return
+        frame = id(sys._getframe(1))
+        self._suspended.pop(frame, None)
+        try:
+            activation = open_activation(code, accounts, self.threads.current())
+            if activation is not None:
+                activation.frame = frame
+        except Exception as failure:
+            note_failure(accounts, "a call", failure)
+
+    def on_resume(self, code: CodeType, offset: int) -> None:
+        """A frame goes on after a yield or an await."""
+        self._go_on(code, sys._getframe(1))
+
+    def on_throw(self, code: CodeType, offset: int, error: BaseException) -> None:
+        """A frame goes on by an exception; asked for code that is not watched, too."""
+        if self.watched.knows(id(code)) is not None:
+            self._go_on(code, sys._getframe(1))
+
+    def on_yield(self, code: CodeType, offset: int, value: object = None) -> None:
+        """A frame yields or awaits."""
+        frame = sys._getframe(1)
+        activation = self._running(code, frame)
+        if activation is not None:
+            self._suspended[id(frame)] = activation
+            _close(activation, None)
+
+    def on_return(self, code: CodeType, offset: int, value: object = None) -> None:
+        """A frame returns."""
+        activation = self._running(code, sys._getframe(1))
+        if activation is not None:
+            _close(activation, None)
+
+    def on_unwind(self, code: CodeType, offset: int, error: BaseException) -> None:
+        """An exception leaves a frame; asked for code that is not watched, too."""
+        if self.watched.knows(id(code)) is not None:
+            activation = self._running(code, sys._getframe(1))
+            if activation is not None:
+                _close(activation, error)
+
+    def _line_callback(self, *, moved: bool) -> Callable[[CodeType, int], None]:
+        local, frame_at = self.threads.local, sys._getframe
+
+        def on_line(code: CodeType, lineno: int) -> None:
+            try:
+                stack = local.state.stack
+            except AttributeError:  # nothing was profiled in this thread so far
+                return
+            frame = frame_at(1)
+            if not (stack and stack[-1].frame == id(frame)):
+                if id(frame) not in self._suspended:
+                    return
+                self._go_on(code, frame)
+            top = stack[-1] if stack else None
+            if top is not None and top.frame == id(frame):
+                try:
+                    if not moved or top.lineno != lineno:
+                        top.line(lineno)
+                except Exception as failure:
+                    top.fail(failure)
+
+        return on_line
+
+    def _running(self, code: CodeType, frame: FrameType) -> Activation | None:
+        try:
+            stack: list[Activation] = self.threads.local.state.stack
+        except AttributeError:  # nothing was profiled in this thread so far
+            return None
+        if not (stack and stack[-1].frame == id(frame)):
+            self._go_on(code, frame)
+        for at in range(len(stack) - 1, -1, -1):
+            if stack[at].frame == id(frame):
+                # what it called had no room on the stack to report its end
+                stack[at].thread.unwind(at + 1)
+                return stack[at]
+        return None
+
+    def _go_on(self, code: CodeType, frame: FrameType) -> None:
+        """Resume the frame's activation; throw() into what it delegates to has no event."""
+        activation = self._suspended.pop(id(frame), None)
+        if activation is not None and activation.code is code:
+            try:
+                activation.thread = self.threads.current()
+                activation.resume(activation.lineno)
+            except Exception as failure:
+                activation.fail(failure)
 
 
 def open_activation(
@@ -100,12 +237,18 @@ def open_activation(
     return activation
 
 
-def make_tracer(watched: Watched, threads: Threads) -> Tracer:
-    """Return the tracer for this interpreter."""
+def _close(activation: Activation, error: BaseException | None) -> None:
+    try:
+        activation.finish(error)
+    except Exception as failure:
+        activation.fail(failure)
+
+
+def _event_source(tracer: Tracer) -> EventSource:
     if sys.version_info >= (3, 12):
-        from tensorlens.lines.monitoring import MonitoringTracer
+        from tensorlens.lines.monitoring import Monitoring
 
-        return MonitoringTracer(watched, threads)
-    from tensorlens.lines.settrace import SettraceTracer
+        return Monitoring(tracer)
+    from tensorlens.lines.instrumentation import Instrumentation
 
-    return SettraceTracer(watched, threads)
+    return Instrumentation(tracer)

@@ -27,8 +27,8 @@ class Region(Protocol):
         """Switch on; the result goes to :meth:`leave`."""
         ...
 
-    def enter_call(self, function: Any) -> tuple[Any, Any]:
-        """Switch on for a plain call; also return what to call in place of ``function``."""
+    def target(self, function: Any) -> Any:
+        """Return what to call in place of ``function``."""
         ...
 
     def leave(self, entered: Any, error: BaseException | None) -> None:
@@ -73,7 +73,8 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             del args
             entered = None
             try:
-                entered, target = region.enter_call(func)
+                target = region.target(func)
+                entered = region.enter()
                 result = call(target, given, kwargs)
             except BaseException as error:
                 region.leave(entered, error)
@@ -100,7 +101,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
             del args
             closed: list[Any] = []
             try:
-                return (yield from _steps(call(func, given, kwargs), region, closed))
+                return (yield from _steps(call(region.target(func), given, kwargs), region, closed))
             except GeneratorExit:
                 if closed:
                     return closed.pop()
@@ -118,7 +119,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             call, given = _handing_over(args, kwargs)
             del args
-            return await _awaiting(call(func, given, kwargs), region)
+            return await _awaiting(call(region.target(func), given, kwargs), region)
 
         return self._mark_wrapper(wrapper)
 
@@ -132,7 +133,7 @@ class WrappingMixin(ByCountProfilerMixin):  # type: ignore[misc]
         async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
             call, given = _handing_over(args, kwargs)
             del args
-            inner = call(func, given, kwargs)
+            inner = call(region.target(func), given, kwargs)
             step: Awaitable[Any] = inner.__anext__()
             while True:
                 try:

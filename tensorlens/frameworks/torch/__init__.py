@@ -21,6 +21,7 @@ class Adapter(base.Adapter):
     device_name = deferred("tensorlens.frameworks.torch.accelerators:device_name")
     compiled_by = deferred("tensorlens.frameworks.torch.functions:compiled_by")
     forward_of = deferred("tensorlens.frameworks.torch.functions:forward_of")
+    before_compiling = deferred("tensorlens.frameworks.torch.functions:before_compiling")
     keep_compilers_out = deferred("tensorlens.frameworks.torch.functions:keep_compilers_out")
     watch = deferred("tensorlens.frameworks.torch.census.watching:watch")
     census = deferred("tensorlens.frameworks.torch.census.take:take")

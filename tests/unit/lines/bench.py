@@ -1,8 +1,8 @@
 """A program's memory, scripted by the test, and what the line tracer says about it.
 
 Works alike on every interpreter: ``way`` is how the functions come to be profiled, "decorated"
-(on Python 3.11 a twin, where the function has one) or "around" (``with LineProfiler(...)``, on
-Python 3.11 always ``sys.settrace``).
+(on Python 3.11 by a twin) or "around" (``with LineProfiler(...)``, on Python 3.11 by other code in
+the function itself).
 """
 
 from __future__ import annotations

@@ -382,8 +382,6 @@ def test_generators_run_in_another_thread_than_they_began(bench: Bench, memory: 
         memory.allocate(200)  # B
         yield 2
 
-    if bench.way == "around" and sys.version_info < (3, 12):
-        pytest.skip("sys.settrace is of one thread; the other had none when it began")
     numbers = bench.profile(numbers)
     running = numbers()
     with ThreadPoolExecutor(1) as pool:

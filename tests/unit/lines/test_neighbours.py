@@ -18,7 +18,6 @@ from bench import WAYS, Bench, FakeMemory
 from tensorlens.errors import ProfileError
 
 HERE = Path(__file__).parent
-MISSING = "lines that ran after it are missing"
 OLD = sys.version_info < (3, 12)
 
 
@@ -170,13 +169,9 @@ def test_breakpoint_inside_a_profiled_function(tmp_path: Path, way: str) -> None
     out = run(tmp_path, script, stdin="p memory.allocated\nc\np memory.allocated\nc\n")
     assert "(Pdb) 1\n" in out
     assert "(Pdb) 302\n" in out
-    nets, note = (out.partition(name)[2].splitlines()[0] for name in ("NETS ", "NOTE "))
-    if OLD and way == "around":
-        assert nets == "[1, None, None] [1, 0, 0]"
-        assert note == "something removed the trace function: " + MISSING
-    else:  # no trace function, no quarrel
-        assert nets == "[2, 0, 600] [2, 2, 2]"
-        assert note == "None"
+    # no trace function, no quarrel
+    assert "NETS [2, 0, 600] [2, 2, 2]" in out
+    assert "NOTE None" in out
 
 
 needs_coverage = pytest.mark.skipif(
@@ -327,7 +322,7 @@ def test_line_profiler_around_and_inside(bench: Bench, memory: FakeMemory) -> No
     timed = outside.get_stats().timings
     counted = {key[2].rpartition(".")[2]: [hits for _, hits, _ in v] for key, v in timed.items()}
     assert counted["helper"] == [1]
-    if bench.enabled or not OLD:
+    if not OLD:  # before 3.12 each knows a function by its code, and there is one at a time
         assert counted["step"] == [1, 1]
     assert bench.is_idle()
 

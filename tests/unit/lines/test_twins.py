@@ -2,6 +2,7 @@
 
 import contextlib
 import dis
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,13 +12,13 @@ from typing import Any
 
 import pytest
 import statements
-from bench import Bench
+from bench import WAYS, Bench
 
 if sys.version_info >= (3, 12):
     pytest.skip("from 3.12 on there are no twins: sys.monitoring", allow_module_level=True)
 
-from tensorlens.lines import instrumentation as twins
-from tensorlens.lines.instrumentation import hooked_code, make_twin
+from tensorlens.lines.instrumentation import hooked_code
+from tensorlens.lines.tracer import original
 
 Outcome = tuple[list[int], Any]
 
@@ -52,25 +53,36 @@ def traced(function: FunctionType, argument: Any) -> Outcome:
     return lines, outcome
 
 
+class Lines:
+    """Takes the events of one function and keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[int] = []
+
+    def on_line(self, code: CodeType, lineno: int) -> None:
+        self.lines.append(lineno)
+
+    def on_moved(self, code: CodeType, lineno: int) -> None:
+        if self.lines[-1:] != [lineno]:
+            self.lines.append(lineno)
+
+    def on_other(self, *_: Any) -> None:
+        """Any other event."""
+
+    on_start = on_return = on_yield = on_resume = on_unwind = on_other
+
+
 def hooked(function: FunctionType, argument: Any) -> Outcome:
-    lines: list[int] = []
-
-    def hook_for(lineno: int, *, moved: bool) -> Callable[[], None]:
-        def hook() -> None:
-            if not moved or lines[-1:] != [lineno]:
-                lines.append(lineno)
-
-        return hook
-
+    events: Any = Lines()
     twin = FunctionType(
-        hooked_code(function.__code__, hook_for),
+        hooked_code(function.__code__, events, function.__code__),
         function.__globals__,
         function.__name__,
         function.__defaults__,
         function.__closure__,
     )
     twin.__kwdefaults__ = function.__kwdefaults__
-    return lines, outcome_of(twin, argument)
+    return events.lines, outcome_of(twin, argument)
 
 
 @pytest.mark.parametrize("function", statements.FUNCTIONS, ids=lambda f: f.__qualname__)
@@ -103,49 +115,55 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def test_functions_of_the_standard_library_assemble() -> None:
-    threads = Bench("decorated").engine.threads
+    events: Any = Lines()
     sources = sorted(Path(dis.__file__).parent.glob("*.py"))[::2]
-    assembled = refused = 0
+    assembled = 0
     for source in sources:
         for code in codes_in(compile(source.read_text("utf-8"), str(source), "exec")):
-            closure = tuple(a_cell() for _ in code.co_freevars)
-            function = FunctionType(code, {}, code.co_name, None, closure)
-            twin = make_twin(function, threads)
-            if twin is None:
-                refused += bool(code.co_flags & 1) and not code.co_flags & twins._SUSPENDS
-                continue
-            made = twin.__code__
+            made = hooked_code(code, events, code)
             for name in ("co_varnames", "co_freevars", "co_cellvars", "co_name", "co_qualname"):
                 assert getattr(made, name) == getattr(code, name)
             for name in ("co_argcount", "co_kwonlyargcount", "co_flags", "co_firstlineno"):
                 assert getattr(made, name) == getattr(code, name)
+            assert original(made) is code
             assembled += 1
     assert assembled > 1500
-    assert refused < assembled / 50  # those are traced
 
 
-def a_cell() -> Any:
-    value = None
-    return (lambda: value).__closure__[0]  # type: ignore[index]
-
-
-def test_bytecode_that_cannot_be_assembled_is_traced_instead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bytecode_that_cannot_be_assembled_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> CodeType:
         raise RuntimeError("cannot assemble")
 
     monkeypatch.setattr("tensorlens.lines.instrumentation.hooked_code", refuse)
-    bench = Bench("decorated")
+    for way in WAYS:
+        bench = Bench(way)
 
-    @bench.profile
-    def step() -> Any:
+        def step() -> int:
+            return 5
+
+        assert bench.profile(step)() == 5
+        assert "its bytecode cannot be made to report its lines" in str(bench.function("step").note)
+        bench.close()
+
+
+def test_a_function_has_its_own_code_again_when_the_profiler_lets_go() -> None:
+    bench = Bench("around")
+
+    def step() -> int:
         bench.memory.allocate(5)  # A
-        return sys.gettrace()
+        return 5
 
-    assert step() is not None
-    assert bench.nets("A") == [5]
-    assert sys.gettrace() is None
+    code, profiler = step.__code__, bench.another_profiler(step)
+    same = inspect.getsource(step), step.__name__
+    with profiler:
+        assert step.__code__ is not code
+        assert inspect.getsource(step) == same[0]
+        with bench.another_profiler(step) as inside:
+            assert step() == 5
+        assert step.__code__ is not code
+        assert sys.gettrace() is None
+    assert step.__code__ is code
+    assert [each.result().functions[0].calls for each in (profiler, inside)] == [1, 1]
     bench.close()
 
 
