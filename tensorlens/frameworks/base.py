@@ -109,8 +109,16 @@ class Adapter:
     def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
         """Let compiled code call these as they are, and not be compiled with them."""
 
-    def before_compiling(self, callback: Callable[..., None], code: CodeType) -> None:
-        """Have ``callback`` called before functions are read to compile them; not for ``code``."""
+    def watch_compiler(self, callback: Callable[..., None]) -> CompilerWatch | None:
+        """Have ``callback`` called before functions are read to compile them."""
+        return None
+
+    def compiled_codes(self) -> set[int]:
+        """Return the identities of code that a call of something compiled may begin with."""
+        return set()
+
+    def skip_code(self, code: CodeType, *, deep: bool) -> None:
+        """Have compilers run frames of ``code`` as they are, and what they call (``deep``) too."""
 
     def watch(self) -> Callable[[], None]:
         """Count host memory and note which line allocates it, until what is returned is called.
@@ -307,6 +315,14 @@ def _ignore(act: Callable[[], None]) -> None:
 
 def _follow_nothing() -> Callable[[], None]:
     return _nothing
+
+
+class CompilerWatch(Protocol):
+    """What :meth:`Adapter.watch_compiler` has begun."""
+
+    def stop(self) -> None:
+        """End it."""
+        ...
 
 
 class Compiler:

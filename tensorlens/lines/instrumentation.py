@@ -20,6 +20,7 @@ from bytecode import Bytecode, Instr, Label
 from bytecode.instr import InstrLocation, TryBegin, TryEnd
 
 from tensorlens.errors import ProfileError
+from tensorlens.frameworks.base import Adapter, CompilerWatch
 from tensorlens.frameworks.registry import adapters
 from tensorlens.lines.accounting import Activation
 from tensorlens.lines.running_frames import RunningFrames
@@ -36,9 +37,9 @@ _ROOM = 8
 """Values that the call of a hook puts on the stack, those of the handler among them."""
 
 
-COMPILER_CAME = (
-    "torch.compile came to read it: calls from then on are not in these figures; "
-    "a function with @profile goes on to be measured"
+COMPILED = (
+    "torch.compile reads it or what is beside it: calls from then on are not in these figures; "
+    "a function with @profile is measured beside a compiler too"
 )
 
 
@@ -55,6 +56,8 @@ class Instrumentation:
         """By identity, the functions that have hooks, and how many profilers want that."""
         self._exchanged: dict[int, tuple[CodeType, CodeType]] = {}
         """The same of code that was exchanged before it ran."""
+        self._watches: dict[Adapter, CompilerWatch | None] = {}
+        """What tells that a compiler comes to read functions, while any are installed."""
         self._running = RunningFrames()
         self.release = self._running.release
 
@@ -76,7 +79,11 @@ class Instrumentation:
         if function.__code__ is code:
             hooked = self._hooked_code(code)
             for adapter in adapters():
-                adapter.before_compiling(self._step_aside, hooked)
+                if id(code) in adapter.compiled_codes():
+                    raise ProfileError(COMPILED)
+                adapter.skip_code(hooked, deep=False)
+                if adapter not in self._watches:
+                    self._watches[adapter] = adapter.watch_compiler(self._step_aside)
             function.__code__ = hooked
         self._installed[id(function)] = function, count + 1
 
@@ -89,6 +96,11 @@ class Instrumentation:
         self._installed.pop(id(function), None)
         if function.__code__ is self._hooked.get(id(code), (None, None))[1]:
             function.__code__ = code
+        if not self._installed:
+            for watch in self._watches.values():
+                if watch is not None:
+                    watch.stop()
+            self._watches.clear()
 
     def twin(self, function: FunctionType, code: CodeType) -> FunctionType:
         """Return a copy of ``function`` that reports its lines.
@@ -147,7 +159,7 @@ class Instrumentation:
             if code is not function.__code__ and id(code) not in running:
                 function.__code__ = code
                 for account in self._tracer.watched.knows(id(code)) or ():
-                    account.failure = COMPILER_CAME
+                    account.failure = COMPILED
 
     def _hooked_code(self, code: CodeType) -> CodeType:
         if id(code) not in self._hooked:

@@ -234,7 +234,11 @@ class LineProfiler(WrappingMixin):
             return
         self._is_settled = True
         for entry in self._entries.values() if self._engine.tracer.source.per_function else ():
-            if entry.compiler is None and entry.wrapped and is_reachable(entry.function, self._already_a_wrapper):
+            if (
+                entry.compiler is None
+                and entry.wrapped
+                and is_reachable(entry.function, self._already_a_wrapper)
+            ):
                 entry.wrapped = False
                 self._engine.unwatch(entry.account)
                 self._switch.add(entry.account, entry.function)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from types import CodeType
 from typing import Any
 
 from torch.nn import Module
 
 from tensorlens.frameworks.census.wrappers import attributes, wrapped
 from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.torch.compiling import skip
 
 
 def compiled_by(function: Any) -> str | None:
@@ -68,49 +67,4 @@ def keep_compilers_out(functions: Sequence[Callable[..., Any]]) -> None:
         marks._torchdynamo_disable = True
         marks._torchdynamo_disable_msg = "tensorlens looks at memory as it is"
     for function in functions:
-        _skip(function.__code__, deep=True)
-
-
-def _skip(code: CodeType, *, deep: bool) -> None:
-    """Have frames of ``code`` run as they are, and what they call (``deep``) too."""
-    try:
-        from torch._C._dynamo import eval_frame
-
-        action = eval_frame._FrameAction
-        beneath = action.SKIP if deep else action.DEFAULT
-        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, beneath))
-    except (ImportError, AttributeError):
-        # before torch 2.7 the marks alone have to do
-        return
-
-
-_CALLBACKS = "torch._dynamo.callback"
-
-
-def before_compiling(callback: Callable[..., None], code: CodeType) -> None:
-    """Have ``callback`` called before ``torch.compile`` reads functions; frames of ``code`` run.
-
-    The compiler is not imported for that: that takes a second.
-    """
-    _skip(code, deep=False)
-    if not _register(callback):
-        sys.meta_path.insert(0, _UntilImported(callback))
-
-
-def _register(callback: Callable[..., None]) -> bool:
-    handler = getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
-    if handler is not None and callback not in handler.start_callbacks:
-        handler.register_start_callback(callback)
-    return handler is not None
-
-
-class _UntilImported(MetaPathFinder):
-    """Registers a callback during the import of the compiler, finding nothing."""
-
-    def __init__(self, callback: Callable[..., None]) -> None:
-        self._callback = callback
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Look whether the module of callbacks was imported before this one."""
-        if fullname.startswith("torch._dynamo.") and _register(self._callback):
-            sys.meta_path.remove(self)
+        skip(function.__code__, deep=True)

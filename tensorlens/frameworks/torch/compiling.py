@@ -1,0 +1,107 @@
+"""When ``torch.compile`` comes to read functions, and which ones.
+
+Code that reports its own lines must not be what it compiles. The compiler is not imported for
+any of this: that takes a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
+from types import CodeType
+from typing import Any
+
+import torch
+
+_FRAMES = "torch._dynamo.eval_frame"
+_CALLBACKS = "torch._dynamo.callback"
+
+
+def skip(code: CodeType, *, deep: bool) -> None:
+    """Have frames of ``code`` run as they are, and what they call (``deep``) too."""
+    try:
+        from torch._C._dynamo import eval_frame
+
+        action = eval_frame._FrameAction
+        beneath = action.SKIP if deep else action.DEFAULT
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, beneath))
+    except (ImportError, AttributeError):  # before torch 2.7
+        return
+
+
+def compiled_codes() -> set[int]:
+    """Return the identities of code that a call of something compiled may begin with."""
+    module = sys.modules.get(_FRAMES)
+    if not getattr(module, "cached_backends", None):  # torch.compile() was not called yet
+        return set()
+    optimized: Any = getattr(module, "OptimizedModule", _FUNCTION)
+    codes: set[int] = set()
+    for each in gc.get_objects():
+        # isinstance() would ask the object for its class, and somebody's may answer anything
+        if issubclass(type(each), optimized) or (
+            type(each) is _FUNCTION and _ORIGINAL in each.__dict__
+        ):
+            inner = each.__dict__.get(_ORIGINAL) or each._orig_mod
+            codes |= {id(code) for code in _codes_of(inner)}
+    return codes
+
+
+_FUNCTION = type(skip)
+_ORIGINAL = "_torchdynamo_orig_callable"
+
+
+def _codes_of(item: Any) -> Iterator[CodeType]:
+    parts = item.modules() if isinstance(item, torch.nn.Module) else [item]
+    for part in parts:
+        function = type(part).forward if isinstance(part, torch.nn.Module) else part
+        function = getattr(function, "__func__", function)
+        if isinstance(function, _FUNCTION):
+            yield function.__code__
+
+
+class CompilerWatch(MetaPathFinder):
+    """Calls ``callback`` before ``torch.compile`` reads functions, until :meth:`stop`.
+
+    That is when it is called, and when it reads what a compiled function calls.
+    """
+
+    def __init__(self, callback: Callable[..., None]) -> None:
+        self._callback = callback
+        self._compile = real = torch.compile
+
+        @functools.wraps(real)
+        def compile_after(*args: Any, **kwargs: Any) -> Any:
+            callback()
+            return real(*args, **kwargs)
+
+        self._ours = torch.compile = compile_after
+        if not self._register():
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        """Find nothing; look whether the compiler's module of callbacks is there meanwhile."""
+        if fullname.startswith("torch._dynamo.") and self._register():
+            sys.meta_path.remove(self)
+
+    def stop(self) -> None:
+        """Undo it all."""
+        if torch.compile is self._ours:
+            torch.compile = self._compile
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        handler = _handler()
+        if handler is not None and self._callback in handler.start_callbacks:
+            handler.start_callbacks.remove(self._callback)
+
+    def _register(self) -> bool:
+        handler = _handler()
+        if handler is not None:
+            handler.register_start_callback(self._callback)
+        return handler is not None
+
+
+def _handler() -> Any:
+    return getattr(sys.modules.get(_CALLBACKS), "callback_handler", None)
