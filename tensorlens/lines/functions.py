@@ -35,6 +35,8 @@ class ProfiledFunction:
     """A compiler has read the decorated function into a larger graph."""
     function: Any = None
     """None for a block."""
+    installed: bool = False
+    """It reports its lines wherever it is called from, its old name included."""
     wrapped: bool = False
     """It was given a wrapper; whether all calls go through that, :func:`is_reachable` tells."""
 

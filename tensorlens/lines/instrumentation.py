@@ -54,6 +54,8 @@ class Instrumentation:
         """By the identity of the code: that code, and the same with hooks."""
         self._installed: dict[int, tuple[FunctionType, int]] = {}
         """By identity, the functions that have hooks, and how many profilers want that."""
+        self._compiled: set[int] | None = None
+        """Code that what is compiled begins with, by identity; None where that has to be asked."""
         self._exchanged: dict[int, tuple[CodeType, CodeType]] = {}
         """The same of code that was exchanged before it ran."""
         self._watches: dict[Adapter, CompilerWatch | None] = {}
@@ -78,9 +80,11 @@ class Instrumentation:
         _, count = self._installed.get(id(function), (function, 0))
         if function.__code__ is code:
             hooked = self._hooked_code(code)
+            if self._compiled is None or not self._installed:
+                self._compiled = {each for one in adapters() for each in one.compiled_codes()}
+            if id(code) in self._compiled:
+                raise ProfileError(COMPILED)
             for adapter in adapters():
-                if id(code) in adapter.compiled_codes():
-                    raise ProfileError(COMPILED)
                 adapter.skip_code(hooked, deep=False)
                 if adapter not in self._watches:
                     self._watches[adapter] = adapter.watch_compiler(self._step_aside)
@@ -149,6 +153,7 @@ class Instrumentation:
         What it reads must be the program's own, and stay so: the compiled code is thrown away
         when the code of a function that it was made from is another.
         """
+        self._compiled = None
         running: set[int] = set()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:

@@ -179,9 +179,9 @@ class LineProfiler(WrappingMixin):
 
     def close(self) -> None:
         """Stop to watch the functions; wrapped ones run on unmeasured."""
-        for account in self._accounts():
-            if not self._switch.remove(account):
-                self._engine.unwatch(account)
+        for entry in self._entries.values():
+            if not self._switch.remove(entry.account):
+                self._engine.unwatch(entry.account, entry.function if entry.installed else None)
 
     @property
     def functions(self) -> tuple[ProfiledFunction, ...]:
@@ -234,14 +234,12 @@ class LineProfiler(WrappingMixin):
             return
         self._is_settled = True
         for entry in self._entries.values() if self._engine.tracer.source.per_function else ():
-            if (
-                entry.compiler is None
-                and entry.wrapped
-                and is_reachable(entry.function, self._already_a_wrapper)
-            ):
-                entry.wrapped = False
+            if not entry.wrapped or entry.installed or entry.compiler is not None:
+                continue
+            if is_reachable(entry.function, self._already_a_wrapper):
+                entry.installed = True
                 self._engine.unwatch(entry.account)
-                self._switch.add(entry.account, entry.function)
+                self._engine.watch(entry.account, entry.function)
 
 
 class WatchingSwitch(Switch):

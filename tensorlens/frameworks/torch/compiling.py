@@ -35,17 +35,19 @@ def skip(code: CodeType, *, deep: bool) -> None:
 def compiled_codes() -> set[int]:
     """Return the identities of code that a call of something compiled may begin with."""
     module = sys.modules.get(_FRAMES)
-    if not getattr(module, "cached_backends", None):  # torch.compile() was not called yet
+    # what keeps the compiler out has None there
+    if not any(getattr(module, "cached_backends", {}).values()):
         return set()
     optimized: Any = getattr(module, "OptimizedModule", _FUNCTION)
     codes: set[int] = set()
     for each in gc.get_objects():
         # isinstance() would ask the object for its class, and somebody's may answer anything
-        if issubclass(type(each), optimized) or (
-            type(each) is _FUNCTION and _ORIGINAL in each.__dict__
-        ):
-            inner = each.__dict__.get(_ORIGINAL) or each._orig_mod
-            codes |= {id(code) for code in _codes_of(inner)}
+        kind = type(each)
+        if issubclass(kind, optimized):
+            codes |= {id(code) for code in _codes_of(each._orig_mod)}
+        elif kind is _FUNCTION and _ORIGINAL in (marks := each.__dict__):
+            if not marks.get("_torchdynamo_disable"):
+                codes |= {id(code) for code in _codes_of(marks[_ORIGINAL])}
     return codes
 
 
