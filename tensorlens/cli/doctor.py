@@ -97,7 +97,7 @@ def _python() -> Finding:
     if sys.version_info >= (3, 12):
         tracer = "lines traced by sys.monitoring"
     else:
-        tracer = "lines: hooks in decorated functions, sys.settrace elsewhere"
+        tracer = "lines: hooks in profiled functions, sys.settrace for blocks"
     return Finding(f"Python {platform.python_version()}", True, tracer)
 
 

@@ -1,7 +1,7 @@
 """What each line did, added up as it runs: constant memory per line, however often it runs.
 
 Figures travel as one flat sequence, three integers a device (allocated, peak since the previous
-read, reserved), in the order of the process's slots; see :mod:`tensorlens.lines.meters`.
+read, reserved), in the order of the process's slots; see :mod:`tensorlens.lines.counters`.
 """
 
 from __future__ import annotations

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.lines import recursion
 from tensorlens.lines.accounting import Activation, Switch, note_failure
-from tensorlens.lines.engine import Engine
-from tensorlens.lines.failures import explain
+from tensorlens.lines.engine import Engine, explain
 from tensorlens.lines.functions import ProfiledFunction, compile_marker
 from tensorlens.lines.threads import ThreadState
 from tensorlens.lines.tracer import original
@@ -100,7 +98,7 @@ class AroundCall:
         if entered is not None:
             _, height, whole = entered
             self._switch.off()
-            recursion.give_back(thread, height)
+            thread.give_back(height)
             try:
                 if whole is not None and (whole.start is not None or error is not None):
                     whole.finish(error)
@@ -129,7 +127,7 @@ class AroundCall:
         thread = self._engine.enable()
         self._switch.on()
         height = len(thread.stack)
-        recursion.lend(thread)
+        thread.lend()
         whole = None
         if self._entry.compiler is not None:
             account = self._entry.account

@@ -9,11 +9,12 @@ from pathlib import Path
 from types import FrameType, FunctionType
 
 from tensorlens.errors import ProfileError
-from tensorlens.lines import recursion
+from tensorlens.guards import guarded
 from tensorlens.lines.accounting import Account, Activation, note_failure
-from tensorlens.lines.meters import Meters
+from tensorlens.lines.counters import Meters
 from tensorlens.lines.threads import Threads, ThreadState
 from tensorlens.lines.tracer import Tracer, Watched
+from tensorlens.recording.oom import region as regions
 
 
 class Engine:
@@ -119,7 +120,7 @@ class Engine:
             return
         thread.interrupted = False
         thread.unwind(0)
-        recursion.give_back_all(thread)
+        thread.give_back_all()
         thread.depth = 0
 
     def disable(self) -> None:
@@ -186,3 +187,14 @@ def _activation_of(frame: FrameType, thread: ThreadState) -> Activation | None:
 engine = Engine()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=engine.forked)
+
+
+def explain(error: BaseException | None, engine: Engine) -> None:
+    """Add to ``error`` what a person needs to know of it, if memory has run out.
+
+    In the outermost region of a thread alone: one further in may be in code that handles it.
+    """
+    if error is not None and regions.may_be_out_of_memory(error):
+        with guarded("an error is not explained"):
+            if not engine.threads.current().stack:
+                regions.explain(error)

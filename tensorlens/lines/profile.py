@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TextIO
 
@@ -15,11 +18,9 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import compiler
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import guarded
-from tensorlens.lines.accounting import one_line
-from tensorlens.lines.blocks import Block
-from tensorlens.lines.engine import engine
+from tensorlens.lines.accounting import Account, Activation, Switch, one_line
+from tensorlens.lines.engine import Engine, engine, explain
 from tensorlens.lines.exit_report import ExitReport
-from tensorlens.lines.failures import explain
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
 from tensorlens.lines.report import LineReport
@@ -27,6 +28,52 @@ from tensorlens.lines.results import build_report
 from tensorlens.lines.tracer import original
 from tensorlens.lines.worker_files import workers_output, write_of_worker
 from tensorlens.streams import write
+
+
+class Block:
+    """One ``with`` block that is being profiled, or ``whole``: all of a module's own lines."""
+
+    def __init__(self, engine: Engine, frame: FrameType, *, whole: bool = False) -> None:
+        code = original(frame.f_code)
+        lines = linecache.getlines(code.co_filename)
+        first, last = (1, len(lines)) if whole else _extent(code.co_filename, frame.f_lineno)
+        lines = lines[first - 1 : last]
+        where = "module" if code.co_name == "<module>" else f"{code.co_qualname}()"
+        name = f"top level of {Path(code.co_filename).name}" if whole else f"with block in {where}"
+        self.function = ProfiledFunction(
+            account=Account(code, Switch()),
+            name=name,
+            qualname=name,
+            module=str(frame.f_globals.get("__name__", "")),
+            filename=code.co_filename,
+            first_line=first,
+            source=tuple(line.rstrip("\r\n") for line in lines),
+            source_note=None if lines else f"the source is not available ({code.co_filename})",
+        )
+        self.frame = id(frame)
+        self._engine = engine
+        self._activation: Activation = engine.adopt(self.function.account, frame)
+        self.function.account.calls = 1
+
+    def close(self, frame: FrameType, error: BaseException | None) -> None:
+        """End the block; its last line ends here."""
+        self._engine.release(self._activation, self.function.account, frame, error)
+
+
+def _extent(filename: str, lineno: int) -> tuple[int, int]:
+    """Return the first and last line of the ``with`` statement around ``lineno``."""
+    source = "".join(linecache.getlines(filename))
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # notebook magics, or no source at all
+        return lineno, lineno
+    extents = [
+        (node.lineno, node.end_lineno or node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.With, ast.AsyncWith))
+        and node.lineno <= lineno <= node.body[0].lineno
+    ]
+    return max(extents, default=(lineno, lineno))
 
 
 @dataclass(frozen=True, slots=True)

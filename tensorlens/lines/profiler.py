@@ -13,8 +13,7 @@ from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
 from tensorlens.lines.accounting import Account, Switch
 from tensorlens.lines.call_scope import AroundCall
-from tensorlens.lines.engine import Engine, engine
-from tensorlens.lines.failures import explain
+from tensorlens.lines.engine import Engine, engine, explain
 from tensorlens.lines.functions import (
     ProfiledFunction,
     describe,

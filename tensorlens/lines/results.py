@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from tensorlens import ranks
 from tensorlens.frameworks.base import Counter
+from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
 from tensorlens.lines.accounting import Account, Cell, LineStats
+from tensorlens.lines.counters import Meters
 from tensorlens.lines.functions import ProfiledFunction, signature
-from tensorlens.lines.graphs import graph_table
-from tensorlens.lines.meters import Meters
 from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 
 if TYPE_CHECKING:
     from tensorlens.recording.backward_total import BackwardLines
+
 
 _RECORDINGS = "tensorlens.recording.record"
 NEVER_CALLED = "never called"
@@ -199,3 +200,65 @@ def _memory(cell: Cell) -> LineMemory:
 
 def _known(figure: int) -> int | None:
     return figure if figure >= 0 else None
+
+
+COMPILED = "compiled by {}: its lines do not run"
+
+
+def graph_table(function: ProfiledFunction, figures: TracedFigures) -> FunctionLines:
+    """Return the table of the graphs that have nodes of a function's lines."""
+    source = dict(enumerate(function.source, function.first_line))
+    whole = {figures.device: _node_memory(figures.whole, figures.growth)}
+    notes = list(figures.notes)
+    if figures.compiler is not None:
+        first = function.first_line
+        lines = [Line(first, signature(function), figures.whole.hits, memory=whole)]
+        notes.insert(0, COMPILED.format(figures.compiler))
+    else:
+        numbers = sorted({*source, *figures.lines, *figures.backward})
+        lines = [_node_line(number, source.get(number, ""), figures) for number in numbers]
+    if function.source_note:
+        notes.append(function.source_note)
+    if function.account.failure:
+        notes.append(function.account.failure)
+    return FunctionLines(
+        name=function.name,
+        qualname=function.qualname,
+        module=function.module,
+        filename=function.filename,
+        first_line=function.first_line,
+        calls=figures.calls,
+        lines=tuple(lines),
+        note="; ".join(notes) or None,
+        execution="graph" if figures.compiler is None else "XLA",
+        whole=whole,
+    )
+
+
+def _node_line(number: int, source: str, figures: TracedFigures) -> Line:
+    forward, backward = figures.lines.get(number), figures.backward.get(number)
+    if forward is None and backward is None:
+        return Line(number, source)
+    hits = max(each.hits for each in (forward, backward) if each is not None)
+    has_gradients = bool(figures.backward)
+    gradients = backward or (_NOTHING if has_gradients else None)
+    memory = _node_memory(forward or _NOTHING, figures.growth, gradients)
+    return Line(number, source, hits, memory={figures.device: memory})
+
+
+_NOTHING = NodeFigures(0, 0, 0, 0, 0, 0)
+
+
+def _node_memory(
+    forward: NodeFigures, grown: int, backward: NodeFigures | None = None
+) -> LineMemory:
+    return LineMemory(
+        allocated=forward.allocated,
+        peak=forward.peak,
+        reserved=None,
+        net=forward.net,
+        net_max=forward.net_max,
+        net_first=forward.net_first,
+        backward=None if backward is None else backward.allocated,
+        growth=max(0, min(forward.net, grown)),
+    )

@@ -7,12 +7,24 @@ of every other thread (at once), since the counters are those of the whole proce
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from tensorlens.lines.accounting import WIDTH, Activation
-from tensorlens.lines.meters import Meters, Read
+from tensorlens.lines.counters import Meters, Read
+
+ADDED_FRAMES = 2
+"""Of a wrapped call: the wrapper, and what hands the arguments over (see wrapping.py)."""
+STEP = 50
+"""Nested profiled calls after which the recursion limit is raised again."""
+
+
+def _room(height: int) -> int:
+    # the first time also for the step that was taken before
+    return STEP * ADDED_FRAMES * (2 if height == STEP else 1)
 
 
 class ThreadState:
@@ -83,6 +95,32 @@ class ThreadState:
             self.push(activation)
         if len(stack) > 1 and stack[-1] is activation:
             stack[-2].fold(figures[1::WIDTH])
+
+    def lend(self) -> None:
+        """Raise the recursion limit if the wrapped call that begins now begins a new step.
+
+        A wrapper adds frames to a function that calls itself, so that a recursion 1,000 deep
+        would end at 333. The limit is raised by what the wrappers have taken, a step at a time,
+        and lowered again on the way back.
+        """
+        height = len(self.stack)
+        if height and height % STEP == 0:
+            self._raise_limit(_room(height))
+
+    def give_back(self, height: int) -> None:
+        """Undo :meth:`lend` when the call that began at ``height`` is over."""
+        if height and height % STEP == 0:
+            self._raise_limit(-min(_room(height), self.lent))
+
+    def give_back_all(self) -> None:
+        """Undo every :meth:`lend`."""
+        self._raise_limit(-self.lent)
+
+    def _raise_limit(self, frames: int) -> None:
+        # too deep for the lower limit only if the program has set one of its own meanwhile
+        with suppress(RecursionError, ValueError):
+            sys.setrecursionlimit(sys.getrecursionlimit() + frames)
+            self.lent += frames
 
     def unwind(self, height: int) -> None:
         """End the activations above ``height``, whose own end no tracer reported."""

@@ -405,6 +405,44 @@ class TestCompiled:
         assert [len(function.lines) for function in profiler.result().functions] == [1, 1]
         assert self.breaks() == 0
 
+    @pytest.mark.parametrize("when", ["inside", "before", "warm"])
+    def test_functions_profiled_as_they_are_are_compiled_as_they_are(self, when):
+        class Outer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first = nn.Linear(3, 2)
+
+            def forward(self, x):
+                return helper(self.first(x)).relu()
+
+        def helper(x):
+            return x * 2
+
+        net, x = Outer(), rows()
+        expected, code = net(x), helper.__code__
+        compiled = None
+
+        def compile():
+            return torch.compile(net, backend="eager", fullgraph=True)
+
+        if when != "inside":
+            compiled = compile()
+        if when == "warm":
+            compiled(x)
+
+        def train():
+            run = compile() if compiled is None else compiled
+            for _ in range(3):
+                assert torch.equal(run(x), expected)
+
+        with tensorlens.LineProfiler(train, Outer.forward, helper) as profiler:
+            train()
+        outer = profiler.result().functions[0]
+        assert [line.hits for line in outer.lines] == [0, 1, 4, 3]
+        assert helper.__code__ is code
+        assert self.breaks() == 0
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+
     def test_training_under_compile_computes_the_same(self):
         profiler = tensorlens.LineProfiler()
 

@@ -16,8 +16,7 @@ from tensorlens.frameworks.base import UNKNOWN, Adapter
 from tensorlens.frameworks.process import HeapCounter, ResidentCounter
 from tensorlens.leaks.joint_steps import pinned
 from tensorlens.leaks.watch import LeakWatch
-from tensorlens.lines.counters import Counters, goes_on_from
-from tensorlens.lines.meters import Meters
+from tensorlens.lines.counters import Counters, Meters, goes_on_from
 from tensorlens.recording.record import record
 from tensorlens.tensors import reporter
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import Adapter
+from tensorlens.lines.counters import Meters
 from tensorlens.lines.engine import Engine
-from tensorlens.lines.meters import Meters
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import FunctionLines, Line, LineMemory
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from bench import Bench, FakeMemory
 
-from tensorlens.lines import blocks
+from tensorlens.lines import profile
 from tensorlens.lines.present.layout import layouts
 from tensorlens.lines.report import FunctionLines, LineReport
 from tensorlens.lines.results import build_report
@@ -25,11 +25,11 @@ class Blocks:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.open: list[blocks.Block] = []
+        self.open: list[profile.Block] = []
         self.done: list[FunctionLines] = []
 
     def __enter__(self) -> None:
-        self.open.append(blocks.Block(self.bench.engine, sys._getframe(1)))
+        self.open.append(profile.Block(self.bench.engine, sys._getframe(1)))
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         block = self.open.pop()

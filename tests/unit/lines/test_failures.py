@@ -7,7 +7,7 @@ import pytest
 from bench import Bench, FakeFramework, FakeMemory
 
 from tensorlens.lines import accounting
-from tensorlens.lines.blocks import Block
+from tensorlens.lines.profile import Block
 
 
 @pytest.mark.parametrize("error", [RuntimeError("driver lost"), MemoryError()])
