@@ -320,6 +320,10 @@ def _follow_nothing() -> Callable[[], None]:
 class CompilerWatch(Protocol):
     """What :meth:`Adapter.watch_compiler` has begun."""
 
+    def renew(self) -> None:
+        """Begin again where the compiler was reset."""
+        ...
+
     def stop(self) -> None:
         """End it."""
         ...

@@ -86,7 +86,9 @@ class Instrumentation:
                 raise ProfileError(COMPILED)
             for adapter in adapters():
                 adapter.skip_code(hooked, deep=False)
-                if adapter not in self._watches:
+                if (watch := self._watches.get(adapter)) is not None:
+                    watch.renew()
+                else:
                     self._watches[adapter] = adapter.watch_compiler(self._step_aside)
             function.__code__ = hooked
         self._installed[id(function)] = function, count + 1

@@ -76,11 +76,16 @@ class CompilerWatch(MetaPathFinder):
 
         @functools.wraps(real)
         def compile_after(*args: Any, **kwargs: Any) -> Any:
+            self.renew()
             callback()
             return real(*args, **kwargs)
 
         self._ours = torch.compile = compile_after
-        if not self._register():
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin again where ``torch._dynamo.reset()`` has forgotten us."""
+        if not self._register() and self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
@@ -100,7 +105,7 @@ class CompilerWatch(MetaPathFinder):
 
     def _register(self) -> bool:
         handler = _handler()
-        if handler is not None:
+        if handler is not None and self._callback not in handler.start_callbacks:
             handler.register_start_callback(self._callback)
         return handler is not None
 
