@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         for name in ("lowest", "warmup", "steps", "repeats")
         if getattr(args, name) is not None
     }
-    from tensorlens.planning.compare import compare
+    from tensorlens.planning.compare.api import compare
 
     found = compare(
         args.program,

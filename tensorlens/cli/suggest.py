@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     output = Output.checked(args.output, args.force) if args.output else None
     names = ("top", "batch", "warmup", "steps", "repeats", "timeout", "device", "framework")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    from tensorlens.planning.suggest import suggest
+    from tensorlens.planning.suggest.api import suggest
 
     try:
         found = suggest(

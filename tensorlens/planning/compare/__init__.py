@@ -6,7 +6,3 @@ all answers together), and the largest batch is found by bisection (:mod:`.batch
 What an option does to a step is its framework's matter: ``frameworks/torch/options``. No module
 here imports a framework. ``docs/compare.md`` has the method and what each option does.
 """
-
-from tensorlens.planning.compare.api import compare
-
-__all__ = ["compare"]

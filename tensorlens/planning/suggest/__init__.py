@@ -7,7 +7,3 @@ candidates of torch are :mod:`.checkpoints`, :mod:`.optimizers`, :mod:`.late_fre
 :mod:`.queues`, those of TensorFlow :mod:`.recomputing` and the latter three; what a recording
 cannot tell is simulated (:mod:`.simulating`). No module here imports a framework.
 """
-
-from tensorlens.planning.suggest.api import suggest
-
-__all__ = ["suggest"]

@@ -11,7 +11,7 @@ from tensorlens.errors import UsageError
 from tensorlens.folders import scratch_folder
 from tensorlens.frameworks.step_facts import StepFacts
 from tensorlens.frameworks.trials.jobs import Reason, Trouble
-from tensorlens.planning.compare import compare
+from tensorlens.planning.compare.api import compare
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.result import Comparison, Outcome, texts
 from tensorlens.planning.estimate.target import MakeStep, program

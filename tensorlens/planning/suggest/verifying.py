@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.frameworks.step_facts import StepFacts, Watch, watch
-from tensorlens.planning.compare import compare
+from tensorlens.planning.compare.api import compare
 from tensorlens.planning.compare.options import Given
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.planning.estimate.target import MakeStep
