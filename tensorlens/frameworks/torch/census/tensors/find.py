@@ -50,7 +50,8 @@ class Found:
             tensors: the tensors of the heap; takes those that are found besides.
             named: the tensors that have been named.
             nodes: autograd's nodes of the heap.
-            can_read: tells whether a node can be read now, see :mod:`.quiet`.
+            can_read: tells whether a node can be read now, see
+                :mod:`~tensorlens.frameworks.torch.census.quiet`.
         """
         self._can_read = can_read
         self.scan = Scan()
