@@ -10,7 +10,7 @@ from commands import tensorlens as command
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.loading import load
-from tensorlens.planning import compare as comparing
+from tensorlens.planning.compare import api as comparing
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.render import text
 
