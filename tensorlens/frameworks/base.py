@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, ClassVar, Protocol
@@ -109,8 +109,13 @@ class Adapter:
     def keep_compilers_out(self, functions: Sequence[Callable[..., Any]]) -> None:
         """Let compiled code call these as they are, and not be compiled with them."""
 
-    def watch_compiler(self, callback: Callable[..., None]) -> CompilerWatch | None:
-        """Have ``callback`` called before functions are read to compile them."""
+    def watch_compiler(
+        self, callback: Callable[[Container[int] | None], None]
+    ) -> CompilerWatch | None:
+        """Have ``callback`` called before functions are read to compile them.
+
+        It gets the identities of their code, or None where it may be any.
+        """
         return None
 
     def compiled_codes(self) -> set[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -149,8 +149,10 @@ class Instrumentation:
         else:
             activation.enter()
 
-    def _step_aside(self, *_: Any) -> None:
+    def _step_aside(self, codes: Container[int] | None) -> None:
         """A compiler will read functions: give back their code to those that do not run.
+
+        Those of ``codes``, or all where it may read any.
 
         What it reads must be the program's own, and stay so: the compiled code is thrown away
         when the code of a function that it was made from is another.
@@ -162,6 +164,8 @@ class Instrumentation:
             running.add(id(original(frame.f_code)))
             frame = frame.f_back
         for function, _count in self._installed.values():
+            if codes is not None and id(function.__code__) not in codes:
+                continue
             code = original(function.__code__)
             if code is not function.__code__ and id(code) not in running:
                 function.__code__ = code

@@ -443,6 +443,19 @@ class TestCompiled:
         assert self.breaks() == 0
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
 
+    def test_what_calls_a_compiled_module_is_measured(self):
+        net, x = Net(), rows()
+
+        def train(run):
+            for _ in range(3):
+                run(x)
+
+        with tensorlens.LineProfiler(train) as profiler:
+            train(torch.compile(net, backend="eager", fullgraph=True))
+        (lines,) = profiler.result().functions
+        assert [line.hits for line in lines.lines] == [0, 4, 3]
+        assert self.breaks() == 0
+
     def test_training_under_compile_computes_the_same(self):
         profiler = tensorlens.LineProfiler()
 

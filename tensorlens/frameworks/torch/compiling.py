@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from importlib.abc import MetaPathFinder
 from types import CodeType
 from typing import Any
@@ -56,6 +56,9 @@ _ORIGINAL = "_torchdynamo_orig_callable"
 
 
 def _codes_of(item: Any) -> Iterator[CodeType]:
+    owner = getattr(item, "__self__", None)
+    if isinstance(owner, torch.nn.Module):  # module.compile() compiles its _call_impl
+        item = owner
     parts = item.modules() if isinstance(item, torch.nn.Module) else [item]
     for part in parts:
         function = type(part).forward if isinstance(part, torch.nn.Module) else part
@@ -67,17 +70,19 @@ def _codes_of(item: Any) -> Iterator[CodeType]:
 class CompilerWatch(MetaPathFinder):
     """Calls ``callback`` before ``torch.compile`` reads functions, until :meth:`stop`.
 
-    That is when it is called, and when it reads what a compiled function calls.
+    It gets the identities of the code that is read when ``torch.compile`` is called, and None when
+    what is compiled runs for the first time: then any function that it calls may be read.
     """
 
-    def __init__(self, callback: Callable[..., None]) -> None:
-        self._callback = callback
+    def __init__(self, callback: Callable[[Container[int] | None], None]) -> None:
+        self._callback = lambda *_: callback(None)
         self._compile = real = torch.compile
 
         @functools.wraps(real)
         def compile_after(*args: Any, **kwargs: Any) -> Any:
             self.renew()
-            callback()
+            item = args[0] if args else kwargs.get("model")
+            callback({id(code) for code in _codes_of(item)})
             return real(*args, **kwargs)
 
         self._ours = torch.compile = compile_after
