@@ -271,8 +271,8 @@ class Workspaces:
     ``TORCH_CUBLASLT_UNIFIED_WORKSPACE`` is switched off: then one of 1 MiB, or of
     ``CUBLASLT_WORKSPACE_SIZE`` KiB.
 
-    For cuDNN see :class:`~.convolutions.ConvolutionWorkspaces` and
-    :class:`~.recurrent_memory.RecurrentWorkspaces`.
+    For cuDNN see :class:`ConvolutionWorkspaces` and
+    :class:`RecurrentWorkspaces`.
 
     Args:
         card: whose libraries they are.
