@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from tensorlens.lines.accounting import Activation, Switch, note_failure
-from tensorlens.lines.engine import Engine, explain
+from tensorlens.lines.engine import Engine
 from tensorlens.lines.functions import ProfiledFunction, compile_marker
 from tensorlens.lines.threads import ThreadState
 from tensorlens.lines.tracer import original
@@ -116,7 +116,7 @@ class AroundCall:
 
     def over(self, error: BaseException | None) -> None:
         """A call has ended."""
-        explain(error, self._engine)
+        self._engine.explain(error)
         try:
             self._call_ended(self._entry, error)
         except Exception as failure:

@@ -14,7 +14,7 @@ from tensorlens.lines.accounting import Account, Activation, note_failure
 from tensorlens.lines.counters import Meters
 from tensorlens.lines.threads import Threads, ThreadState
 from tensorlens.lines.tracer import Tracer, Watched
-from tensorlens.recording.oom import region as regions
+from tensorlens.recording.oom import region
 
 
 class Engine:
@@ -158,6 +158,16 @@ class Engine:
         self.unwatch(account)
         self.let_go()
 
+    def explain(self, error: BaseException | None) -> None:
+        """Add to ``error`` what a person needs to know of it, if memory has run out.
+
+        In the outermost region of a thread alone: one further in may be in code that handles it.
+        """
+        if error is not None and region.may_be_out_of_memory(error):
+            with guarded("an error is not explained"):
+                if not self.threads.current().stack:
+                    region.explain(error)
+
     def forked(self) -> None:
         """In a new child process: what the parent measured is the parent's to report."""
         self.threads.forget_others()
@@ -187,14 +197,3 @@ def _activation_of(frame: FrameType, thread: ThreadState) -> Activation | None:
 engine = Engine()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=engine.forked)
-
-
-def explain(error: BaseException | None, engine: Engine) -> None:
-    """Add to ``error`` what a person needs to know of it, if memory has run out.
-
-    In the outermost region of a thread alone: one further in may be in code that handles it.
-    """
-    if error is not None and regions.may_be_out_of_memory(error):
-        with guarded("an error is not explained"):
-            if not engine.threads.current().stack:
-                regions.explain(error)

@@ -19,7 +19,7 @@ from tensorlens.frameworks.base import compiler
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import guarded
 from tensorlens.lines.accounting import Account, Activation, Switch, one_line
-from tensorlens.lines.engine import Engine, engine, explain
+from tensorlens.lines.engine import Engine, engine
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
@@ -137,7 +137,7 @@ class DecoratorProfiler(LineProfiler):
         (block, frame), self._adopted = self._adopted, None
         with suppress(Exception):
             block.close(frame, error)
-            explain(error, engine)
+            engine.explain(error)
 
     def call_ended(self, entry: ProfiledFunction, error: BaseException | None) -> None:
         """Print the figures of a function with ``every=N`` after N calls, or when it raises."""
@@ -293,7 +293,7 @@ class Profile:
         if block is not None:
             with guarded("a block was not profiled to its end"):
                 block.close(frame, error)
-            explain(error, engine)
+            engine.explain(error)
             self.profiler._print([block.function], options)
 
     def _index_of(self, frame: Any) -> int:

@@ -13,7 +13,7 @@ from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
 from tensorlens.lines.accounting import Account, Switch
 from tensorlens.lines.call_scope import AroundCall
-from tensorlens.lines.engine import Engine, engine, explain
+from tensorlens.lines.engine import Engine, engine
 from tensorlens.lines.functions import (
     ProfiledFunction,
     describe,
@@ -140,7 +140,7 @@ class LineProfiler(WrappingMixin):
         traceback: TracebackType | None,
     ) -> None:
         self.disable_by_count()
-        explain(error, self._engine)
+        self._engine.explain(error)
 
     def result(
         self, functions: Iterable[ProfiledFunction] | None = None, process: str | None = None

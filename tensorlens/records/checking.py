@@ -36,6 +36,17 @@ def whole(value: Any) -> int:
     return value
 
 
+def flag(value: Any) -> bool:
+    """Return ``value``, true or false.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{type(value).__name__} in place of true or false")
+    return value
+
+
 def maybe(check: Callable[[Any], _T], value: Any) -> _T | None:
     """Return None for None, else what ``check`` makes of ``value``."""
     return None if value is None else check(value)

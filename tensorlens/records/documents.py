@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
+from tensorlens.records.checking import check_schema, flag, items, mapping, maybe, text, whole
 
 if TYPE_CHECKING:
     import pandas
@@ -76,7 +76,7 @@ def _check(hint: Any) -> Callable[[Any], Any]:
         return lambda value: restored(hint, value)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return lambda value: hint(text(value))
-    return {str: text, int: whole, float: _number, bool: _flag}.get(hint, _refused)
+    return {str: text, int: whole, float: _number, bool: flag}.get(hint, _refused)
 
 
 def _refused(value: Any) -> Any:
@@ -89,12 +89,6 @@ def _number(value: Any) -> float:
     if not math.isfinite(value):
         raise ValueError("a number out of range")
     return float(value)
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{type(value).__name__} in place of true or false")
-    return value
 
 
 class Shown:

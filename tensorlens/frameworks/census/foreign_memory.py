@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from pathlib import Path
 
+from tensorlens.frameworks.census.table import number_of
 from tensorlens.records.tensors import TensorTable
 
 
@@ -14,13 +15,7 @@ def note_foreign(table: TensorTable, rows: list[int], framework: str) -> None:
     for row in rows:
         if table.storage[row] and table.storage_nbytes[row] and table.note[row] < 0:
             maps = maps or _Maps()
-            table.note[row] = _number(table.notes, maps.origin(table.storage[row], framework))
-
-
-def _number(texts: list[str], text: str) -> int:
-    if text not in texts:
-        texts.append(text)
-    return texts.index(text)
+            table.note[row] = number_of(table.notes, maps.origin(table.storage[row], framework))
 
 
 class _Maps:

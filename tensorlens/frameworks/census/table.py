@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from array import array
+from typing import TypeVar
 
 from tensorlens.frameworks.heap import no_locals
 from tensorlens.frameworks.native.allocator import NativeAllocator
 from tensorlens.records.tensors import SourceLine, TensorTable
+
+_T = TypeVar("_T")
+
+
+def number_of(items: list[_T], item: _T) -> int:
+    """Return the place of an item, which is added where it is new; they are few."""
+    try:
+        return items.index(item)
+    except ValueError:
+        items.append(item)
+        return len(items) - 1
 
 
 class Births:

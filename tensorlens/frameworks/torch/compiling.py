@@ -10,11 +10,12 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Container, Iterator
-from importlib.abc import MetaPathFinder
 from types import CodeType
 from typing import Any
 
 import torch
+
+from tensorlens.frameworks.arrival import when_imported
 
 _FRAMES = "torch._dynamo.eval_frame"
 _CALLBACKS = "torch._dynamo.callback"
@@ -67,7 +68,7 @@ def _codes_of(item: Any) -> Iterator[CodeType]:
             yield function.__code__
 
 
-class CompilerWatch(MetaPathFinder):
+class CompilerWatch:
     """Calls ``callback`` before ``torch.compile`` reads functions, until :meth:`stop`.
 
     It gets the identities of the code that is read when ``torch.compile`` is called, and None when
@@ -86,33 +87,22 @@ class CompilerWatch(MetaPathFinder):
             return real(*args, **kwargs)
 
         self._ours = torch.compile = compile_after
-        self.renew()
+        self._wait_no_longer = when_imported(_CALLBACKS, self.renew)
 
     def renew(self) -> None:
         """Begin again where ``torch._dynamo.reset()`` has forgotten us."""
-        if not self._register() and self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Find nothing; look whether the compiler's module of callbacks is there meanwhile."""
-        if fullname.startswith("torch._dynamo.") and self._register():
-            sys.meta_path.remove(self)
+        handler = _handler()
+        if handler is not None and self._callback not in handler.start_callbacks:
+            handler.register_start_callback(self._callback)
 
     def stop(self) -> None:
         """Undo it all."""
         if torch.compile is self._ours:
             torch.compile = self._compile
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        self._wait_no_longer()
         handler = _handler()
         if handler is not None and self._callback in handler.start_callbacks:
             handler.start_callbacks.remove(self._callback)
-
-    def _register(self) -> bool:
-        handler = _handler()
-        if handler is not None and self._callback not in handler.start_callbacks:
-            handler.register_start_callback(self._callback)
-        return handler is not None
 
 
 def _handler() -> Any:

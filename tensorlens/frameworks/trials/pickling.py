@@ -69,18 +69,19 @@ def carried(function: Callable[..., Any]) -> Sequence[str]:
         elif isinstance(item, type) and item.__module__ == "__main__":
             waiting += vars(item).values()
         elif isinstance(item, FunctionType) and item.__globals__ is main:
-            for name in _names(item.__code__):
+            for name in names_in(item.__code__):
                 if name in main and name not in names:
                     names[name] = None
                     waiting.append(main[name])
     return tuple(names)
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Give the globals and attributes that code names, that of functions in it too."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)
 
 
 def _is_importable(module: ModuleType) -> bool:

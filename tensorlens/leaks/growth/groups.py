@@ -51,6 +51,11 @@ class Held:
         return survivor.holders[0].item if survivor.holders else None
 
 
+def latest_of(held: Sequence[Held]) -> Held:
+    """Return the largest that the latest step left."""
+    return max(held, key=lambda each: (each.block.step, each.block.size))
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """What is alike: made by one line and held the same way, or below the same root."""
@@ -86,7 +91,7 @@ class Group:
     @property
     def latest(self) -> Held:
         """The largest that the latest step left."""
-        return max(self.held, key=lambda each: (each.block.step, each.block.size))
+        return latest_of(self.held)
 
     @property
     def earliest(self) -> Held:

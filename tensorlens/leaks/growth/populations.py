@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import Left
 from tensorlens.frameworks.survivors import Below, Holdings
-from tensorlens.leaks.growth.groups import Block, Group, Held, names, sampled
+from tensorlens.leaks.growth.groups import Block, Group, Held, latest_of, names, sampled
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
     NONE,
@@ -146,7 +146,7 @@ def _by_container(
 ) -> list[tuple[_Population, list[ReferencePath]]]:
     """Join what the same container holds; with the ways to the latest of each."""
     # asked together: each question reads the heap once
-    ways = ways_of([_latest(each).item for each in several])
+    ways = ways_of([latest_of(each.held).item for each in several])
     joined: dict[Hashable, tuple[_Population, list[ReferencePath]]] = {}
     for each, own in zip(several, ways, strict=True):
         label = (each.is_below, *container(own[0])) if own else id(each)
@@ -154,10 +154,6 @@ def _by_container(
         known.held += each.held
         known.below += each.below
     return [*joined.values()]
-
-
-def _latest(population: _Population) -> Held:
-    return max(population.held, key=lambda each: (each.block.step, each.block.size))
 
 
 def _described(

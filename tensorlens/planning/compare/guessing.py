@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.trials.jobs import OPTIONS, Program
+from tensorlens.frameworks.trials.pickling import names_in
 from tensorlens.planning.estimate.target import search_path
 
 _USUAL = "torch"
@@ -64,7 +65,7 @@ def _of_function(function: Any) -> Iterator[str]:
     code = getattr(function, "__code__", None)
     held = getattr(function, "__globals__", {})
     if isinstance(code, CodeType):
-        for name in _names(code):
+        for name in names_in(code):
             yield from _framework(_module_of(held.get(name, name)))
     modules = [item for item in held.values() if isinstance(item, ModuleType)]
     for item in modules:
@@ -73,13 +74,6 @@ def _of_function(function: Any) -> Iterator[str]:
         for inner in list(vars(item).values()):
             if isinstance(inner, ModuleType):
                 yield from _framework(inner.__name__)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _module_of(item: Any) -> str:

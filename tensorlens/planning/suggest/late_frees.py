@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorlens.frameworks.step_facts import BACKWARD, ZERO_GRAD, Waiting
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Candidate, Scene, Span
+from tensorlens.recording.analysis.roles import short_line
 from tensorlens.records.events import FREE, START
 from tensorlens.records.tensors import SourceLine
 
@@ -82,7 +83,7 @@ def during_backward(scene: Scene) -> Iterator[Candidate]:
             kind="kept",
             change=f"free {name} before backward",
             what=f"a variable of {each.function}() that backward has no use for",
-            code=f"# before {_short(line)}\ndel {each.name}",
+            code=f"# before {short_line(line)}\ndel {each.name}",
             peak=replay.peak()[0],
             cost="none",
             act=FreedBeforeBackward(each),
@@ -166,7 +167,7 @@ def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
     line = scene.study.born[scene.study.place(row)]
     name = scene.roles.named(row) if names else None
     short = "what is kept" if name is None else _ITEM.sub("", name.rpartition(": ")[2])
-    return short, "" if line is None else _short(line)
+    return short, "" if line is None else short_line(line)
 
 
 def _code(scene: Scene, name: str, graph: bool, *, is_list: bool) -> str:
@@ -185,11 +186,6 @@ def _code(scene: Scene, name: str, graph: bool, *, is_list: bool) -> str:
         text = f"# at the end of the step, or keep what is needed of it: {_NEEDS[scene.framework]}"
         line = f"del {name}"
     return f"{text}\n{line}" if is_name else text
-
-
-def _short(line: SourceLine) -> str:
-    name = line.filename.replace("\\", "/").rpartition("/")[2]
-    return f"{name or line.filename}:{line.lineno}"
 
 
 _ACCUMULATES = "AccumulateGrad"

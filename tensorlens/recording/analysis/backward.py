@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tensorlens.recording.analysis.devices import chosen
 from tensorlens.recording.analysis.event_index import Place, Study, Table, study
-from tensorlens.recording.analysis.instants import roles_of
+from tensorlens.recording.analysis.instants import largest_first, roles_of
 from tensorlens.recording.analysis.roles import Roles
 from tensorlens.recording.moments import BackwardCost
 from tensorlens.recording.recordings import Recording
@@ -75,10 +75,10 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
             blocks=cost.blocks,
             kept=cost.kept,
             peak=cost.peak,
-            gradients=_sorted(cost.gradients),
-            nodes=_sorted(cost.nodes),
-            alloc_sites=_sorted(cost.alloc_sites),
-            model_lines=_sorted(cost.model_lines),
+            gradients=largest_first(cost.gradients),
+            nodes=largest_first(cost.nodes),
+            alloc_sites=largest_first(cost.alloc_sites),
+            model_lines=largest_first(cost.model_lines),
         )
         for line, cost in ordered
     )
@@ -103,7 +103,7 @@ def backward_calls(recording: Recording, device: str | None = None) -> dict[Sour
     for place, nbytes in places.items():
         for line in of.calls[place]:
             _count(sums, line, nbytes)
-    return _sorted(sums)
+    return largest_first(sums)
 
 
 def backward_modules(recording: Recording, device: str | None = None) -> dict[str | None, int]:
@@ -121,7 +121,7 @@ def backward_modules(recording: Recording, device: str | None = None) -> dict[st
     for row, allocates in _rows(of, number):
         if allocates:
             _count(sums, of.module[of.place(row)], of.log.size[row])
-    return _sorted(sums)
+    return largest_first(sums)
 
 
 def _rows(of: Study, device: int | None) -> Iterator[tuple[int, bool]]:
@@ -154,7 +154,3 @@ def _gradient(roles: Roles, row: int) -> str | None:
 
 def _count(sums: dict[_K, int], key: _K, nbytes: int) -> None:
     sums[key] = sums.get(key, 0) + nbytes
-
-
-def _sorted(sums: dict[_K, int]) -> dict[_K, int]:
-    return dict(sorted(sums.items(), key=lambda each: -each[1]))

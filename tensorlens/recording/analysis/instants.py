@@ -166,8 +166,8 @@ def _moment(
         time_ns=now,
         tensors=Residents(roles, ordered, now),
         by_line=_sums(places, of.charged.__getitem__),
-        by_role=_sorted(by_role),
-        by_module=_sorted(by_module),
+        by_role=largest_first(by_role),
+        by_module=largest_first(by_module),
         by_stack=_sums(places, lambda place: place[0]),
         by_phase=_sums(places, of.phase.__getitem__),
         held=held_at(log, device, rows),
@@ -187,7 +187,7 @@ def _model_lines(
         if line is not None:
             key = of.charged[place], line
             sums[key] = sums.get(key, 0) + nbytes
-    return _sorted(sums)
+    return largest_first(sums)
 
 
 def _sums(places: dict[Place, int], key: Callable[[Place], _K]) -> dict[_K, int]:
@@ -195,10 +195,11 @@ def _sums(places: dict[Place, int], key: Callable[[Place], _K]) -> dict[_K, int]
     for place, nbytes in places.items():
         what = key(place)
         sums[what] = sums.get(what, 0) + nbytes
-    return _sorted(sums)
+    return largest_first(sums)
 
 
-def _sorted(sums: dict[_K, int]) -> dict[_K, int]:
+def largest_first(sums: dict[_K, int]) -> dict[_K, int]:
+    """Return the sums, the largest first."""
     return dict(sorted(sums.items(), key=lambda each: -each[1]))
 
 

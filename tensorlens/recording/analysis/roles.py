@@ -148,7 +148,7 @@ class Roles:
             number = self._result(row) if self.study.module[place] else 0
             return f"{self._made[place]}:{number}" if number else self._made[place]
         line = self.study.charged[place]
-        return BEFORE if line is None else f"{BEFORE}, at {_short(line)}"
+        return BEFORE if line is None else f"{BEFORE}, at {short_line(line)}"
 
     def _result(self, row: int) -> int:
         """Return which of the results of a graph's node a block is, among those of other sizes.
@@ -203,7 +203,7 @@ class Roles:
             return f"{module}: {what}" if module else f"{what}{_at(line)}"
         if line is None:
             return module or "no stack recorded"
-        return f"{module}: {_short(line)}" if module else f"{line.function}(){_at(line)}"
+        return f"{module}: {short_line(line)}" if module else f"{line.function}(){_at(line)}"
 
     def _owned_by(self, name: str) -> str | None:
         """Return the innermost module, of those that ran, whose path leads to a name."""
@@ -279,9 +279,10 @@ def _either(names: Collection[str], several: bool) -> str | None:
 
 
 def _at(line: SourceLine | None) -> str:
-    return "" if line is None else f" at {_short(line)}"
+    return "" if line is None else f" at {short_line(line)}"
 
 
-def _short(line: SourceLine) -> str:
+def short_line(line: SourceLine) -> str:
+    """Return file and number: ``train.py:12``."""
     name = line.filename.replace("\\", "/").rpartition("/")[2]
     return f"{name or line.filename}:{line.lineno}"

@@ -10,7 +10,7 @@ from operator import lt
 from typing import Any
 
 from tensorlens.recording.tlens.columns import check_range
-from tensorlens.records.checking import items, mapping, maybe, text, whole
+from tensorlens.records.checking import flag, items, mapping, maybe, text, whole
 from tensorlens.records.events import (
     PHASES,
     Context,
@@ -86,7 +86,7 @@ def context_from_dict(data: Any) -> Context:
         node=maybe(text, given["node"]),
         forward=whole(given["forward"]),
         outer=maybe(text, given["outer"]),
-        grad=_truth(given["grad"]),
+        grad=flag(given["grad"]),
         phase=phase,
         module=maybe(text, given["module"]),
     )
@@ -137,7 +137,7 @@ def segment_from_dict(data: Any) -> Segment:
         size=_size(given["size"]),
         stream=whole(given["stream"]),
         kind=text(given["kind"]),
-        expandable=_truth(given["expandable"]),
+        expandable=flag(given["expandable"]),
         pool=maybe(text, given["pool"]),
         blocks=items(_block, given["blocks"]),
         stack=whole(given["stack"]),
@@ -192,9 +192,3 @@ def _size(data: Any) -> int:
     if whole(data) < 0:
         raise ValueError("a size below 0")
     return whole(data)
-
-
-def _truth(data: Any) -> bool:
-    if not isinstance(data, bool):
-        raise TypeError(f"{type(data).__name__} in place of true or false")
-    return data

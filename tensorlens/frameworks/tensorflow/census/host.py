@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from typing import Any
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.foreign_memory import note_foreign
 from tensorlens.frameworks.census.host_ledger import Handed, host_ledger
-from tensorlens.frameworks.census.table import Births
+from tensorlens.frameworks.census.table import Births, number_of
 from tensorlens.frameworks.native.allocator import NativeAllocator, Tagged
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
 from tensorlens.frameworks.tensorflow.graphs import Nodes
@@ -78,9 +77,9 @@ def _append(
     table.storage_nbytes.append(size)
     table.offset.append(0)
     table.role.append(ROLES.index(found.role))
-    table.device.append(_number(table.devices, "cpu"))
-    table.dtype.append(_number(table.dtypes, _UNTYPED))
-    table.shape.append(_number(table.shapes, (size,)))
+    table.device.append(number_of(table.devices, "cpu"))
+    table.dtype.append(number_of(table.dtypes, _UNTYPED))
+    table.shape.append(number_of(table.shapes, (size,)))
     table.stride.append(-1)
     table.name.append(name)
     table.alias.append(-1)
@@ -88,14 +87,7 @@ def _append(
     table.born.append(line)
     table.model_line.append(-1)
     table.module.append(-1 if found.module is None else table.names.text(found.module))
-    table.note.append(_number(table.notes, found.note))
-
-
-def _number(items: list[Any], item: Any) -> int:
-    # they are few
-    if item not in items:
-        items.append(item)
-    return items.index(item)
+    table.note.append(number_of(table.notes, found.note))
 
 
 _UNNAMED = (
@@ -153,4 +145,4 @@ def _note_scalars(table: TensorTable, rows: list[int]) -> None:
     for row in rows:
         is_one = table.storage_nbytes[row] <= ONE and table.shapes[table.shape[row]] == ()
         if is_one and table.storage[row] and table.note[row] < 0:
-            table.note[row] = _number(table.notes, _SCALAR)
+            table.note[row] = number_of(table.notes, _SCALAR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Generic, Protocol, TypeVar
 
 from tensorlens.frameworks.census.table import (
@@ -12,6 +13,7 @@ from tensorlens.frameworks.census.table import (
     add_births,
     choose_counted,
     name_the_rest,
+    number_of,
 )
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.reading import (
@@ -217,28 +219,17 @@ def _append(table: TensorTable, row: FoundRow[Any]) -> None:
     table.storage_nbytes.append(fact.buffer_nbytes)
     table.offset.append(_elements(fact))
     table.role.append(_ROLES[row.role])
-    table.device.append(_number(table.devices, row.device))
-    table.dtype.append(_number(table.dtypes, fact.dtype))
-    table.shape.append(_number(table.shapes, fact.shape))
+    table.device.append(number_of(table.devices, row.device))
+    table.dtype.append(number_of(table.dtypes, fact.dtype))
+    table.shape.append(number_of(table.shapes, fact.shape))
     table.stride.append(-1)
     table.name.append(row.name)
     table.module.append(-1 if row.module is None else table.names.text(row.module))
-    table.held_by.append(-1 if row.held_by is None else _number(table.holders, row.held_by))
-    table.note.append(-1 if row.note is None else _number(table.notes, row.note))
+    table.held_by.append(-1 if row.held_by is None else number_of(table.holders, row.held_by))
+    table.note.append(-1 if row.note is None else number_of(table.notes, row.note))
 
 
 def _elements(fact: Read) -> int:
-    count = 1
-    for length in fact.shape:
-        count *= length
+    count = prod(fact.shape)
     size = fact.nbytes // count if count else 0
     return fact.offset // size if size else 0
-
-
-def _number(items: list[Any], item: Any) -> int:
-    # shapes and types are few
-    try:
-        return items.index(item)
-    except ValueError:
-        items.append(item)
-        return len(items) - 1

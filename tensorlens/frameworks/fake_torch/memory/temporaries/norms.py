@@ -15,6 +15,7 @@ from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
     Rule,
     contiguous,
     is_tensor,
+    last_power,
     nbytes,
     taken,
     up,
@@ -248,19 +249,15 @@ def _staging(source: Any, factor: int) -> Iterator[Hidden]:
         return
     channels = source.shape[1]
     rows = source.numel() // channels
-    width = min(_last_power(channels), WARP)
-    height = min(_last_power(up(rows, 16)), 512 // width)
+    width = min(last_power(channels), WARP)
+    height = min(last_power(up(rows, 16)), 512 // width)
     if width * height != 512:
-        width = min(_last_power(channels), 512 // height)
+        width = min(last_power(channels), 512 // height)
     blocks = min(up(rows, height * 16), 128)
     if blocks >= 8:
         wide = wide_itemsize(source.dtype)
         yield taken(factor * channels * blocks * wide, "staged statistics")
         yield taken(up(channels, width) * 4, "semaphores")
-
-
-def _last_power(count: int) -> int:
-    return 1 << (max(count, 1).bit_length() - 1)
 
 
 def _cudnn_batch_norm_backward(call: Call) -> Iterator[Hidden]:

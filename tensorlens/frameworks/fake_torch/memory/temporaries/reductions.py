@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from tensorlens.frameworks.fake_torch.memory.temporaries.rules import (
     WARP,
     Call,
     Rule,
+    last_power,
     nbytes,
     resident_threads,
     taken,
@@ -81,10 +83,7 @@ class _Loop:
 
     @property
     def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def outputs(self) -> int:
@@ -167,13 +166,9 @@ def _loop(shape: Sequence[int], strides: Sequence[int], dims: set[int], itemsize
     return _Loop(tuple(sizes), tuple(steps), tuple(kinds), itemsize)
 
 
-def _last_power(count: int) -> int:
-    return 1 << (max(count, 1).bit_length() - 1)
-
-
 def _block(dim0: int, dim1: int, most: int) -> tuple[int, int]:
-    wide = _last_power(dim0) if dim0 < most else most
-    high = _last_power(dim1) if dim1 < most else most
+    wide = last_power(dim0) if dim0 < most else most
+    high = last_power(dim1) if dim1 < most else most
     width = min(wide, WARP)
     height = min(high, most // width)
     return min(wide, most // height), height

@@ -49,6 +49,11 @@ def wide_itemsize(dtype: torch.dtype) -> int:
     return size
 
 
+def last_power(count: int) -> int:
+    """Return the highest power of two that is not above ``count``; 1 for none."""
+    return 1 << (max(count, 1).bit_length() - 1)
+
+
 def up(count: int, unit: int) -> int:
     """Return how many units hold ``count``."""
     return -(-count // unit)
