@@ -47,15 +47,15 @@ quick: $(VENV)/.ready
 
 # each room by itself: every look at the heap is as long as what its process has imported
 pytest: $(VENV)/.tensorflow
-	$(BIN)/python $(PYTEST) tests/unit/frameworks
-	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks
+	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
+	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks tests/unit/heap
 	$(BIN)/python $(PYTEST) tests/smoke
 	$(foreach file,$(wildcard tests/alone/test_*.py),$(BIN)/python -m pytest --tb=short $(file) &&) true
 	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
 	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
-	$(VENV)-$*/bin/python -m pytest tests/unit/frameworks/test_heap_*.py
+	$(VENV)-$*/bin/python -m pytest tests/unit/heap
 	$(VENV)-$*/bin/python -m pytest tests/unit/lines $(if $(filter $*,$(NEWEST)), \
 	    tests/unit/render tests/unit/records tests/unit/recording \
 	    --ignore=tests/unit/render/test_recording_browser.py)

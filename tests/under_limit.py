@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import tensorlens
-from tensorlens.frameworks.trials.jobs import Job, Measured, Reason, Trouble
 from tensorlens.planning.compare.options import checked
 from tensorlens.planning.estimate.target import program, search_path
 from tensorlens.planning.processes import Runner
+from tensorlens.planning.trials.jobs import Job, Measured, Reason, Trouble
 
 CAPACITY = 64 << 20
 _HIGHEST = 17

@@ -14,11 +14,11 @@ from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.program_arguments import add_step_options, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.trials.jobs import OPTIONS, catalogue
 from tensorlens.planning.compare.guessing import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.target import program
+from tensorlens.planning.trials.jobs import OPTIONS, catalogue
 from tensorlens.render import OF_ALL, either
 
 _USUAL = {

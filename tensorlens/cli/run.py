@@ -14,12 +14,12 @@ from tensorlens import config
 from tensorlens.cli.gathering import Gathering
 from tensorlens.cli.instrument import Instrument
 from tensorlens.cli.messages import complain, say
+from tensorlens.cli.model_modules import library_model_module
 from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program import Program, plain
 from tensorlens.cli.program_arguments import add_program, program_of, words_of
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.model_modules import library_model_module
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
 from tensorlens.lines.report import LineReport

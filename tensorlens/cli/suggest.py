@@ -11,8 +11,8 @@ from tensorlens.cli.output import Output, add_options
 from tensorlens.cli.program_arguments import add_step_options, arguments_of
 from tensorlens.cli.viewing import give
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.step_facts import WATCHES
 from tensorlens.planning.processes import ProgramFailed
+from tensorlens.planning.step_facts import WATCHES
 
 _EPILOG = """\
 examples:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tensorlens.frameworks.base import UNKNOWN, Reader
-from tensorlens.frameworks.process import HeapCounter, ResidentCounter
+from tensorlens.frameworks.host.process import HeapCounter, ResidentCounter
 from tensorlens.leaks.host_arrays import Grown
 from tensorlens.records.leaks import Growth, GrowthKind
 from tensorlens.units import format_bytes

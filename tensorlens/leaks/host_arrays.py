@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tensorlens.frameworks.heap import living
-from tensorlens.frameworks.heap.outside import (
+from tensorlens.heap import living
+from tensorlens.heap.outside import (
     Owned,
     item_text,
     owned_arrays,
     untracked_way,
 )
-from tensorlens.frameworks.heap.paths import paths
+from tensorlens.heap.paths import paths
 from tensorlens.units import format_bytes
 
 _TOLERANCE = 0.08

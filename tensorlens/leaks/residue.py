@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Steps
-from tensorlens.frameworks.heap.paths import paths
 from tensorlens.frameworks.registry import adapters
 from tensorlens.frameworks.survivors import Survivor
+from tensorlens.heap.paths import paths
 from tensorlens.leaks.joint_steps import follow
 from tensorlens.records.tensors import SourceLine
 

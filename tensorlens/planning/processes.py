@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_file
-from tensorlens.frameworks.trials.jobs import (
+from tensorlens.planning.trials.jobs import (
     Began,
     Ended,
     Job,
@@ -29,12 +29,12 @@ from tensorlens.frameworks.trials.jobs import (
     Result,
     Trouble,
 )
-from tensorlens.frameworks.trials.server import FORKS
+from tensorlens.planning.trials.server import FORKS
 
 _COMMAND = """
 import sys
 sys.path.insert(0, sys.argv.pop())
-from tensorlens.frameworks.trials.server import serve
+from tensorlens.planning.trials.server import serve
 serve()
 """
 _LAST = 2000

@@ -104,6 +104,8 @@ class Label:
 
 OWN_MARK = "tensorlens: "
 """What names of marks begin with that no program made: they are not shown."""
+GRAPH_CALL = f"{OWN_MARK}graph call"
+"""Name of the marks where Python calls a function that runs as a graph."""
 
 
 @dataclass(frozen=True, slots=True)

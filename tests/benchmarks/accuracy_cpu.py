@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tensorlens
-from tensorlens.frameworks.fake_torch.memory.host_kernels import HOST_KERNEL
 from tensorlens.planning.estimate import estimate
+from tensorlens.planning.torch.memory.host_kernels import HOST_KERNEL
 from tensorlens.recording.record import record
 from tensorlens.records.events import ALLOC, FREE, EventLog
 

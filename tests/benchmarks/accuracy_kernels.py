@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tensorlens.frameworks.fake_torch.device.setup import prepare
 from tensorlens.planning.allocators import CachingAllocator
+from tensorlens.planning.torch.device.setup import prepare
 from tensorlens.records.cards import Card
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.traces import Trace
@@ -88,7 +88,7 @@ def peaks(group: Sequence[Row]) -> list[float]:
 
     A script runs all of its rows in one process, and has timed them before with other providers:
     each begins with what the allocator still holds. Call it after
-    :func:`tensorlens.frameworks.fake_torch.device.setup.prepare`.
+    :func:`tensorlens.planning.torch.device.setup.prepare`.
     """
     traces = [traced(row) for row in group]
     allocator = CachingAllocator()
@@ -145,10 +145,10 @@ def traced(row: Row) -> Trace:
     """Return what a row's program asks for, with a mark at each step."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from tensorlens.frameworks.fake_torch.memory.temporaries import Temporaries
-    from tensorlens.frameworks.fake_torch.memory.workspaces import Workspaces
-    from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
-    from tensorlens.frameworks.fake_torch.tracker import Hidden, Tracker
+    from tensorlens.planning.torch.memory.temporaries import Temporaries
+    from tensorlens.planning.torch.memory.workspaces import Workspaces
+    from tensorlens.planning.torch.stacks import ProgramStacks
+    from tensorlens.planning.torch.tracker import Hidden, Tracker
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
@@ -214,7 +214,7 @@ if __name__ == "__main__":
     ready = prepare(card=CARDS["NVIDIA A100-SXM4-80GB"])
     if not ready.is_ready:
         raise SystemExit(f"no CUDA device can be simulated: {ready.reason}")
-    from tensorlens.frameworks.fake_torch.memory.temporaries import kernel_overrides as otherwise
+    from tensorlens.planning.torch.memory.temporaries import kernel_overrides as otherwise
 
     otherwise.install()
     show_all(*sys.argv[1:2])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tensorlens.frameworks.fake_torch.device.library import SINCE
 from tensorlens.frameworks.torch.release import installed_release
 from tensorlens.planning import processes
+from tensorlens.planning.torch.device.library import SINCE
 from tests import warm
 
 

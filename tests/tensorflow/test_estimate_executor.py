@@ -2,12 +2,12 @@
 
 import pytest
 
-from tensorlens.frameworks.tensorflow.estimate.execution.executor import Executor, Order
-from tensorlens.frameworks.tensorflow.estimate.execution.held import Buffer, Value, keep
-from tensorlens.frameworks.tensorflow.estimate.execution.kernels import Machine
-from tensorlens.frameworks.tensorflow.estimate.execution.orders import Meter, likeliest, spread
-from tensorlens.frameworks.tensorflow.estimate.execution.playing import EagerRun
-from tensorlens.frameworks.tensorflow.estimate.graph.nodes import Node, Output, connect
+from tensorlens.planning.tensorflow.execution.executor import Executor, Order
+from tensorlens.planning.tensorflow.execution.held import Buffer, Value, keep
+from tensorlens.planning.tensorflow.execution.kernels import Machine
+from tensorlens.planning.tensorflow.execution.orders import Meter, likeliest, spread
+from tensorlens.planning.tensorflow.execution.playing import EagerRun
+from tensorlens.planning.tensorflow.graph.nodes import Node, Output, connect
 
 KIB = 1024
 ROW = Output("float32", (256,))

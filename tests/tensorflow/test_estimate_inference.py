@@ -3,9 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from tensorlens.frameworks.tensorflow.estimate.execution.held import Value
-from tensorlens.frameworks.tensorflow.estimate.execution.inference import inferred
-from tensorlens.frameworks.tensorflow.estimate.graph.optimizing import nodes_of
+from tensorlens.planning.tensorflow.execution.held import Value
+from tensorlens.planning.tensorflow.execution.inference import inferred
+from tensorlens.planning.tensorflow.graph.optimizing import nodes_of
 
 X = tf.TensorSpec([4, 6, 10])
 Y = tf.TensorSpec([4, 10, 3])

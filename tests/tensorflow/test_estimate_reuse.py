@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-from tensorlens.frameworks.tensorflow.estimate.execution import cpu
-from tensorlens.frameworks.tensorflow.estimate.execution.orders import Meter
-from tensorlens.frameworks.tensorflow.estimate.execution.playing import Play
-from tensorlens.frameworks.tensorflow.estimate.graph.optimizing import optimized
-from tensorlens.frameworks.tensorflow.estimate.graph.tracing import Held, Traced
+from tensorlens.planning.tensorflow.asked import Asked
+from tensorlens.planning.tensorflow.execution import cpu
+from tensorlens.planning.tensorflow.execution.orders import Meter
+from tensorlens.planning.tensorflow.execution.playing import Play
+from tensorlens.planning.tensorflow.graph.optimizing import optimized
+from tensorlens.planning.tensorflow.graph.tracing import Held, Traced
 from tensorlens.records.events import ALLOC
 
 ops = tf.raw_ops

@@ -10,11 +10,11 @@ import tf_suggest_programs as programs
 import tensorlens
 from tensorlens.cli import main
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.tensorflow.step_facts import StepWatch
 from tensorlens.planning import processes
 from tensorlens.planning.processes import ProgramFailed
 from tensorlens.planning.suggest import api as asking
 from tensorlens.planning.suggest.recorded_steps import Scene
+from tensorlens.planning.tensorflow.step_facts import StepWatch
 from tests import warm
 from tests.pasted_code import pasted, printed_code
 

@@ -10,7 +10,7 @@ import sys
 import traceback
 
 if __name__ == "__main__":
-    from tensorlens.frameworks.fake_torch.device.setup import measure_with, prepare
+    from tensorlens.planning.torch.device.setup import measure_with, prepare
 
     WARNINGS: list[str] = []
     READY = prepare(devices=2, warn=WARNINGS.append)
@@ -222,7 +222,7 @@ def foreach_by_default():
 
 @contextlib.contextmanager
 def answers():
-    from tensorlens.frameworks.fake_torch.values.data_dependent import answering
+    from tensorlens.planning.torch.values.data_dependent import answering
 
     with answering(lambda text: None):
         yield

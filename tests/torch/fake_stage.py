@@ -5,10 +5,10 @@ import gc
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.frameworks.fake_torch.patches.loading import in_threads, loading
-from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
-from tensorlens.frameworks.fake_torch.tracker import Tracker
-from tensorlens.frameworks.fake_torch.values.data_dependent import answering
+from tensorlens.planning.torch.patches.loading import in_threads, loading
+from tensorlens.planning.torch.stacks import ProgramStacks
+from tensorlens.planning.torch.tracker import Tracker
+from tensorlens.planning.torch.values.data_dependent import answering
 from tensorlens.records.traces import Trace
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from tensorlens.frameworks.native import building
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch import steps as torch_steps
 from tensorlens.frameworks.torch.leaks import device_steps
 from tensorlens.frameworks.torch.native.build import COUNTER
+from tensorlens.native import build as building
 
 PART = replace(
     COUNTER,

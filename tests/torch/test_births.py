@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tensorlens.frameworks.native import allocator as native_allocator
+from tensorlens.frameworks.host import allocator as native_allocator
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.frameworks.torch.native import NativeUnavailable

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
-from tensorlens.frameworks.fake_torch.memory.attention_choice import (  # noqa: E402
+from tensorlens.planning.estimate.cards import find_card  # noqa: E402
+from tensorlens.planning.torch.memory.attention_choice import (  # noqa: E402
     CUDNN,
     EFFICIENT,
     FLASH,
@@ -23,8 +24,7 @@ from tensorlens.frameworks.fake_torch.memory.attention_choice import (  # noqa: 
     Attention,
     Chooser,
 )
-from tensorlens.frameworks.fake_torch.memory.attention_memory import AttentionTemporaries  # noqa: E402
-from tensorlens.planning.estimate.cards import find_card  # noqa: E402
+from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries  # noqa: E402
 from tests import warm  # noqa: E402
 
 aten = torch.ops.aten
@@ -310,7 +310,7 @@ def test_host_memory_has_none_of_it():
 STAGE = """
 import json, math, sys
 from tensorlens.planning.estimate.cards import find_card
-from tensorlens.frameworks.fake_torch.device.setup import prepare
+from tensorlens.planning.torch.device.setup import prepare
 card = find_card(sys.argv[1])
 readiness = prepare(1, card)
 if not readiness.is_ready:
@@ -319,11 +319,11 @@ if not readiness.is_ready:
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.frameworks.fake_torch.memory.attention import AttentionTemporaries, FusedAttention
-from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
-from tensorlens.frameworks.fake_torch.memory.temporaries import Temporaries
-from tensorlens.frameworks.fake_torch.tracker import Tracker, noting_nodes
-from tensorlens.frameworks.fake_torch.memory.workspaces import Workspaces
+from tensorlens.planning.torch.memory.attention import AttentionTemporaries, FusedAttention
+from tensorlens.planning.torch.stacks import ProgramStacks
+from tensorlens.planning.torch.memory.temporaries import Temporaries
+from tensorlens.planning.torch.tracker import Tracker, noting_nodes
+from tensorlens.planning.torch.memory.workspaces import Workspaces
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.traces import Trace
 

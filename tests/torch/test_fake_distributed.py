@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.fake_torch.patches.compiled import compiling
-from tensorlens.frameworks.fake_torch.patches.distributed import distributed
+from tensorlens.planning.torch.patches.compiled import compiling
+from tensorlens.planning.torch.patches.distributed import distributed
 from tests.torch.fake_stage import staged
 
 WORLD = 4

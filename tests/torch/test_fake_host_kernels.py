@@ -5,9 +5,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from tensorlens.frameworks.fake_torch.memory import host_kernels
-from tensorlens.frameworks.fake_torch.memory.host_kernels import HOST_KERNEL, HostKernels
 from tensorlens.frameworks.torch import Adapter
+from tensorlens.planning.torch.memory import host_kernels
+from tensorlens.planning.torch.memory.host_kernels import HOST_KERNEL, HostKernels
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 _HEAD = """
 import json, sys
-from tensorlens.frameworks.fake_torch.device.setup import prepare
+from tensorlens.planning.torch.device.setup import prepare
 from tensorlens.records.cards import Card
 card = Card("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 << 30)
 ready = prepare(card=card)
@@ -27,10 +27,10 @@ if not ready.is_ready:
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
-from tensorlens.frameworks.fake_torch.stacks import ProgramStacks
-from tensorlens.frameworks.fake_torch.memory.temporaries import Temporaries
-from tensorlens.frameworks.fake_torch.memory.temporaries import kernel_overrides as otherwise
-from tensorlens.frameworks.fake_torch.tracker import Tracker
+from tensorlens.planning.torch.stacks import ProgramStacks
+from tensorlens.planning.torch.memory.temporaries import Temporaries
+from tensorlens.planning.torch.memory.temporaries import kernel_overrides as otherwise
+from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.records.traces import Trace
 otherwise.install()
 temporaries = Temporaries(card)

@@ -5,9 +5,9 @@ import weakref
 import pytest
 import torch
 
-from tensorlens.frameworks.step_facts import Waiting
-from tensorlens.frameworks.torch.step_changes import freed_before_backward
-from tensorlens.frameworks.trials.jobs import CannotApply
+from tensorlens.planning.step_facts import Waiting
+from tensorlens.planning.torch.step_changes import freed_before_backward
+from tensorlens.planning.trials.jobs import CannotApply
 
 
 def make_step(seen):

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.torch import steps as torch_steps
 from tensorlens.frameworks.torch.leaks import device_steps
 from tensorlens.frameworks.torch.leaks.device_blocks import DeviceBlocks
 from tensorlens.leaks.residue import Stretch
 from tensorlens.leaks.watch import LeakWatch, find_leaks
+from tensorlens.native.build import NativeUnavailable
 from tests.torch.healthy_programs import HEALTHY
 from tests.torch.leak_programs import LEAKS
 from tests.torch.stand_in_device import stand_in

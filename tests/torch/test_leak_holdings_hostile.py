@@ -9,9 +9,9 @@ import pytest
 import torch
 from census_models import Mlp
 
-from tensorlens.frameworks.heap import holders
 from tensorlens.frameworks.torch.census.tensors import scan, scan_python
 from tensorlens.frameworks.torch.leaks import Holdings, survivors
+from tensorlens.heap import holders
 
 RAN = []
 SPECIAL = (

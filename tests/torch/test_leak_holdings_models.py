@@ -6,7 +6,7 @@ import pytest
 import torch
 from census_models import MODELS
 
-from tensorlens.frameworks.native.host_steps import LivingBlocks
+from tensorlens.frameworks.host.steps import LivingBlocks
 from tensorlens.frameworks.torch.leaks import Holdings, survivors
 from tensorlens.frameworks.torch.native import install
 

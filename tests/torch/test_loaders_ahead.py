@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tensorlens.frameworks.step_facts import Ahead
-from tensorlens.frameworks.torch.loaders.ahead import LoaderWatch
-from tensorlens.frameworks.torch.options.loading import PrefetchFactor
-from tensorlens.frameworks.torch.options.stage import CannotApply, Stage
-from tensorlens.frameworks.trials.running import HeldAhead, held_ahead
+from tensorlens.planning.step_facts import Ahead
+from tensorlens.planning.torch.options.loading import PrefetchFactor
+from tensorlens.planning.torch.options.stage import CannotApply, Stage
+from tensorlens.planning.torch.prefetched_batches import LoaderWatch
+from tensorlens.planning.trials.running import HeldAhead, held_ahead
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"

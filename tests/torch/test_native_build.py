@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tensorlens.errors import TensorlensError
-from tensorlens.frameworks.native import building as build
 from tensorlens.frameworks.torch.native import build as torch_parts
 from tensorlens.frameworks.torch.native.build import COUNTER
+from tensorlens.native import build
 from tests import warm
 
 ROOT = Path(__file__).parents[2]

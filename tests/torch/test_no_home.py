@@ -66,7 +66,7 @@ def test_program_runs_without_home_and_keeps_its_parts_in_tmpdir(tmp_path):
 
 
 COUNTING = """
-import tensorlens.frameworks.native.building as building
+import tensorlens.native.build as building
 def compiled(*given):
     raise LookupError("an error that nobody thought of")
 building._compile = compiled

@@ -12,11 +12,11 @@ import numpy
 import pytest
 import torch
 
-from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.torch.census.tensors import scan as scans
 from tensorlens.frameworks.torch.census.tensors.scan import LEAF, META, ODD, REQUIRES_GRAD, Scan
 from tensorlens.frameworks.torch.census.tensors.scan_native import NativeReader, prepare
 from tensorlens.frameworks.torch.census.tensors.scan_python import Columns, PythonReader
+from tensorlens.native.build import NativeUnavailable
 
 BASE = torch._C.TensorBase
 

@@ -72,7 +72,7 @@ def imported(names: list[str], device: bool) -> None:
     before = set(sys.modules)
     if device:
         sys.path.insert(0, str(ROOT))
-        from tensorlens.frameworks.fake_torch.device.library import load_library
+        from tensorlens.planning.torch.device.library import load_library
 
         load_library(1)
         sys.path.pop(0)

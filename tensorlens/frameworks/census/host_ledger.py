@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from tensorlens.frameworks.census.balance import balanced, less
-from tensorlens.frameworks.process import heap_now
+from tensorlens.frameworks.host.process import heap_now
 from tensorlens.records.ledger import Block, Ledger, Term
 
 _STATUS = re.compile(r"^(VmRSS|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)

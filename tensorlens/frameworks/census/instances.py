@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorlens.frameworks import heap
+from tensorlens import heap
 
 
 def living(*kinds: type) -> list[Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import TypeVar
 
-from tensorlens.frameworks.heap import no_locals
-from tensorlens.frameworks.native.allocator import NativeAllocator
+from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.heap import no_locals
 from tensorlens.records.tensors import SourceLine, TensorTable
 
 _T = TypeVar("_T")

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-from tensorlens.frameworks.heap.fallback import dict_of
-from tensorlens.frameworks.heap.frames import locals_of
+from tensorlens.heap.fallback import dict_of
+from tensorlens.heap.frames import locals_of
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 """What trains, tests or applies a model."""

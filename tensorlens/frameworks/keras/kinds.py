@@ -6,7 +6,7 @@ import gc
 import sys
 from typing import Any
 
-from tensorlens.frameworks.heap.fallback import dict_of
+from tensorlens.heap.fallback import dict_of
 
 
 class Never:

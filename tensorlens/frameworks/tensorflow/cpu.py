@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
-from tensorlens.frameworks.native.choice import HostCounterChoice, NativeCounter
-from tensorlens.frameworks.process import process_counter
+from tensorlens.frameworks.host.choice import HostCounterChoice, NativeCounter
+from tensorlens.frameworks.host.process import process_counter
 from tensorlens.frameworks.tensorflow import context, counters
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator, install
 

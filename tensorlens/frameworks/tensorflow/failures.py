@@ -8,10 +8,10 @@ from typing import Any
 
 from tensorflow.python.framework import dtypes, errors
 
-from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.tensorflow.context import device_name
 from tensorlens.records.failures import Request
 from tensorlens.records.tensors import SourceLine
+from tensorlens.user_code import is_foreign
 
 _TENSOR = re.compile(r"shape\[([\d,]*)\] and type (\w+) on (\S+)")
 _NODE = re.compile(r"Detected at node (\S+) defined at")

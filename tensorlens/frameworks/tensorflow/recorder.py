@@ -6,17 +6,16 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from tensorlens.frameworks.base import Recorder, RecordOptions, Root
-from tensorlens.frameworks.native.building import NativeUnavailable
-from tensorlens.frameworks.native.host_recorder import Amendment, HostRecorder, Means
-from tensorlens.frameworks.native.naming import Sight
-from tensorlens.frameworks.step_facts import GRAPH_CALL
+from tensorlens.frameworks.host.naming import Sight
+from tensorlens.frameworks.host.recorder import Amendment, HostRecorder, Means
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.attribution.module_calls import (
     TensorflowRecorder,
     module_paths,
 )
 from tensorlens.frameworks.tensorflow.watching import watch
-from tensorlens.records.events import EventLog
+from tensorlens.native.build import NativeUnavailable
+from tensorlens.records.events import GRAPH_CALL, EventLog
 from tensorlens.records.tensors import TensorTable
 
 _recorder: TensorflowRecorder | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorlens.frameworks.base import StepFigures
-from tensorlens.frameworks.native.host_steps import HostSteps
+from tensorlens.frameworks.host.steps import HostSteps
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.heap.objects import without_tuples
-from tensorlens.frameworks.native.choice import HostCounterChoice, NativeCounter
+from tensorlens.frameworks.host.choice import HostCounterChoice, NativeCounter
 from tensorlens.frameworks.torch.ddp_reducer import reducer_tensors
 from tensorlens.frameworks.torch.native import TorchAllocator, install
+from tensorlens.heap.objects import without_tuples
 
 
 class CpuCounter(NativeCounter):

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorlens.frameworks.heap import fallback
 from tensorlens.frameworks.torch.census.quiet import backward_runs
+from tensorlens.heap import fallback
 
 _LONGEST_WAIT = 0.3
 """Seconds. The reducer is locked while it reduces, and while it calls a communication hook."""

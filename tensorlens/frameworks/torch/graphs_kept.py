@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.heap import living, select
 from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.graph import walk
+from tensorlens.heap import living, select
 from tensorlens.records.failures import KeptGraph
 
 _base = torch._C.TensorBase

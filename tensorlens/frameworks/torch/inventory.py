@@ -10,10 +10,10 @@ import torch
 from tensorlens.errors import TensorlensError
 from tensorlens.folders import cache_folder
 from tensorlens.frameworks.base import Counter
-from tensorlens.frameworks.heap import not_native
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.census.tensors.scan import Scan, fallback_reason
+from tensorlens.heap import not_native
 
 FIGURES = ("allocated", "peak", "reserved")
 

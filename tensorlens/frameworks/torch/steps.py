@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tensorlens.frameworks.base import StepFigures
-from tensorlens.frameworks.native.allocator import NativeAllocator
-from tensorlens.frameworks.native.building import NativeUnavailable
-from tensorlens.frameworks.native.host_steps import Blocks, HostSteps
+from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.steps import Blocks, HostSteps
 from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.accelerators import (
@@ -17,6 +16,7 @@ from tensorlens.frameworks.torch.accelerators import (
     used_devices,
 )
 from tensorlens.frameworks.torch.census.watching import watch
+from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.tensors import SourceLine
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.base import Left as Blocks
-from tensorlens.frameworks.heap.describe import class_name
 from tensorlens.frameworks.survivors import Survivor
+from tensorlens.heap.describe import class_name
 from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, Judgement, Left, Span, judge
 
 _HEAD = re.compile(r"[^\[{]*")

@@ -8,8 +8,8 @@ from typing import Any
 
 from tensorlens.frameworks.advice import Words
 from tensorlens.frameworks.base import Left
-from tensorlens.frameworks.heap.paths import cycle, paths
 from tensorlens.frameworks.survivors import Below, Holdings, Survivor
+from tensorlens.heap.paths import cycle, paths
 from tensorlens.leaks.growth.groups import (
     Block,
     Group,

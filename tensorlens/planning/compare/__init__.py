@@ -3,6 +3,6 @@
 Options are checked (:mod:`.options`), each becomes jobs (:mod:`.api`), a job is one process
 (:mod:`tensorlens.planning.processes`) or one estimate (:mod:`.estimates`, which puts
 all answers together), and the largest batch is found by bisection (:mod:`.batches`).
-What an option does to a step is its framework's matter: ``frameworks/torch/options``. No module
+What an option does to a step is its framework's matter: ``planning/torch/options``. No module
 here imports a framework. ``docs/compare.md`` has the method and what each option does.
 """

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.jobs import Job, Measured, Program, Reason, Trouble
-from tensorlens.frameworks.trials.pickling import pack
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
 from tensorlens.planning.compare.batches import Search, run_search
@@ -27,6 +25,8 @@ from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.cards import Place, place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
 from tensorlens.planning.processes import Bar, Runner, run_job, shared_runner
+from tensorlens.planning.trials.jobs import Job, Measured, Program, Reason, Trouble
+from tensorlens.planning.trials.pickling import pack
 
 Work = tuple[Callable[[Any], Any], Any]
 """A function that can be imported anywhere, and its argument."""

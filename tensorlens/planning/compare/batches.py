@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tensorlens.frameworks.trials.jobs import Job, Measured, Reason, Trouble
 from tensorlens.planning.estimate.batches import MOST, largest_that_fits
 from tensorlens.planning.processes import Runner
+from tensorlens.planning.trials.jobs import Job, Measured, Reason, Trouble
 
 _STEPS = 2
 """Optimizers make their state in the first step; the second has all of it from its beginning."""

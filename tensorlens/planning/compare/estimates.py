@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.trials.jobs import Choice, Measured, Program, Reason, Result, Trouble
 from tensorlens.planning.compare.batches import Found
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
@@ -18,6 +17,7 @@ from tensorlens.planning.estimate.request import settings_of
 from tensorlens.planning.estimate.result import Estimate, Range
 from tensorlens.planning.estimate.target import StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
+from tensorlens.planning.trials.jobs import Choice, Measured, Program, Reason, Result, Trouble
 from tensorlens.units import format_bytes
 
 

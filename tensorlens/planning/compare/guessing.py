@@ -11,9 +11,9 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.jobs import OPTIONS, Program
-from tensorlens.frameworks.trials.pickling import names_in
 from tensorlens.planning.estimate.target import search_path
+from tensorlens.planning.trials.jobs import OPTIONS, Program
+from tensorlens.planning.trials.pickling import names_in
 
 _USUAL = "torch"
 _KERAS, _JAX = "keras", "jax"

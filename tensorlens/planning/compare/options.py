@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.jobs import OPTIONS, Catalogue, Choice, catalogue
-from tensorlens.frameworks.trials.pickling import pack
 from tensorlens.planning.compare.result import texts
+from tensorlens.planning.trials.jobs import OPTIONS, Catalogue, Choice, catalogue
+from tensorlens.planning.trials.pickling import pack
 
 Given = Mapping[str, Any] | Callable[..., Any] | None
 

@@ -1,7 +1,7 @@
 """Before the run: what a step will need on a card that is not there.
 
 A program is checked (:mod:`.target`, :mod:`.cards`) and asked about (:mod:`.api`); a process of its
-own runs it on fake tensors (``planning/processes.py``, ``frameworks/fake_torch``) and sends back a
+own runs it on fake tensors (``planning/processes.py``, ``planning/torch``) and sends back a
 :class:`~tensorlens.records.traces.Trace` of its requests. These are made of simulated allocators
 (:mod:`.simulation`), what lies outside of the framework's memory is added
 (:mod:`.terms`), and the answer is put together (:mod:`.assembling`). :mod:`.batches` and

@@ -10,12 +10,12 @@ from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.keras.train_steps.anew import describe, make_step
-from tensorlens.frameworks.keras.train_steps.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import BATCHES, StepsRequest, packed
+from tensorlens.planning.keras.clone import describe, make_step
+from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.processes import Runner
 from tensorlens.records.traces import Caution
 
@@ -48,8 +48,8 @@ class KerasRequest:
             TensorlensError: the train step cannot be traced.
         """
         # TensorFlow is there already, or there would be no model
-        from tensorlens.frameworks.tensorflow.estimate.asked import Asked
-        from tensorlens.frameworks.tensorflow.estimate.run import run
+        from tensorlens.planning.tensorflow.asked import Asked
+        from tensorlens.planning.tensorflow.run import run
 
         asked = Asked(self.batch, device=self.place.kind, card=self.place.card, **self.options)
         try:
@@ -131,7 +131,7 @@ class KerasOnTorch:
     model: Any
     batch: int
     options: Mapping[str, Any]
-    """As :func:`~tensorlens.frameworks.keras.train_steps.anew.describe` takes them."""
+    """As :func:`~tensorlens.planning.keras.clone.describe` takes them."""
     place: Place
     steps: int
     settings: str

@@ -12,13 +12,13 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.trials.caller import caller
-from tensorlens.frameworks.trials.jobs import Choice, Job, Mode, Program, Reason, Trouble
-from tensorlens.frameworks.trials.pickling import carried, pack
 from tensorlens.planning.estimate.assembling import assemble
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.processes import Bar, ProgramFailed, Runner
+from tensorlens.planning.trials.caller import caller
+from tensorlens.planning.trials.jobs import Choice, Job, Mode, Program, Reason, Trouble
+from tensorlens.planning.trials.pickling import carried, pack
 from tensorlens.records.traces import Trace
 
 MakeStep = Callable[..., Any] | str

@@ -9,13 +9,12 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.folders import scratch_folder
-from tensorlens.frameworks.step_facts import StepFacts
-from tensorlens.frameworks.trials.jobs import Reason, Trouble
 from tensorlens.planning.compare.api import compare
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.compare.result import Comparison, Outcome, texts
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
+from tensorlens.planning.step_facts import StepFacts
 from tensorlens.planning.suggest.checkpoints import checkpointed
 from tensorlens.planning.suggest.late_frees import (
     during_backward,
@@ -30,6 +29,7 @@ from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Candid
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
 from tensorlens.planning.suggest.simulating import Simulation, autocast, simulated
 from tensorlens.planning.suggest.verifying import Watcher, verified, watched, without_failures
+from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.devices import dropped_peak
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tensorlens.frameworks.step_facts import Block
+from tensorlens.planning.step_facts import Block
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, Scene, Span
 from tensorlens.records.events import Stacks
 

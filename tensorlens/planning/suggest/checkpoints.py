@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from tensorlens.frameworks.step_facts import BACKWARD, Block
+from tensorlens.planning.step_facts import BACKWARD, Block
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
 from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene, Span
 from tensorlens.records.events import ALLOC, FREE

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.step_facts import BACKWARD, ZERO_GRAD, Waiting
+from tensorlens.planning.step_facts import BACKWARD, ZERO_GRAD, Waiting
 from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Candidate, Scene, Span
 from tensorlens.recording.analysis.roles import short_line
 from tensorlens.records.events import FREE, START
@@ -58,7 +58,7 @@ class FreedBeforeBackward:
     def __call__(self, make_step: Callable[[], Any]) -> Any:
         """Return the step, in the process of the program."""
         # imported where the program runs: here torch need not be
-        from tensorlens.frameworks.torch.step_changes import freed_before_backward
+        from tensorlens.planning.torch.step_changes import freed_before_backward
 
         return freed_before_backward(make_step, self.waiting)
 
@@ -261,7 +261,7 @@ def zero_before_forward(scene: Scene) -> Iterator[Candidate]:
 
 def _gradients_first(make_step: Callable[[], Any]) -> Any:
     # imported where the program runs: here torch need not be
-    from tensorlens.frameworks.torch.step_changes import gradients_first
+    from tensorlens.planning.torch.step_changes import gradients_first
 
     return gradients_first(make_step)
 

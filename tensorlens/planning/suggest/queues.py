@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.frameworks.step_facts import Ahead
+from tensorlens.planning.step_facts import Ahead
 from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene
 from tensorlens.planning.suggest.result import Method
 from tensorlens.records.events import ALLOC

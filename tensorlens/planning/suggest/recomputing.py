@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorlens.frameworks.step_facts import Block
+from tensorlens.planning.step_facts import Block
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
 from tensorlens.planning.suggest.checkpoints import again, cost_of, keep_inputs, output_of
 from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene, Span

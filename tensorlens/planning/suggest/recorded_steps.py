@@ -10,13 +10,13 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from tensorlens.frameworks.step_facts import GRAPH_CALL, MadeOptimizer, StepFacts
+from tensorlens.planning.step_facts import MadeOptimizer, StepFacts
 from tensorlens.planning.suggest.result import Method
 from tensorlens.recording.analysis.devices import chosen, device_peak
 from tensorlens.recording.analysis.event_index import study
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, FREE, EventLog
+from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
 _STEP = re.compile(r"step \d+")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.jobs import Choice, Reason, Trouble
 from tensorlens.planning.compare.estimates import Estimation, option_request, run_estimate
 from tensorlens.planning.estimate.cards import place
 from tensorlens.planning.estimate.result import Range
@@ -22,6 +21,7 @@ from tensorlens.planning.suggest.optimizers import (
 from tensorlens.planning.suggest.recomputing import RECOMPUTE, candidate, is_replayed
 from tensorlens.planning.suggest.recorded_steps import Candidate, Scene
 from tensorlens.planning.suggest.result import Method
+from tensorlens.planning.trials.jobs import Choice, Reason, Trouble
 from tensorlens.units import format_bytes
 
 AS_IT_IS = "as it is"

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorlens.frameworks.step_facts import StepFacts, Watch, watch
 from tensorlens.planning.compare.api import compare
 from tensorlens.planning.compare.options import Given
 from tensorlens.planning.compare.result import Comparison, Outcome, Status
 from tensorlens.planning.estimate.target import MakeStep
+from tensorlens.planning.step_facts import StepFacts, Watch, watch
 from tensorlens.planning.suggest.recorded_steps import Act
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 from tensorlens.planning.suggest.simulating import explained

@@ -7,13 +7,13 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tensorlens.frameworks.code import is_foreign
 from tensorlens.recording.analysis.lines import Lines
 from tensorlens.recording.analysis.phases import Phases
 from tensorlens.recording.record import running
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import OOM, EventLog, Frame, Stacks
 from tensorlens.records.failures import Request
+from tensorlens.user_code import is_foreign
 
 _OURS = "<tensorlens"
 """How the names of code begin that stands between a profiled function and its caller."""

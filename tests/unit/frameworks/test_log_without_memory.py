@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.frameworks.native.building import SHARED
-from tensorlens.frameworks.native.host_recorder import gaps
-from tensorlens.frameworks.native.recorder import Columns, Taken
+from tensorlens.frameworks.host.allocator_log import Columns, Taken
+from tensorlens.frameworks.host.recorder import gaps
+from tensorlens.native.build import SHARED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
 

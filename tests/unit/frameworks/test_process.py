@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks import process
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.process import (
+from tensorlens.frameworks.host import process
+from tensorlens.frameworks.host.process import (
     HeapCounter,
     ResidentCounter,
     forced_source,

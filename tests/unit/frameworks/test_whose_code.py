@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.frameworks.code import is_foreign
+from tensorlens.user_code import is_foreign
 
 
 @pytest.mark.parametrize("folder", ["stdlib", "purelib", "scripts"])

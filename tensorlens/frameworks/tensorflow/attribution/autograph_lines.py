@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorflow.python.autograph.pyct import transpiler
 
-from tensorlens.frameworks.heap import living, select
+from tensorlens.heap import living, select
 
 _Line = tuple[str, int, str]
 """File name, number, qualified name of the function."""

@@ -20,7 +20,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework.ops import EagerTensor
 
-from tensorlens.frameworks.native.host_recorder import Amendment
+from tensorlens.frameworks.host.recorder import Amendment
 from tensorlens.records.events import ALLOC, FREE, EventLog
 
 _MOST = 1_000_000

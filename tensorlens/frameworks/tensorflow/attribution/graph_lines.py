@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorlens.frameworks.code import is_foreign
 from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
 from tensorlens.frameworks.tensorflow.graphs.names import plain_names
 from tensorlens.frameworks.tensorflow.graphs.nodes import Nodes
@@ -25,6 +24,7 @@ from tensorlens.frameworks.tensorflow.graphs.titles import (
 from tensorlens.records.events import ALLOC, Context, EventLog, Frame, Label
 from tensorlens.records.families import HANDLES
 from tensorlens.records.tensors import SourceLine
+from tensorlens.user_code import is_foreign
 
 _OURS = str(Path(__file__).parents[3]) + os.sep
 _MACHINERY = f"{os.sep}tensorflow{os.sep}python{os.sep}"

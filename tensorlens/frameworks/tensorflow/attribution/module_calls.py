@@ -9,9 +9,9 @@ from typing import Any
 from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.census.instances import living
-from tensorlens.frameworks.native.allocator import NativeAllocator
-from tensorlens.frameworks.native.naming import ModulePath
-from tensorlens.frameworks.native.recorder import NativeRecorder
+from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.allocator_log import NativeRecorder
+from tensorlens.frameworks.host.naming import ModulePath
 
 _LAYERS = "keras.src.layers.layer"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorlens.frameworks.heap import living, select
-from tensorlens.frameworks.heap.fallback import dict_of
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.rows import Heap
+from tensorlens.heap import living, select
+from tensorlens.heap.fallback import dict_of
 
 
 def look(roots: list[Any]) -> Heap:

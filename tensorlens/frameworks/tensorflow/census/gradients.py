@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.heap.fallback import dict_of
 from tensorlens.frameworks.keras.layers import walk
 from tensorlens.frameworks.tensorflow.attribution.tape_gradients import Known
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
+from tensorlens.heap.fallback import dict_of
 
 NOTE = "taken for a gradient: it stands in a list of tensors with the shapes of the weights"
 

@@ -9,7 +9,7 @@ from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.foreign_memory import note_foreign
 from tensorlens.frameworks.census.host_ledger import Handed, host_ledger
 from tensorlens.frameworks.census.table import Births, number_of
-from tensorlens.frameworks.native.allocator import NativeAllocator, Tagged
+from tensorlens.frameworks.host.allocator import NativeAllocator, Tagged
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
 from tensorlens.frameworks.tensorflow.graphs import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title, title_of_built

@@ -11,8 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.heap import anchors, hold
-from tensorlens.frameworks.heap.frames import TEMPORARY
 from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerAnchors, OptimizerNames
@@ -23,6 +21,8 @@ from tensorlens.frameworks.tensorflow.census.reading import VARIANT
 from tensorlens.frameworks.tensorflow.census.rows import FoundRow, Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
+from tensorlens.heap import anchors, hold
+from tensorlens.heap.frames import TEMPORARY
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
 from tensorlens.roles import Role

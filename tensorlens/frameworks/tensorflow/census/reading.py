@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
-from tensorlens.frameworks.native.building import NativeUnavailable, Part, load
+from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
@@ -53,7 +53,7 @@ def _depends_on() -> tuple[Any, ...]:
     return (tf.__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats))
 
 
-READER = Part("reader", _LABEL, Path(__file__).with_name("reader.cpp"), _arguments, _depends_on)
+READER = Part("reader", _LABEL, SOURCES / "tensorflow" / "reader.cpp", _arguments, _depends_on)
 
 
 PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD = range(7)

@@ -14,7 +14,6 @@ from tensorlens import collector
 from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.census.table import Births
-from tensorlens.frameworks.heap import no_locals
 from tensorlens.frameworks.tensorflow import context, counters, cpu
 from tensorlens.frameworks.tensorflow.census.find import look
 from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
@@ -23,6 +22,7 @@ from tensorlens.frameworks.tensorflow.census.reading import fallback_reason, rea
 from tensorlens.frameworks.tensorflow.census.rows import Rows, tabulate
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
+from tensorlens.heap import no_locals
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.frameworks.heap import living, select
+from tensorlens.heap import living, select
 
 
 @dataclass(frozen=True)

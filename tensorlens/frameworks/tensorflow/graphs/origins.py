@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tensorlens.frameworks.code import is_foreign
 from tensorlens.records.events import Phase
 from tensorlens.records.tensors import SourceLine
+from tensorlens.user_code import is_foreign
 
 Frames = tuple[SourceLine, ...]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.frameworks.advice import TENSORFLOW
-from tensorlens.frameworks.heap.outside import outside, shown
-from tensorlens.frameworks.heap.paths import paths
 from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.find import look
@@ -18,6 +16,8 @@ from tensorlens.frameworks.tensorflow.census.named import NamedRows
 from tensorlens.frameworks.tensorflow.census.reading import Reader, reader
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
+from tensorlens.heap.outside import outside, shown
+from tensorlens.heap.paths import paths
 from tensorlens.records.leaks import Reference
 from tensorlens.roles import ROLES
 

@@ -10,8 +10,8 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import tensor
 from tensorflow.python.util import tf_decorator
 
-from tensorlens.frameworks.code import is_foreign
-from tensorlens.frameworks.heap import living, select
+from tensorlens.heap import living, select
+from tensorlens.user_code import is_foreign
 
 _FEWEST = 3
 """Steps below which nothing is said."""

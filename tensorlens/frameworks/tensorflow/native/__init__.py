@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow
 
-from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
-from tensorlens.frameworks.native.building import NativeUnavailable, Part, load
+from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
+from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
 __all__ = ["BUILDING", "NativeUnavailable", "TensorflowAllocator", "install"]
 
@@ -51,7 +51,7 @@ def _depends_on() -> tuple[Any, ...]:
     return versions.VERSION, versions.GIT_VERSION, tuple(tensorflow.sysconfig.get_compile_flags())
 
 
-TAP = Part("tap", _LABEL, Path(__file__).with_name("tap.cpp"), _arguments, _depends_on)
+TAP = Part("tap", _LABEL, SOURCES / "tensorflow" / "tap.cpp", _arguments, _depends_on)
 
 
 class TensorflowAllocator(NativeAllocator):

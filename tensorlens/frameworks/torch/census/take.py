@@ -19,7 +19,6 @@ from tensorlens.frameworks.census.table import (
     choose_counted,
     name_the_rest,
 )
-from tensorlens.frameworks.heap import living, no_locals, select
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.ledger.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.ledger.host import cpu_ledger
@@ -31,6 +30,7 @@ from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.find import Found
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.native import TorchAllocator
+from tensorlens.heap import living, no_locals, select
 from tensorlens.records.events import LAYERS
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable

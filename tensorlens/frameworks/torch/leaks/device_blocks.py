@@ -8,14 +8,12 @@ import sys
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from tensorlens.frameworks.code import foreign_folders
-from tensorlens.frameworks.native.building import NativeUnavailable, load
 from tensorlens.frameworks.torch.native.build import OPS
+from tensorlens.native.build import SOURCES, NativeUnavailable, load
+from tensorlens.user_code import foreign_folders
 
-_HERE = Path(__file__)
 _KINDS = {1: "cuda", 12: "xpu", 13: "mps", 19: "mtia"}
 """``c10/core/DeviceType.h``; the native part says 1 for ROCm too."""
 
@@ -32,7 +30,7 @@ PART = replace(
     OPS,
     name="device_blocks",
     label="the native table of accelerators' blocks",
-    source=_HERE.with_name("device_blocks.cpp"),
+    source=SOURCES / "torch" / "device_blocks.cpp",
 )
 
 

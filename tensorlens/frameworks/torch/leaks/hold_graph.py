@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensorlens.frameworks.heap.rows import is_subtype
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
 from tensorlens.frameworks.torch.census.tensors.find import Found
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
 from tensorlens.frameworks.torch.census.tensors.kinds import Part
+from tensorlens.heap.rows import is_subtype
 from tensorlens.records.leaks import Reference
 
 Storage: TypeAlias = tuple[int, int]

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.heap import living, select
-from tensorlens.frameworks.heap.outside import bases_of, outside, shown
 from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
@@ -21,6 +19,8 @@ from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.scan import Scan
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
+from tensorlens.heap import living, select
+from tensorlens.heap.outside import bases_of, outside, shown
 from tensorlens.records.leaks import Reference
 from tensorlens.roles import ROLES
 

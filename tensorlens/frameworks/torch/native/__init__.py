@@ -6,9 +6,9 @@ import ctypes
 import threading
 from array import array
 
-from tensorlens.frameworks.native.allocator import NativeAllocator, check, start
-from tensorlens.frameworks.native.building import NativeUnavailable, load
+from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.torch.native.build import COUNTER
+from tensorlens.native.build import NativeUnavailable, load
 
 __all__ = ["NativeUnavailable", "TorchAllocator", "install"]
 

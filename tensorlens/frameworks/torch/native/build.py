@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.native.building import NativeUnavailable, Part
+from tensorlens.native.build import SOURCES, NativeUnavailable, Part
 
 
 def _folder() -> Path:
@@ -57,7 +57,7 @@ def _part(name: str, label: str, *options: str) -> Part:
             *(f"-L{library}", *options, "-lc10", f"-Wl,-rpath,{library}"),
         ]
 
-    source = Path(__file__).with_name(f"{name}.cpp")
+    source = SOURCES / "torch" / f"{name}.cpp"
     return Part(name, label, source, arguments, lambda: (*_depends_on(), *options))
 
 

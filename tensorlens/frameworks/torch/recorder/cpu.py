@@ -13,16 +13,16 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import RecordOptions, Root
-from tensorlens.frameworks.native.allocator import NativeAllocator
-from tensorlens.frameworks.native.building import NativeUnavailable, load
-from tensorlens.frameworks.native.host_recorder import HostRecorder, Means
-from tensorlens.frameworks.native.naming import Sight
-from tensorlens.frameworks.native.recorder import NativeRecorder
+from tensorlens.frameworks.host.allocator import NativeAllocator
+from tensorlens.frameworks.host.allocator_log import NativeRecorder
+from tensorlens.frameworks.host.naming import Sight
+from tensorlens.frameworks.host.recorder import HostRecorder, Means
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.census.watching import watch
 from tensorlens.frameworks.torch.native.build import OPS, OPS_ALONE
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
+from tensorlens.native.build import NativeUnavailable, load
 from tensorlens.records.tensors import TensorTable
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')

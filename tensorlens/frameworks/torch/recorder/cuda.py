@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import RecordOptions, Root
-from tensorlens.frameworks.native.labels import Names, label, unfreed
+from tensorlens.frameworks.host.labels import Names, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
 from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.frameworks.torch.census.take import take

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorlens.frameworks.base import Recorder, RecordOptions
-from tensorlens.frameworks.native.building import NativeUnavailable
-from tensorlens.frameworks.native.host_recorder import HostRecorder
+from tensorlens.frameworks.host.recorder import HostRecorder
 from tensorlens.frameworks.torch.recorder import cuda
 from tensorlens.frameworks.torch.recorder.cpu import host_recorder
+from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.events import EventLog
 from tensorlens.records.origin import Origin, as_one
 

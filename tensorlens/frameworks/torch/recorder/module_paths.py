@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.heap import anchors, hold, living, select
-from tensorlens.frameworks.native.naming import ModulePath
+from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.frameworks.torch.census.names.owners import Owners, without_function
+from tensorlens.heap import anchors, hold, living, select
 
 
 def module_paths(roots: Sequence[Root] = ()) -> ModulePath:

@@ -6,7 +6,10 @@ import pytest
 
 import tensorlens
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.jobs import (
+from tensorlens.planning.compare import batches
+from tensorlens.planning.compare.options import checked, parsed
+from tensorlens.planning.processes import ending
+from tensorlens.planning.trials.jobs import (
     Choice,
     Job,
     Measured,
@@ -15,9 +18,6 @@ from tensorlens.frameworks.trials.jobs import (
     Trouble,
     catalogue,
 )
-from tensorlens.planning.compare import batches
-from tensorlens.planning.compare.options import checked, parsed
-from tensorlens.planning.processes import ending
 
 
 def make_step():

@@ -6,9 +6,9 @@ import types
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.trials.jobs import Program
 from tensorlens.planning.compare.guessing import framework_of
 from tensorlens.planning.estimate.target import program
+from tensorlens.planning.trials.jobs import Program
 
 
 def made(source, name="make_step", **given):

@@ -4,7 +4,7 @@ from pathlib import Path
 import tensorlens
 from tensorlens.planning.estimate.terms import names, why
 
-FAKE = Path(tensorlens.__file__).parent / "frameworks" / "fake_torch"
+FAKE = Path(tensorlens.__file__).parent / "planning" / "torch"
 MAKERS = ("taken", "Hidden", "exactly")
 
 

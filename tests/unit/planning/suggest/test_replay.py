@@ -5,11 +5,11 @@ import sys
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.torch.step_facts import unused
 from tensorlens.planning.suggest.api import suggest
 from tensorlens.planning.suggest.blocks import repeated_layers, repeated_paths
 from tensorlens.planning.suggest.optimizers import bytes_in_8_bits
 from tensorlens.planning.suggest.recorded_steps import Replay
+from tensorlens.planning.torch.step_facts import unused
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog
 from tensorlens.records.origin import Origin

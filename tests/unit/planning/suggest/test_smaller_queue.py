@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorlens.frameworks.step_facts import Ahead, StepFacts
+from tensorlens.planning.step_facts import Ahead, StepFacts
 from tensorlens.planning.suggest.api import _told
 from tensorlens.planning.suggest.queues import smaller_queue
 from tensorlens.planning.suggest.recorded_steps import Scene

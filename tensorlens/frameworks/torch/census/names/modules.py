@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensorlens.frameworks.heap import fallback
 from tensorlens.frameworks.torch.census.names.naming import Naming
+from tensorlens.heap import fallback
 
 MOST_PLACES = 100_000
 """Modules that contain each other many times over have more paths than anyone would read."""

@@ -10,11 +10,11 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tensorlens.frameworks.heap import anchors, hold
 from tensorlens.frameworks.torch.census.names.labels import Labels, ModulesOfNodes, common_path
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.tensors.find import Found
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
+from tensorlens.heap import anchors, hold
 from tensorlens.records.names import Names
 from tensorlens.roles import ROLES
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.heap.frames import library_functions
 from tensorlens.frameworks.torch.census.names.first_seen import first_seen
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.modules import (
@@ -23,6 +22,7 @@ from tensorlens.frameworks.torch.census.names.modules import (
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.frameworks.torch.census.names.optimizers import Optimizers
 from tensorlens.frameworks.torch.ddp_reducer import reducer_tensors
+from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, Names
 
 _OF_METHOD = re.compile(r"closure of .*: self")

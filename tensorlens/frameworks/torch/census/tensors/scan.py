@@ -9,7 +9,6 @@ from typing import Protocol
 
 import torch
 
-from tensorlens.frameworks.native.building import NativeUnavailable
 from tensorlens.frameworks.torch.census.tensors.scan_native import NativeReader
 from tensorlens.frameworks.torch.census.tensors.scan_python import (
     LEAF,
@@ -19,6 +18,7 @@ from tensorlens.frameworks.torch.census.tensors.scan_python import (
     Columns,
     PythonReader,
 )
+from tensorlens.native.build import NativeUnavailable
 
 __all__ = ["LEAF", "META", "ODD", "REQUIRES_GRAD", "Scan", "fallback_reason"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.native.building import NativeUnavailable, load
 from tensorlens.frameworks.torch.census.tensors.scan_python import Columns, fake_tensor, new_rows
 from tensorlens.frameworks.torch.native.build import TENSORS
+from tensorlens.native.build import NativeUnavailable, load
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
 _Counts, _Starts = _Number * 8, _Address * (len(Columns.CODES) + 4)

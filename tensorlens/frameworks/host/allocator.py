@@ -1,0 +1,286 @@
+"""What a counting allocator tells: its figures, and which lines allocated its blocks."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import sys
+import sysconfig
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import cast
+
+from tensorlens.native.build import NativeUnavailable
+from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
+from tensorlens.user_code import foreign_folders
+
+_NO_BIRTHS = {
+    1: "the frames of this Python version are not known",
+    2: "the frames of this Python are not laid out as expected",
+    3: "this Python does not tell when code objects end",
+}
+_LEAST_FRAMES = 5
+"""On the stack that :func:`_through_c` builds, from the native check to its caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Blocks of which more is known than the line that allocated them, in columns."""
+
+    address: array[int] = field(default_factory=lambda: array("Q"))
+    size: array[int] = field(default_factory=lambda: array("q"))
+    birth: array[int] = field(default_factory=lambda: array("i"))
+    """Number of the line, -1 unknown."""
+    node: array[int] = field(default_factory=lambda: array("i"))
+    """Number of the name of the graph's node, or of the operation, that allocated the block."""
+    function: array[int] = field(default_factory=lambda: array("i"))
+    """Number of the name of the graph function that was called then, -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The table of counted blocks against a list of addresses, at one moment; sizes in bytes."""
+
+    allocated: int
+    """The sum of all blocks."""
+    named: int
+    """The sum of the blocks that begin at one of the addresses, each block once."""
+    sizes: array[int]
+    """For each address the size of its block, -1 where none begins there."""
+    unmatched_count: int
+    """How many blocks begin at none of the addresses, those of ``tagged`` aside."""
+    unmatched: list[tuple[int, int, int]]
+    """The largest of those, largest first: ``(address, size, birth)``."""
+    tagged: Tagged
+    """Blocks at none of the addresses that are known by their nodes, where that was asked for."""
+
+    @property
+    def unnamed(self) -> int:
+        """The sum of the blocks that begin at none of the addresses."""
+        return self.allocated - self.named
+
+
+class NativeAllocator:
+    """What a framework's allocator has handed out since it was tapped, in exact bytes.
+
+    Blocks made before count once they are adopted. Blocks of zero bytes do not exist, and memory
+    that the framework did not allocate (NumPy's, shared memory, files) is not counted.
+
+    Args:
+        library: the native part that taps it; it includes ``counting.hpp``.
+    """
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        self.library = library
+        self.read: Callable[[], tuple[int, int, int]] = self._make_reader()
+        """Gives ``(allocated, peak since the last read by anyone, resident set)`` in bytes.
+
+        The resident set is -1 where the system does not tell. Any thread may call it.
+        """
+        self.allocated: Callable[[], int] = self._accessor("tl_allocated")
+        """Gives the bytes handed out now."""
+        self.blocks: Callable[[], int] = self._accessor("tl_blocks")
+        """Gives the number of blocks handed out now."""
+        self.resident: Callable[[], int] = self._accessor("tl_resident")
+        """Gives the resident set of the process in bytes, or -1."""
+        self._declare()
+        self._watchers = 0
+        self._births_prepared = False
+        self._ended = False
+        self._lock = threading.RLock()
+        # the interpreter's exit frees what other threads' frames are read by
+        atexit.register(self._end)
+
+    def balance(self, addresses: array[int], limit: int = 100, *, by_node: bool = False) -> Balance:
+        """Compare the table of blocks with the addresses, an ``array('Q')``.
+
+        ``limit`` is how many of the blocks at none of them are listed. ``by_node`` sets those
+        apart that a known node allocated while births were watched.
+
+        Raises:
+            MemoryError: there is none for a copy of the table.
+        """
+        check(addresses)
+        limit = max(0, limit)
+        sizes = array("q", bytes(8 * len(addresses)))
+        largest = array("q", bytes(24 * limit))
+        figures = array("q", bytes(8 * 4))
+        given, out = (start(addresses), len(addresses), start(sizes)), (start(largest), limit)
+        handle = ctypes.c_void_p()
+        apart = ctypes.addressof(handle) if by_node else None
+        if self.library.tl_balance(*given, *out, start(figures), apart):
+            raise MemoryError
+        tagged = self._tagged(handle)
+        allocated, named, unmatched_count, listed = figures
+        fields = iter(largest[: 3 * listed])
+        unmatched = list(zip(fields, fields, fields, strict=True))
+        return Balance(allocated, named, sizes, unmatched_count, unmatched, tagged)
+
+    def node_name(self, number: int) -> str:
+        """Return the name of a node, an operation or a function.
+
+        Raises:
+            LookupError: there is no such name.
+        """
+        text = self.library.tl_op_name(number)
+        if text is None:
+            raise LookupError(f"no node {number}")
+        return str(text.decode("utf-8", "replace"))
+
+    def watch_births(self, on: bool = True) -> None:
+        """Note from now on which source line allocates each block, on every thread.
+
+        Calls nest: it ends when it was switched off as often as on. Blocks keep their births.
+
+        Raises:
+            NativeUnavailable: not possible on this Python.
+        """
+        with self._lock:
+            if on and self._ended:
+                raise NativeUnavailable("birth lines are not known: the program is at its exit")
+            if on and not self._watchers:
+                self._prepare_births()
+                self.library.tl_switch_births(1)
+            elif not on and self._watchers == 1:
+                self.library.tl_switch_births(0)
+            self._watchers = max(0, self._watchers + (1 if on else -1))
+
+    def births(self, addresses: array[int]) -> tuple[array[int], array[int]]:
+        """Return the numbers of the lines that allocated each block; addresses as ``array('Q')``.
+
+        The first are of the user's lines: -1 where no block begins there, where births were not
+        watched, and for blocks made on a thread that ran no Python code. The second are of the
+        lines of a library's model that those call, -1 where they call none.
+        """
+        check(addresses)
+        lines, models = (array("i", bytes(4 * len(addresses))) for _ in range(2))
+        self.library.tl_births(start(addresses), len(addresses), start(lines), start(models))
+        return lines, models
+
+    def birth_line(self, birth: int) -> tuple[str, int, str]:
+        """Return file name, line number and qualified function name of a birth.
+
+        It is the innermost line outside of frameworks, ``tensorlens``, installed packages and the
+        standard library; where all lines are inside, the innermost.
+
+        Raises:
+            LookupError: there is no such birth.
+        """
+        length = ctypes.c_int64()
+        text = self.library.tl_birth_line(birth, ctypes.byref(length))
+        if text is None:
+            raise LookupError(f"no birth {birth}")
+        # one character each, and in a surrogate's place what a file name could not be decoded to
+        filename, line, function = (
+            ctypes.string_at(text, 4 * length.value)
+            .decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+            .split("\0")
+        )
+        return filename, ord(line), function
+
+    def _tagged(self, handle: ctypes.c_void_p) -> Tagged:
+        if not handle:
+            return Tagged()
+        try:
+            columns = (ctypes.c_void_p * 5)()
+            length = self.library.tl_tagged_look(handle, columns)
+            found = Tagged()
+            for place, column in zip(columns, fields(Tagged), strict=True):
+                items: array[int] = getattr(found, column.name)
+                if length:
+                    items.frombytes(ctypes.string_at(place or 0, length * items.itemsize))
+            return found
+        finally:
+            self.library.tl_tagged_release(handle)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ended = True
+            self.library.tl_switch_births(0)
+
+    def _declare(self) -> None:
+        pointer, length, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+        library = self.library
+        library.tl_balance.argtypes = (pointer, length, pointer, pointer, length, pointer, pointer)
+        library.tl_tagged_look.argtypes = (pointer, pointer)
+        library.tl_tagged_look.restype = length
+        library.tl_tagged_release.argtypes = (pointer,)
+        library.tl_tagged_release.restype = None
+        library.tl_op_name.argtypes = (number,)
+        library.tl_op_name.restype = ctypes.c_char_p
+        library.tl_births.argtypes = (pointer, length, pointer, pointer)
+        library.tl_births.restype = None
+        library.tl_birth_line.argtypes = (number, pointer)
+        library.tl_birth_line.restype = pointer
+        library.tl_name_models.argtypes = (pointer, length) * 3
+        library.tl_name_models.restype = None
+        library.tl_prepare_births.argtypes = (pointer, length, ctypes.c_int)
+        library.tl_switch_births.argtypes = (ctypes.c_int,)
+        library.tl_switch_births.restype = None
+
+    def _prepare_births(self) -> None:
+        if self._births_prepared:
+            return
+        if not _is_plain_cpython():
+            raise NativeUnavailable("birth lines are not known: only for release builds of CPython")
+        self.library.tl_name_models(*_words(LAYERS), *_words(NO_MODELS), *_words(WRAPPERS))
+        folders = _words(foreign_folders())
+
+        def prepare() -> int:
+            return int(self.library.tl_prepare_births(*folders, _LEAST_FRAMES))
+
+        refusal = _through_c(prepare)
+        if refusal:
+            raise NativeUnavailable(f"birth lines are not known: {_NO_BIRTHS[refusal]}")
+        self._births_prepared = True
+
+    def _accessor(self, name: str) -> Callable[[], int]:
+        function = getattr(self.library, name)
+        function.argtypes = ()
+        function.restype = ctypes.c_int64
+        return cast(Callable[[], int], function)
+
+    def _make_reader(self) -> Callable[[], tuple[int, int, int]]:
+        function = self.library.tl_make_reader
+        function.argtypes = ()
+        function.restype = ctypes.py_object
+        return cast(Callable[[], tuple[int, int, int]], function())
+
+
+def check(addresses: array[int]) -> None:
+    """Raise TypeError unless these are addresses."""
+    if addresses.typecode != "Q":
+        raise TypeError(f"array('Q') expected, not array({addresses.typecode!r})")
+
+
+def start(numbers: array[int]) -> int:
+    """Return where an array begins in memory."""
+    return numbers.buffer_info()[0]
+
+
+def _words(words: Iterable[str]) -> tuple[bytes, int]:
+    text = "\0".join(words)
+    return text.encode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass"), len(text)
+
+
+def _through_c(function: Callable[[], int]) -> int:
+    """Call it on a stack that has a generator and C code between frames of functions."""
+    results: list[int] = []
+
+    def generate() -> Iterator[None]:
+        results.append(function())
+        yield
+
+    def key(item: int) -> int:
+        next(generate())
+        return item
+
+    sorted([0], key=key)
+    return results[0]
+
+
+def _is_plain_cpython() -> bool:
+    settings = sysconfig.get_config_vars("Py_GIL_DISABLED", "Py_DEBUG", "Py_TRACE_REFS")
+    return sys.implementation.name == "cpython" and not any(settings)

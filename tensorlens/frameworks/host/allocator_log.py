@@ -1,0 +1,295 @@
+"""Every allocation and free of a counting allocator while someone records, as columns."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorlens.frameworks.host.allocator import NativeAllocator
+
+_Address, _Number = ctypes.c_void_p, ctypes.c_int64
+_CODES = {
+    "kind": "b",
+    "address": "Q",
+    "size": "q",
+    "time": "q",
+    "stack": "i",
+    "context": "i",
+    "birth": "i",
+    "pair": "i",
+    "owner": "i",
+}
+_MOST_FRAMES = 512
+"""Of one stack; the native part looks at no more."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """Events as the native part numbers things; see :class:`tensorlens.records.events.EventLog`.
+
+    ``birth`` is, for a block that was there before, the number of the line that allocated it;
+    ``owner``, for a gradient, the row of what it is the gradient of.
+    """
+
+    kind: array[int] = field(default_factory=lambda: array("b"))
+    address: array[int] = field(default_factory=lambda: array("Q"))
+    size: array[int] = field(default_factory=lambda: array("q"))
+    time: array[int] = field(default_factory=lambda: array("q"))
+    stack: array[int] = field(default_factory=lambda: array("i"))
+    context: array[int] = field(default_factory=lambda: array("i"))
+    birth: array[int] = field(default_factory=lambda: array("i"))
+    pair: array[int] = field(default_factory=lambda: array("i"))
+    owner: array[int] = field(default_factory=lambda: array("i"))
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a span of the log holds."""
+
+    rows: Columns
+    dropped: int
+    """Events before the first row that there was no room for."""
+    dropped_peak: Columns
+    """What was resident at the highest instant among them."""
+    unlisted: int
+    """Bytes of the row for blocks that there was no memory to list, at the first event or at that
+    instant: the larger of both."""
+    lost_stacks: int
+    """Events whose stack is unknown because there was no more room for stacks."""
+    marks: list[tuple[int, int]]
+    """Number of each mark, and how many rows there were before it."""
+    thread: int
+    """Number of the thread that began the span."""
+
+
+class Span:
+    """A span of the log. One that nobody refers to any more is over, however it came to that."""
+
+    where = 0
+    """Address of the handle, for the native part."""
+    watches = False
+    """Whether births are watched for it."""
+
+    def __init__(self, allocator: NativeAllocator) -> None:
+        self._allocator = allocator
+        self._library = allocator.library
+        # the native part writes it, so that no exception can come between
+        self._slot = ctypes.c_void_p()
+        self.where = ctypes.addressof(self._slot)
+
+    @property
+    def handle(self) -> int | None:
+        """What the native part knows it by; None before and after."""
+        return self._slot.value
+
+    def end(self) -> None:
+        """Forget it; the second time it does nothing."""
+        if self.where:
+            self._library.tl_record_end(self.where)
+        if self.watches:
+            self.watches = False
+            self._allocator.watch_births(False)
+
+    def __del__(self) -> None:
+        self.end()
+
+
+class NativeRecorder:
+    """Records spans of what the counting allocator hands out; spans may overlap.
+
+    Raises:
+        NativeUnavailable: stacks cannot be had on this Python.
+    """
+
+    def __init__(self, allocator: NativeAllocator) -> None:
+        self._allocator = allocator
+        self._library = allocator.library
+        self._declare()
+        self._lock = threading.RLock()
+        self.no_ops: str | None = None
+        """Why operators and nodes are not known, once it was tried."""
+
+    def start_ops(self) -> None:
+        """Have operators noted from now on, where that is not always so."""
+
+    def stop_ops(self) -> None:
+        """Nobody records any more who wants operators."""
+
+    def tell_modules(self) -> None:
+        """Let the native part read which module a frame calls, where there are modules."""
+
+    def begin(self, limit: int, ops: bool = True) -> Span:
+        """Record from now on; it ends with :meth:`read`, or when the span is forgotten.
+
+        Args:
+            limit: how many events are kept; the oldest go first.
+            ops: note operators and autograd's nodes as well, for all spans that are open.
+
+        Raises:
+            NativeUnavailable: stacks cannot be had on this Python.
+            MemoryError: there is none for the list of what is there already.
+        """
+        span = Span(self._allocator)
+        with self._lock:
+            self._allocator.watch_births()
+            span.watches = True
+            self.tell_modules()
+            if ops:
+                self.start_ops()
+            if self._library.tl_record_begin(limit, span.where):
+                raise MemoryError
+        return span
+
+    def read(self, span: Span, end: bool) -> Taken:
+        """Return what the span holds so far; ``end`` closes it.
+
+        Raises:
+            MemoryError: there is none for the columns. The span is closed all the same.
+        """
+        with self._lock:
+            failed = self._library.tl_record_read(span.handle, int(end))
+            try:
+                if failed:
+                    raise MemoryError
+                rows, dropped, lost, thread, past = self._look(span, 0)
+                peak, *_, highest = self._look(span, 1)
+                marks = self._marks(span)
+            finally:
+                if end:
+                    span.end()
+                    if not self._library.tl_is_recording():
+                        self.stop_ops()
+            return Taken(rows, dropped, peak, max(past, highest), lost, marks, thread)
+
+    def name_at_backward(self, namer: Callable[[], None]) -> None:
+        """Have ``namer`` called on the main thread when backward begins.
+
+        All that the forward pass kept is alive then. It is called at the first passes, then ever
+        more seldom, and whenever more modules were met. There can be only one, kept for good.
+        """
+        self._namer = namer
+        self._library.tl_name_at_backward(id(namer))
+
+    def mark(self, number: int) -> None:
+        """Note in the log that a moment with this number is now."""
+        self._library.tl_record_mark(number)
+
+    def thread_now(self) -> int:
+        """Return the number that contexts know the calling thread by."""
+        return int(self._library.tl_thread())
+
+    def stack(self, number: int) -> list[tuple[int, int]]:
+        """Return a stack, innermost first: number of the line, number of the module or -1."""
+        frames, length = array("i", bytes(8 * _MOST_FRAMES)), ctypes.c_int64()
+        start = frames.buffer_info()[0]
+        if not self._library.tl_stack(number, ctypes.byref(length), start, _MOST_FRAMES):
+            raise LookupError(f"no stack {number}")
+        numbers = iter(frames[: 2 * length.value])
+        return list(zip(numbers, numbers, strict=True))
+
+    def line(self, number: int) -> tuple[str, int, str]:
+        """Return file name, line number and qualified function name."""
+        return self._allocator.birth_line(number)
+
+    def context(self, number: int) -> tuple[int, int, int, int, int, int]:
+        """Return thread, op, outer op, node, the node's stack, whether the op made nodes."""
+        key = array("i", bytes(24))
+        if not self._library.tl_context(number, key.buffer_info()[0]):
+            raise LookupError(f"no context {number}")
+        thread, op, outer, node, forward, grad = key
+        return thread, op, outer, node, forward, grad
+
+    def op_name(self, number: int) -> str | None:
+        """Return the name of an operator or a node; None for -1."""
+        name = self._library.tl_op_name(number)
+        return None if name is None else name.decode("utf-8", "replace")
+
+    def module(self, number: int) -> tuple[int, str]:
+        """Return a module's address and the name of its type when it was first met."""
+        name = ctypes.c_char_p()
+        address = self._library.tl_module(number, ctypes.byref(name))
+        if not address:
+            raise LookupError(f"no module {number}")
+        return address, (name.value or b"").decode("utf-8", "replace").rpartition(".")[2]
+
+    def _look(self, span: Span, which: int) -> tuple[Columns, int, int, int, int]:
+        starts, figures = (_Address * len(_CODES))(), (_Number * 5)()
+        self._library.tl_record_look(
+            span.handle, which, ctypes.addressof(starts), ctypes.addressof(figures)
+        )
+        count, dropped, lost, thread, unlisted = figures
+        columns = Columns()
+        for (name, code), start in zip(_CODES.items(), starts, strict=True):
+            column = array(code)
+            if count:
+                column.frombytes(_bytes_at(start, count * column.itemsize))
+            setattr(columns, name, column)
+        return columns, dropped, lost, thread, unlisted
+
+    def _marks(self, span: Span) -> list[tuple[int, int]]:
+        length = ctypes.c_int64()
+        start = self._library.tl_record_marks(span.handle, ctypes.byref(length))
+        marks = array("q")
+        if length.value:
+            marks.frombytes(_bytes_at(start, 8 * length.value))
+        numbers = iter(marks)
+        return list(zip(numbers, numbers, strict=True))
+
+    def reads_modules(self, call: Callable[[], object], probe: object) -> bool:
+        """Tell whether a trial recording of ``call`` meets ``probe`` as a module.
+
+        ``call`` runs code that was given to ``tl_module_call``, with ``probe`` as its first
+        argument, and allocates.
+        """
+        span = Span(self._allocator)
+        if self._library.tl_record_begin(1, span.where):
+            return False
+        call()
+        self._library.tl_record_read(span.handle, 1)
+        rows, *_ = self._look(span, 0)
+        span.end()
+        met = {
+            self.module(module)[0]
+            for stack in set(rows.stack)
+            if stack >= 0
+            for _, module in self.stack(stack)
+            if module >= 0
+        }
+        return id(probe) in met
+
+    def _declare(self) -> None:
+        library = self._library
+        signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
+            "tl_module_call": (None, (_Address,)),
+            "tl_hooks": (_Address, ()),
+            "tl_hooks_connected": (None, ()),
+            "tl_record_begin": (ctypes.c_int, (_Number, _Address)),
+            "tl_record_read": (ctypes.c_int, (_Address, ctypes.c_int)),
+            "tl_record_look": (None, (_Address, ctypes.c_int, _Address, _Address)),
+            "tl_record_end": (None, (_Address,)),
+            "tl_is_recording": (ctypes.c_int, ()),
+            "tl_name_at_backward": (None, (_Address,)),
+            "tl_record_mark": (None, (_Number,)),
+            "tl_record_marks": (_Address, (_Address, _Address)),
+            "tl_stack": (_Number, (ctypes.c_int32, _Address, _Address, _Number)),
+            "tl_context": (ctypes.c_int, (ctypes.c_int32, _Address)),
+            "tl_op_name": (ctypes.c_char_p, (ctypes.c_int32,)),
+            "tl_thread": (ctypes.c_int32, ()),
+            "tl_module": (ctypes.c_uint64, (ctypes.c_int32, _Address)),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+
+
+_view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+
+
+def _bytes_at(start: int, length: int) -> Any:
+    return _view(start, length, 0x100)

@@ -1,0 +1,164 @@
+"""Turns what the native recorder holds into a log of events."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tensorlens.frameworks.host.allocator_log import Columns, NativeRecorder
+from tensorlens.records.events import Context, EventLog, Frame
+from tensorlens.user_code import is_foreign
+
+ModuleName = Callable[[int, str], str]
+"""Gives the path of a module by its address and the name of its type."""
+
+
+Origins = Callable[[str, int], Sequence[tuple[str, int, str]]]
+"""Gives file name, line and function of what a line of generated code was made from, outermost
+first; nothing for any other line."""
+
+
+def no_origins(filename: str, lineno: int) -> Sequence[tuple[str, int, str]]:
+    """Know of no generated code."""
+    return ()
+
+
+class LogMaker:
+    """Makes logs; what stacks and contexts mean is looked up once.
+
+    Args:
+        recorder: whose numbers the columns hold.
+        module_name: names a module, as it can be found now.
+        thread: the recording's own; it gets the number 0, others come in the order they are met.
+        origins: gives the lines that a line of generated code was made from.
+    """
+
+    def __init__(
+        self,
+        recorder: NativeRecorder,
+        module_name: ModuleName,
+        thread: int,
+        origins: Origins = no_origins,
+    ) -> None:
+        self._recorder = recorder
+        self._origins = origins
+        self._lines_of: dict[int, tuple[Frame, ...]] = {}
+        self._module_name = module_name
+        self._threads = {thread: 0}
+        self._frames: dict[int, Frame] = {}
+        self._modules: dict[int, str] = {}
+
+    def log(self, rows: Columns, started: int) -> EventLog:
+        """Return the log of these rows; times count from ``started``, monotonic nanoseconds."""
+        log = EventLog()
+        log.device_number("cpu")
+        log.kind, log.address, log.size, log.pair = rows.kind, rows.address, rows.size, rows.pair
+        log.device = array("b", bytes(len(rows.kind)))
+        log.label = array("i", [-1]) * len(rows.kind)
+        starts = log.starts
+        # below 0: it was there before the recording, whatever is known of when it was made
+        log.time = array("q", (max(time - started, 0) for time in rows.time[:starts]))
+        log.time.extend(time - started for time in rows.time[starts:])
+        contexts = {
+            number: self._recorder.context(number)
+            for number in dict.fromkeys(rows.context)
+            if number >= 0
+        }
+        wanted = set(rows.stack).union(forward for *_, forward, _ in contexts.values()) - {-1}
+        stacks = {number: self._stack(log, number) for number in wanted}
+        stacks[-1] = -1
+        log.stack = array("i", map(stacks.__getitem__, rows.stack))
+        numbers = {
+            number: log.context_number(self._context(key, stacks))
+            for number, key in contexts.items()
+        }
+        numbers[-1] = -1
+        log.context = array("i", map(numbers.__getitem__, rows.context))
+        self._add_births(log, rows, starts)
+        return log
+
+    def thread(self, number: int) -> int:
+        """Return the log's number of a thread by the recorder's; they come as they are met."""
+        return self._threads.setdefault(number, len(self._threads))
+
+    def _stack(self, log: EventLog, number: int) -> int:
+        node = -1
+        for line, module in reversed(self._recorder.stack(number)):
+            for frame in self._frames_of(line):
+                node = log.stacks.push(node, frame, self._module(module))
+                module = -1
+        return node
+
+    def _frames_of(self, line: int) -> tuple[Frame, ...]:
+        """Return the frame of a line and, inside of generated code, those it was made from."""
+        if line not in self._lines_of:
+            frame = self._frame(line)
+            made_from = self._origins(frame.filename, frame.lineno)
+            inner = [Frame(*each, not is_foreign(each[0])) for each in made_from]
+            self._lines_of[line] = (frame, *inner)
+        return self._lines_of[line]
+
+    def _frame(self, line: int) -> Frame:
+        frame = self._frames.get(line)
+        if frame is None:
+            filename, lineno, function = self._recorder.line(line)
+            frame = Frame(filename, lineno, function, not is_foreign(filename))
+            self._frames[line] = frame
+        return frame
+
+    def _module(self, number: int) -> str | None:
+        if number < 0:
+            return None
+        if number not in self._modules:
+            self._modules[number] = self._module_name(*self._recorder.module(number))
+        return self._modules[number]
+
+    def _context(
+        self, key: tuple[int, int, int, int, int, int], stacks: Mapping[int, int]
+    ) -> Context:
+        thread, op, outer, node, forward, grad = key
+        name = self._recorder.op_name
+        return Context(
+            thread=self.thread(thread),
+            op=name(op),
+            node=name(node),
+            forward=stacks[forward],
+            outer=name(outer) if outer != op else None,
+            grad=bool(grad),
+        )
+
+    def _add_births(self, log: EventLog, rows: Columns, starts: int) -> None:
+        """Give blocks from before the one line that is known of them."""
+        for row in range(starts):
+            if log.stack[row] < 0 and rows.birth[row] >= 0:
+                log.stack[row] = log.stacks.push(-1, self._frame(rows.birth[row]))
+
+
+def sources_of(log: EventLog, read: Callable[[str], list[str]]) -> dict[str, list[str]]:
+    """Return the lines of the user's files that have events.
+
+    Of files that define a library's models only the lines that have events are not empty.
+    """
+    files: Iterable[str] = dict.fromkeys(
+        frame.filename for frame in log.stacks.frames if frame.user
+    )
+    found = _of_models(log, read)
+    for file in files:
+        lines = read(file) if not file.startswith("<") or file.startswith("<ipython") else []
+        if lines and sum(map(len, lines)) < 2_000_000:
+            found[os.fspath(file)] = lines
+    return found
+
+
+def _of_models(log: EventLog, read: Callable[[str], list[str]]) -> dict[str, list[str]]:
+    numbers: dict[str, set[int]] = {}
+    for frame in log.stacks.frames:
+        if frame.model:
+            numbers.setdefault(frame.filename, set()).add(frame.lineno)
+    found = {}
+    for file, wanted in numbers.items():
+        lines = read(file)
+        last = min(max(wanted), len(lines))
+        found[file] = [lines[each - 1] if each in wanted else "" for each in range(1, last + 1)]
+    return found

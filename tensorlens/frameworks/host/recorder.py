@@ -1,0 +1,165 @@
+"""A recording of host memory while it runs."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensorlens.frameworks.base import RecordOptions
+from tensorlens.frameworks.host.allocator_log import Columns, NativeRecorder, Taken
+from tensorlens.frameworks.host.labels import Lifetimes, Names, Span, label, of_dropped, of_events
+from tensorlens.frameworks.host.logs import LogMaker, Origins, no_origins, sources_of
+from tensorlens.frameworks.host.naming import Naming, Sight
+from tensorlens.records.events import OWN_MARK, EventLog, Mark
+from tensorlens.records.origin import Origin
+from tensorlens.units import format_bytes
+
+_MOST = 1 << 14
+"""Marks that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """What tells a log's times and threads apart from its own numbers."""
+
+    started: int
+    """Monotonic nanoseconds that the log's times count from."""
+    thread: Callable[[int], int]
+    """Gives the log's number of a thread by the native part's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a framework adds to the recording of its allocator."""
+
+    source: str
+    """What records, for the header."""
+    watch: Callable[[], Callable[[], None]]
+    """As :meth:`tensorlens.frameworks.base.Adapter.watch`."""
+    sight: Sight
+    amend: Callable[[EventLog, Amendment], None] = lambda log, amendment: None
+    """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
+    origins: Origins = no_origins
+    """The lines that the framework's compiler made code from."""
+
+
+class HostRecorder:
+    """Records what a counting allocator hands out, from its making until it is read to the end.
+
+    Args:
+        options: of the recording.
+        native: records the allocator.
+        means: what the framework adds to it.
+
+    Raises:
+        NativeUnavailable: there are no stacks on this Python.
+    """
+
+    def __init__(self, options: RecordOptions, native: NativeRecorder, means: Means) -> None:
+        self._options = options
+        self._marks: dict[int, tuple[str, int]] = {}
+        """Name and time of each, by number."""
+        self._numbers = itertools.count()
+        self._latest: deque[int] = deque()
+        """Numbers of the marks of :meth:`note`."""
+        self._native = native
+        self._means = means
+        # what was already allocated is counted in by the first to watch
+        self._unwatch = weakref.finalize(self, means.watch())
+        self._unwatch.atexit = False
+        try:
+            self._naming = Naming(options, self._native, means.sight)
+            self._span = self._native.begin(options.limit, options.ops)
+            self._wall, self._started = time.time(), time.monotonic_ns()
+            self._naming.begin()
+        except BaseException:
+            self._unwatch()
+            raise
+
+    def mark(self, name: str) -> None:
+        """Give this moment a name."""
+        self._mark(name)
+
+    def note(self, name: str) -> None:
+        """Give this moment a name that nobody asked for; of very many the latest stay."""
+        self._latest.append(self._mark(name))
+        if len(self._latest) > _MOST:
+            self._marks.pop(self._latest.popleft(), None)
+
+    def _mark(self, name: str) -> int:
+        number = next(self._numbers)
+        self._marks[number] = name, time.monotonic_ns() - self._started
+        self._native.mark(self._key(number))
+        return number
+
+    def read(self, end: bool) -> tuple[EventLog, Origin]:
+        """Return the log so far; ``end`` stops recording."""
+        if end:
+            self._naming.end()
+        try:
+            taken = self._native.read(self._span, end)
+        finally:
+            if end:
+                self._unwatch()
+        found = self._naming.found(self._started)
+        maker = LogMaker(self._native, self._naming.paths(), taken.thread, self._means.origins)
+        log = self._log(maker, taken.rows, of_events(taken.rows), found)
+        self._add_marks(log, taken)
+        log.sources = sources_of(log, linecache.getlines)
+        peaks = {}
+        if len(taken.dropped_peak.kind):
+            lives = of_dropped(taken.dropped_peak, taken.rows)
+            peaks["cpu"] = self._log(maker, taken.dropped_peak, lives, found)
+        return log, Origin(
+            source={"cpu": self._means.source},
+            started=self._wall,
+            started_ns=self._started,
+            dropped=taken.dropped,
+            dropped_peaks=peaks,
+            notes=gaps(taken, self._native.no_ops if self._options.ops else None),
+        )
+
+    def _log(
+        self,
+        maker: LogMaker,
+        rows: Columns,
+        lives: Lifetimes,
+        found: Sequence[tuple[Names, Span]],
+    ) -> EventLog:
+        log = maker.log(rows, self._started)
+        label(log, rows.owner, ((names, lives.there(span)) for names, span in found))
+        self._means.amend(log, Amendment(self._started, maker.thread))
+        return log
+
+    def _add_marks(self, log: EventLog, taken: Taken) -> None:
+        places = dict(taken.marks)
+        for number, (name, moment) in [*self._marks.items()]:
+            row = places.get(self._key(number))
+            if row is not None:
+                log.marks.append(Mark(name, row, moment))
+            elif taken.dropped and not name.startswith(OWN_MARK):
+                log.dropped_marks.append(name)
+
+    def _key(self, number: int) -> int:
+        # the log is shared: a mark's number tells whose it is
+        return (id(self) << 20 | number) & (2**63 - 1)
+
+
+def gaps(taken: Taken, no_ops: str | None) -> tuple[str, ...]:
+    """What the recording cannot tell, and why; ``no_ops`` is why no operators are known."""
+    notes = []
+    if no_ops is not None:
+        notes.append(f"operators and autograd's nodes are not known: {no_ops}")
+    if taken.unlisted:
+        notes.append(
+            f"{format_bytes(taken.unlisted)} from before the first event that was kept is one "
+            "block here: there was no memory to list all blocks of then"
+        )
+    if taken.lost_stacks:
+        notes.append(f"{taken.lost_stacks} events have no stack: there are too many stacks")
+    return tuple(notes)

@@ -1,0 +1,8 @@
+"""The Python heap: which objects are of given types, and who holds each of some objects."""
+
+from tensorlens.heap.frames import anchors, tuples
+from tensorlens.heap.frames import note as no_locals
+from tensorlens.heap.holders import hold, living, select
+from tensorlens.heap.native import note as not_native
+
+__all__ = ["anchors", "hold", "living", "no_locals", "not_native", "select", "tuples"]

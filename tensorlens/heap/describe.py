@@ -1,0 +1,156 @@
+"""What a reference is called that the heap alone does not name.
+
+A slot, a place in a deque, an element of a set, a closure's variable, a local of a generator.
+Types' own functions are applied to the objects, so none of the objects' code runs.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    TracebackType,
+)
+from typing import Any
+
+from tensorlens.heap.fallback import dict_of
+from tensorlens.heap.frames import function_name, locals_of
+from tensorlens.heap.rows import is_subtype, mro, vars_of_module
+from tensorlens.records.names import ATTRIBUTE, INDEX, TEXT
+
+_TYPE_DICT: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+_TYPE_NAME: Callable[[type], str] = type.__dict__["__name__"].__get__
+_QUALIFIED = type.__dict__["__qualname__"].__get__
+_MODULE = type.__dict__["__module__"].__get__
+
+_BARE = (list, tuple, dict, set, frozenset, collections.deque, CellType)
+
+_GETTERS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (BaseException, ("args", "__cause__", "__context__", "__traceback__")),
+    (TracebackType, ("tb_next", "tb_frame")),
+)
+
+_FRAMES: tuple[tuple[type, str], ...] = (
+    (GeneratorType, "gi_frame"),
+    (CoroutineType, "cr_frame"),
+    (AsyncGeneratorType, "ag_frame"),
+)
+
+
+def type_name(holder: Any) -> str:
+    """Return what an object without a name is called by its type: ``Node``, ``<list>``."""
+    name = _TYPE_NAME(type(holder))
+    return f"<{name}>" if any(type(holder) is bare for bare in _BARE) else name
+
+
+def class_name(kind: type) -> str:
+    """Return the qualified name of a class, with its module unless that is ``__main__``."""
+    try:
+        module = _MODULE(kind)
+    except AttributeError:
+        module = None
+    return _with_module(module, _QUALIFIED(kind))
+
+
+def function_text(function: FunctionType) -> str:
+    """Return the qualified name of a function, with its module unless that is ``__main__``."""
+    return _with_module(function.__module__, function.__qualname__)
+
+
+def module_text(module: Any) -> str:
+    """Return the name of a module."""
+    name = dict.get(vars_of_module(module), "__name__")
+    return name if type(name) is str else "<module>"
+
+
+def closure_text(function: FunctionType, index: int) -> str:
+    """Return how a variable of a closure is called, by its number among the cells."""
+    names = function.__code__.co_freevars
+    name = names[index] if index < len(names) else "?"
+    return f"closure of {function.__qualname__}: {name}"
+
+
+def local_text(holder: Any, address: int) -> str:
+    """Return how a variable of a suspended generator or of a kept frame is called."""
+    frame, kept = holder, " (kept by a traceback)"
+    for kind, attribute in _FRAMES:
+        if type(holder) is kind:
+            frame, kept = getattr(holder, attribute), ""
+    if type(frame) is not FrameType:
+        return f"{holder.__name__}()"
+    code: CodeType = frame.f_code
+    for name, value, _ in locals_of(frame):
+        if value == address and not name.startswith("."):
+            return f"{function_name(code)}(): {name}{kept}"
+    return f"{function_name(code)}(): (temporary){kept}"
+
+
+class Steps:
+    """Names references of unknown place; what it learns of types and deques it keeps."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, list[tuple[str, Callable[[Any], Any]]]] = {}
+        self._places: dict[int, dict[int, int]] = {}
+
+    def step(self, holder: Any, child: Any) -> tuple[int, int | str]:
+        """Return the kind of a name's node, and its index or text."""
+        kind = type(holder)
+        if is_subtype(kind, collections.deque):
+            place = self._place(holder, child)
+            if place is not None:
+                return INDEX, place
+        if is_subtype(kind, set) or is_subtype(kind, frozenset):
+            return TEXT, "{…}"
+        for name, get in self._slots_of(kind):
+            try:
+                if get(holder) is child:
+                    return ATTRIBUTE, name
+            except (AttributeError, TypeError, ValueError):
+                continue
+        attributes = dict_of(holder)
+        if attributes is child:
+            return ATTRIBUTE, "__dict__"
+        if type(attributes) is dict:
+            for key, value in [*attributes.items()]:
+                if value is child and type(key) is str:
+                    return ATTRIBUTE, key
+        return ATTRIBUTE, f"<{_TYPE_NAME(type(child))}>"
+
+    def _slots_of(self, kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
+        slots = self._slots.get(id(kind))
+        if slots is None:
+            slots = []
+            for base in mro(kind):
+                for name, found in [*_TYPE_DICT(base).items()]:
+                    if type(found) is MemberDescriptorType and type(name) is str:
+                        slots.append((name, found.__get__))
+                for special, names in _GETTERS:
+                    if base is special:
+                        slots += [(name, _TYPE_DICT(base)[name].__get__) for name in names]
+            self._slots[id(kind)] = slots
+        return slots
+
+    def _place(self, holder: Any, child: Any) -> int | None:
+        places = self._places.get(id(holder))
+        if places is None:
+            places = {}
+            try:
+                for index, item in enumerate(collections.deque.__iter__(holder)):
+                    places.setdefault(id(item), index)
+            except RuntimeError:
+                # another thread changes it
+                places = {}
+            self._places[id(holder)] = places
+        return places.get(id(child))
+
+
+def _with_module(module: Any, name: str) -> str:
+    return name if type(module) is not str or module == "__main__" else f"{module}.{name}"

@@ -1,0 +1,224 @@
+"""Where names begin: the modules' globals, and the variables of the frames that run.
+
+Before Python 3.13 a frame's ``f_locals`` stores a dict of strong references in the frame, so the
+frame is read natively there, by address and without taking references. From 3.13 on it is a view.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import CellType, CodeType, FrameType
+from typing import Any
+
+from tensorlens.heap.native import native
+from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
+from tensorlens.user_code import is_foreign, is_framework
+
+TEMPORARY = "(temporary)"
+"""What a value on a frame's evaluation stack is called; it may be stale."""
+
+_OWN = str(Path(__file__).parents[1]) + os.sep
+_VIEWS = sys.version_info >= (3, 13)
+
+
+def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
+    """Return where names begin: the text of a name by the address of the object it refers to.
+
+    A module's globals come with the module's name, those of ``__main__`` with an empty text; a
+    local comes as ``function(): local``. The frames of all threads count, user code before
+    libraries. What a function was given goes by the name that it has outside: the user's outer
+    functions come before inner ones, and a local of what is a global of ``__main__`` is left out.
+    So are frames and modules of tensorlens and those below ``skip_modules``. A value on an
+    evaluation stack is ``function(): (temporary)``; it may be long gone, so its address is only to
+    be compared.
+    """
+    skip = ("tensorlens", *skip_modules)
+    found: dict[int, str] = {}
+    temporaries: dict[int, str] = {}
+    below = tuple(f"{package}." for package in skip)
+    # runpy and others have a variable for a module's globals
+    for name, module in _modules():
+        if name not in skip and not name.startswith(below):
+            found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
+    users, libraries = _frames(skip)
+    given = _globals_of_main()
+    for frame in (*users, *libraries):
+        _add_frame(frame, found, temporaries, given)
+    return temporaries | found
+
+
+def library_functions() -> frozenset[str]:
+    """Return how names begin of the variables of libraries' functions that run: ``fit(): ``."""
+    return frozenset(map(_label, (frame.f_code for frame in _frames(("tensorlens",))[1])))
+
+
+def tuples() -> list[tuple[Any, ...]]:
+    """Return the tuples that are variables of this thread's running functions, each once.
+
+    They are finished, and nobody takes them away while the caller runs: these alone can be held
+    without harm, see :func:`~tensorlens.heap.holders.living`.
+    """
+    found: dict[int, tuple[Any, ...]] = {}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_flags & 0x02 and not frame.f_code.co_filename.startswith(_OWN):
+            for held in _variables_of(frame):
+                if type(held) is tuple:
+                    found[id(held)] = held
+        frame = frame.f_back
+    return [*found.values()]
+
+
+def _variables_of(frame: FrameType) -> Iterator[Any]:
+    if _VIEWS:
+        yield from frame.f_locals.values()
+    elif _reads_frames():
+        count = len(_variables(frame.f_code))
+        read = _native_frame(frame, 0, count)
+        for address in read[0][:count] if read is not None else ():
+            if address:
+                held = ctypes.cast(address, ctypes.py_object).value
+                yield _content(held) if type(held) is CellType else held
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def note() -> str:
+    """Return why locals are not among the anchors, or an empty text."""
+    if _VIEWS or _reads_frames():
+        return ""
+    return "the variables of running functions cannot be read, so nothing is named after them"
+
+
+def locals_of(frame: FrameType) -> list[tuple[str, int, int]]:
+    """Return ``(name, address, address of what its cell holds or 0)`` of a frame's variables.
+
+    Nothing is dereferenced later than now: the addresses are good for comparing only.
+    """
+    names = _variables(frame.f_code)
+    if _reads_frames():
+        read = _native_frame(frame, len(names), len(names))
+        if read is not None:
+            return [*zip(names, *read, strict=False)]
+    if _VIEWS:
+        return [(name, id(value), 0) for name, value in frame.f_locals.items()]
+    return []
+
+
+def function_name(code: CodeType) -> str:
+    """Return how a function is called: ``Trainer.fit``, ``main``."""
+    return code.co_qualname.replace("<locals>.", "")
+
+
+def _globals_of_main() -> frozenset[int]:
+    main = sys.modules.get("__main__")
+    variables = vars_of_module(main) if is_subtype(type(main), MODULES) else {}
+    return frozenset(map(id, dict.values(variables)))
+
+
+def _label(code: CodeType) -> str:
+    return f"{function_name(code)}(): "
+
+
+def _add_frame(
+    frame: FrameType,
+    found: dict[int, str],
+    temporaries: dict[int, str],
+    without: frozenset[int],
+) -> None:
+    code = frame.f_code
+    # module-level code and class bodies keep their variables in a dict
+    if not code.co_flags & 0x02:
+        return
+    label = _label(code)
+    for name, address, content in locals_of(frame):
+        if not name.startswith("."):
+            for place in (content, address):
+                if place not in without:
+                    found.setdefault(place, label + name)
+    found.pop(0, None)
+    if _reads_frames():
+        variables = len(_variables(code))
+        read = _native_frame(frame, 0, variables + code.co_stacksize)
+        for address in read[0][variables:] if read is not None else ():
+            if address:
+                temporaries.setdefault(address, label + TEMPORARY)
+
+
+def _variables(code: CodeType) -> list[str]:
+    names = [*code.co_varnames]
+    names += [name for name in code.co_cellvars if name not in code.co_varnames]
+    return [*names, *code.co_freevars]
+
+
+def _native_frame(frame: FrameType, variables: int, count: int) -> Any:
+    reader = native()
+    return reader.frame(frame, variables, count) if reader is not None else None
+
+
+@functools.cache
+def _reads_frames() -> bool:
+    """Tell whether frames look as expected, tried on one of known content."""
+    if sys.version_info >= (3, 14):
+        return False
+
+    def known(first: object) -> Any:
+        second = [first]
+
+        def inner() -> object:
+            return second
+
+        read = _native_frame(sys._getframe(), 4, 4)
+        return read is not None and [*read[0]][:2], id(first), id(inner), id(second), read
+
+    first = object()
+    slots, first_address, inner, second, read = known(first)
+    return read is not None and slots == [first_address, inner] and read[1][3] == second
+
+
+def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
+    """Return the frames that run: the user's, outer before inner; libraries', inner before outer.
+
+    Those of the frameworks come last: what they call their variables says the least.
+    """
+    current = threading.get_ident()
+    users: list[FrameType] = []
+    libraries: list[FrameType] = []
+    frames = sys._current_frames()
+    try:
+        for thread in sorted(frames, key=lambda ident: (ident != current, ident)):
+            frame: FrameType | None = frames[thread]
+            first = len(users)
+            while frame is not None:
+                file, name = frame.f_code.co_filename, dict.get(frame.f_globals, "__name__")
+                is_own = file.startswith(_OWN) or (type(name) is str and _is_below(name, skip))
+                if not is_own:
+                    (libraries if is_foreign(file) else users).append(frame)
+                frame = frame.f_back
+            users[first:] = reversed(users[first:])
+    finally:
+        # this function's own frame is among them: a cycle
+        frames.clear()
+    return users, sorted(libraries, key=lambda frame: is_framework(frame.f_code.co_filename))
+
+
+def _is_below(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def _modules() -> Iterator[tuple[str, Any]]:
+    # anything can be put there, and any thread can be importing
+    for name, module in dict.copy(sys.modules).items():
+        if type(name) is str and is_subtype(type(module), MODULES):
+            yield name, module

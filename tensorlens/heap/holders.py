@@ -1,0 +1,226 @@
+"""Who holds which object: the way from a variable, a global or a class to each of some objects."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from array import array
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from tensorlens.heap import describe, fallback
+from tensorlens.heap import rows as r
+from tensorlens.heap.frames import TEMPORARY
+from tensorlens.heap.frames import tuples as variables
+from tensorlens.heap.native import native
+from tensorlens.heap.rows import Quest, Rows, is_subtype
+from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, key_text
+
+_NO_NODE, _NEW_NAME = -1, -2
+
+_KINDS = {r.ITEM: INDEX, r.VALUE: KEY, r.ATTRIBUTE: ATTRIBUTE, r.ALIAS: _NO_NODE}
+_TO_KINDS = bytes(_KINDS.get(how, 0) & 0xFF for how in range(256))
+_DESCRIBED = re.compile(
+    b"[" + b"".join(re.escape(bytes([how])) for how in range(r.CLOSURE) if how not in _KINDS) + b"]"
+)
+
+
+def living() -> list[Any]:
+    """Return the heap's objects, without the tuples.
+
+    A tuple is made in steps, and whoever makes it fails if someone else holds it when another
+    thread gets its turn in between. :func:`hold` looks at tuples by itself.
+    """
+    engine = native() or fallback
+    return engine.objects()
+
+
+def select(
+    objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...] = ()
+) -> tuple[list[Any], ...]:
+    """Return, for each kind, the objects whose type derives from it, in order.
+
+    After these, those whose type is itself one of ``exact``, which may be hundreds. It is the type
+    that counts, never ``__class__``, and no metaclass is asked.
+    """
+    engine = native() or fallback
+    return engine.select(objects, kinds, exact)
+
+
+def hold(
+    objects: list[Any],
+    targets: array[int],
+    anchors: Mapping[int, str],
+    names: Names,
+    skip: Collection[int] = (),
+    depth: int = 8,
+    loose: set[int] | None = None,
+    named: Mapping[int, int] | None = None,
+) -> array[int]:
+    """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
+
+    Args:
+        objects: the heap, as :func:`living` gives it. What is not in it holds nothing, but for
+            tuples.
+        targets: addresses of objects that the caller keeps alive.
+        anchors: where names begin, as :func:`~tensorlens.heap.frames.anchors` gives
+            it: the text of a name by an object's address. Of an anchor whose text is empty or a
+            module's, entries are attributes.
+        names: takes the new nodes.
+        skip: addresses of objects that do not count as holders, besides ``objects``.
+        depth: how many references a way has at most.
+        loose: takes the nodes that names begin with where no variable was found: the outermost
+            holder there is, or a cycle that nothing holds.
+        named: further anchors, with the node of each one's name in ``names``; they come before
+            ``anchors``. What a name goes on from counts as a class does.
+
+    The way with the fewest references wins; of equal ones that from a local, then from a global of
+    ``__main__``, a class, another module's global, a function's closure or defaults, a suspended
+    generator, a frame that a traceback keeps. Names end at these: what holds a function, a class
+    or a module is not looked for. What no such way reaches is named after a value on an evaluation
+    stack, else after the type of the outermost holder, else as part of an unreachable cycle.
+
+    One step back takes in at most four holders per target and 10,000 more; further ones are left
+    out, in the order of the heap, so that beyond these a name may be a longer way or none.
+
+    Natively tuples come last: only what no other way reaches is looked for in them.
+    """
+    reader = native()
+    named = named or {}
+    origins = _origins(named, names)
+    origins.extend(map(_origin, anchors.values()))
+    quest = Quest(
+        objects,
+        targets,
+        array("Q", [*named, *anchors]),
+        origins,
+        array("Q", skip),
+        depth,
+        len(names.texts),
+        variables(),
+    )
+    rows = reader.search(quest) if reader is not None else fallback.search(quest)
+    describer = _Describer(rows, anchors, names, named)
+    kinds, values = describer.columns()
+    assemble = reader.assemble if reader is not None else fallback.assemble
+    nodes, numbers, parents, new_kinds, new_values = assemble(rows, kinds, values, len(names))
+    names.parents.extend(parents)
+    names.kinds.extend(new_kinds)
+    names.values.extend(new_values)
+    if loose is not None:
+        loose.update(numbers[row] for row in describer.loose)
+    return nodes
+
+
+def _origin(text: str) -> int:
+    if "(" in text:
+        return r.TEMPORARY if text.endswith("(): " + TEMPORARY) else r.VARIABLE
+    if not text:
+        return r.MAIN
+    return r.OTHER_MODULE if dict.__contains__(sys.modules, text) else r.CLASS
+
+
+def _origins(named: Mapping[int, int], names: Names) -> array[int]:
+    """Return where what is found from each begins: a name's beginning is told by its text."""
+    origins = array("b", [r.CLASS]) * len(named)
+    nodes = [*named.values()]
+    parents = array("i", map(names.parents.__getitem__, nodes))
+    place = -1
+    for _ in range(parents.count(-1)):
+        place = parents.index(-1, place + 1)
+        origins[place] = _origin(names[nodes[place]])
+    return origins
+
+
+class _Describer:
+    """Turns rows into nodes of names, but for their parents."""
+
+    def __init__(
+        self, rows: Rows, anchors: Mapping[int, str], names: Names, named: Mapping[int, int]
+    ) -> None:
+        self._rows = rows
+        self._named = named
+        self._anchors = anchors
+        self._names = names
+        self._steps = describe.Steps()
+        self.loose: list[int] = []
+        """Rows of the outermost holders, where no variable was found."""
+
+    def columns(self) -> tuple[array[int], array[int]]:
+        """Return each row's kind (-1: no node, -2: a new name) and value."""
+        rows = self._rows
+        how = rows.how.tobytes()
+        kinds = array("b", how.translate(_TO_KINDS))
+        values = rows.value
+        self._names.texts += self._texts()
+        for match in _DESCRIBED.finditer(how):
+            row = match.start()
+            kind, value = self._describe(row)
+            kinds[row] = kind
+            values[row] = value if isinstance(value, int) else self._names.number(value)
+        return kinds, values
+
+    def _texts(self) -> Iterable[str]:
+        keys, written = self._rows.keys, self._rows.written
+        if not any(written.tobytes()):
+            # short texts, and there may be many
+            return map(repr, keys)
+        write: dict[int, Callable[[Any], str]] = {
+            r.QUOTED: repr,
+            r.BARE: str,
+            r.DESCRIBED: key_text,
+        }
+        return [write[how](key) for how, key in zip(written, keys, strict=True)]
+
+    def _describe(self, row: int) -> tuple[int, int | str]:
+        rows = self._rows
+        how, value = rows.how[row], rows.value[row]
+        if how == r.ROOT:
+            return _NEW_NAME, self._root(row, value)
+        if how == r.FREE:
+            return _NEW_NAME, describe.closure_text(self._object(self._function(row)), value)
+        if how == r.LOCAL:
+            holder = self._object(rows.holder[row])
+            return _NEW_NAME, describe.local_text(holder, rows.address[row])
+        if how == r.OPAQUE:
+            return self._steps.step(self._object(rows.holder[row]), self._object(row))
+        if how == r.KEY:
+            return TEXT, "{key}"
+        texts = {
+            r.CONTENTS: "cell_contents",
+            r.DEFAULTS: "__defaults__",
+            r.KEYWORD_DEFAULTS: "__kwdefaults__",
+        }
+        return ATTRIBUTE, texts[how]
+
+    def _function(self, row: int) -> int:
+        return self._rows.holder[self._rows.holder[row]]
+
+    def _object(self, row: int) -> Any:
+        # all rows but roots are held by the heap or the caller, so they are alive
+        return ctypes.cast(self._rows.address[row], ctypes.py_object).value
+
+    def _root(self, row: int, origin: int) -> str:
+        address = self._rows.address[row]
+        node = self._named.get(address)
+        known = self._anchors.get(address) if node is None else self._names[node]
+        if origin == r.TEMPORARY:
+            # the slot may be stale: it says less than what else is known
+            self.loose.append(row)
+            return known or ""
+        found = self._object(row)
+        if known is not None and origin <= r.OTHER_MODULE:
+            # a class is better known by its own name than by a variable's
+            return known if not is_subtype(type(found), type) else describe.class_name(found)
+        if origin == r.CLASS:
+            return describe.class_name(found)
+        if origin == r.OTHER_MODULE:
+            return describe.module_text(found)
+        if origin == r.OF_FUNCTION:
+            return describe.function_text(found)
+        if origin in (r.OF_GENERATOR, r.OF_FRAME):
+            return ""
+        self.loose.append(row)
+        name = describe.type_name(found)
+        return name if origin == r.TOP else f"unreachable cycle: {name}"

@@ -1,0 +1,257 @@
+"""The native reader of the heap: built on first use, and tried on objects of known content."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import sys
+import sysconfig
+from array import array
+from collections.abc import Callable
+from types import CellType, FunctionType
+from typing import Any
+
+from tensorlens.heap.rows import MODULES, SPECIAL, TRANSPARENT, Quest, Rows, zeros
+from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
+
+PART = Part(
+    name="heap",
+    label="the native reader of the heap",
+    source=SOURCES / "heap" / "heap.cpp",
+    arguments=lambda: ["-std=c++17"],
+)
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+
+
+class NativeHeap:
+    """Reads the heap without running Python code.
+
+    Raises:
+        NativeUnavailable: on construction, where objects do not look as they are known to.
+    """
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        self._library = library
+        self._functions: dict[str, Any] = {}
+        self._check_objects()
+        self._set_up(_cached_keys_offset())
+        if not self._reads_inline_names():
+            self._set_up(0)
+        self._check_instances()
+
+    def objects(self) -> list[Any]:
+        """Return the heap's objects without the tuples, none of which is held meanwhile."""
+        fetch = ctypes.py_object(gc.get_objects)
+        found: list[Any] = self.call("tl_heap_objects", ctypes.py_object)(fetch)
+        return found
+
+    def select(
+        self, objects: list[Any], kinds: tuple[type, ...], exact: tuple[type, ...]
+    ) -> tuple[list[Any], ...]:
+        """Return the objects of each kind, and those whose type is one of ``exact``, in order."""
+        lists: tuple[list[Any], ...] = tuple([] for _ in (*kinds, exact))
+        self.call("tl_heap_select")(*map(ctypes.py_object, (objects, kinds, exact, lists)))
+        return lists
+
+    def search(self, quest: Quest) -> Rows:
+        """Return how the targets are held.
+
+        Raises:
+            MemoryError: there is no memory for the search.
+        """
+        rows = Rows()
+        lengths = array("q", map(len, (quest.targets, quest.anchors, quest.skip)))
+        found = self.call("tl_heap_search", ctypes.c_void_p)(
+            ctypes.py_object(quest.objects),
+            *map(pointer, (quest.targets, quest.anchors, quest.origins, quest.skip, lengths)),
+            ctypes.c_int64(quest.depth),
+            ctypes.c_int64(quest.first_text),
+            *map(
+                ctypes.py_object,
+                (quest.tuples, gc.get_objects, rows.keys, rows.tuples),
+            ),
+        )
+        if not found:
+            raise MemoryError
+        handle = ctypes.c_void_p(found)
+        try:
+            count = self.call("tl_heap_length", ctypes.c_int64)(handle)
+            rows.holder, rows.how = zeros("i", count), zeros("b", count)
+            rows.value, rows.address = zeros("q", count), zeros("Q", count)
+            rows.written = zeros("b", len(rows.keys))
+            rows.targets = zeros("i", len(quest.targets))
+            columns = (rows.holder, rows.how, rows.value, rows.address)
+            self.call("tl_heap_read")(handle, *map(pointer, (*columns, rows.written, rows.targets)))
+        finally:
+            self.call("tl_heap_release")(handle)
+        return rows
+
+    def assemble(
+        self, rows: Rows, kind: array[int], value: array[int], first: int
+    ) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
+        """Return each target's node and each row's, and parents, kinds, values of the new nodes."""
+        count, nodes = len(kind), zeros("i", len(rows.targets))
+        numbers, parents = zeros("i", count), zeros("i", count)
+        kinds, values = zeros("b", count), zeros("q", count)
+        made = self.call("tl_heap_assemble", ctypes.c_int64)(
+            ctypes.c_int64(count),
+            ctypes.c_int64(first),
+            *map(pointer, (rows.holder, kind, value, numbers, parents, kinds, values)),
+            pointer(rows.targets),
+            ctypes.c_int64(len(nodes)),
+            pointer(nodes),
+        )
+        return nodes, numbers, parents[:made], kinds[:made], values[:made]
+
+    def frame(self, frame: Any, variables: int, count: int) -> tuple[array[int], array[int]] | None:
+        """Return the addresses of a frame's first ``count`` slots, and what cells hold.
+
+        No reference is taken. None where the frame does not look as expected.
+        """
+        words, contents = zeros("Q", count), zeros("Q", max(variables, 1))
+        read = self.call("tl_heap_frame")(
+            *map(ctypes.py_object, (frame, frame.f_code, CellType)),
+            *map(ctypes.c_int64, (variables, count)),
+            *map(pointer, (words, contents)),
+        )
+        return (words, contents) if read else None
+
+    def call(self, name: str, result: Any = ctypes.c_int) -> Callable[..., Any]:
+        """Return a function of the library; ``result`` is its type, which is always the same."""
+        # a function object of ctypes refers to itself, so there is one for good
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = self._library[name]
+            function.restype = result
+        return function
+
+    def _set_up(self, cached_keys: int) -> None:
+        self._kept = (TRANSPARENT, tuple(SPECIAL), array("B", SPECIAL.values()))
+        transparent, special, kinds = self._kept
+        probe = (object(),)
+        offset = 24 if _word(id(probe), 24) == id(probe[0]) else 32
+        _require(_word(id(probe), offset) == id(probe[0]), "tuples")
+        self.call("tl_heap_setup", None)(
+            *map(ctypes.c_int64, (sys.version_info.minor, offset, cached_keys)),
+            *map(ctypes.py_object, (MODULES, transparent, special)),
+            pointer(kinds),
+        )
+
+    def _check_objects(self) -> None:
+        _require(not sysconfig.get_config_var("Py_GIL_DISABLED"), "a build without the GIL")
+        _require(sys.implementation.name == "cpython" and _WORD == 8, "this interpreter")
+        one, other = object(), object()
+        items = [one, other]
+        _require(_word(id(items), 8) == id(list) and _word(id(items), 16) == 2, "objects")
+        start = _word(id(items), 24)
+        _require(_word(start, 0) == id(one) and _word(start, 8) == id(other), "lists")
+        _require(_word(id("three"), 16) == 5, "texts")
+        _require(_cell_holds(one), "cells")
+        for kind in (FunctionType, ValueError, int, _Plain):
+            layout = (kind.__basicsize__, kind.__itemsize__)
+            _require((_word(id(kind), 32), _word(id(kind), 40)) == layout, "types")
+        _require(_word(id(FunctionType), 288) == FunctionType.__dictoffset__ != 0, "types")
+        _check_function()
+
+    def _check_instances(self) -> None:
+        dict_of = self.call("tl_heap_dict_of", ctypes.c_uint64)
+        for made in (_Plain(), _Pair((1, 2)), ValueError(), _List()):
+            made.attribute = []  # type: ignore[union-attr]
+            expected = id(vars(made))
+            _require(dict_of(ctypes.py_object(made)) == expected, "instances")
+
+    def _reads_inline_names(self) -> bool:
+        name_of = self.call("tl_heap_inline_name", ctypes.c_uint64)
+        probe = _Plain()
+        for name in ("first", "second", "third"):
+            setattr(probe, name, object())
+        del probe.first  # type: ignore[attr-defined]
+        for name in ("second", "third"):
+            value = getattr(probe, name)
+            if name_of(ctypes.py_object(probe), ctypes.py_object(value)) != id(sys.intern(name)):
+                return False
+        return bool(name_of(ctypes.py_object(probe), ctypes.py_object(object())) == 0)
+
+
+class _Plain:
+    pass
+
+
+class _Pair(tuple[int, int]):
+    pass
+
+
+class _List(list[int]):
+    pass
+
+
+def _word(address: int, offset: int) -> int:
+    return ctypes.c_uint64.from_address(address + offset).value
+
+
+def pointer(values: array[Any]) -> ctypes.c_void_p:
+    """Return where an array's values lie, until it changes its length."""
+    return ctypes.c_void_p(values.buffer_info()[0])
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise NativeUnavailable(f"{PART.label} does not know {what} of this Python")
+
+
+def _cell_holds(content: object) -> bool:
+    cell = CellType(content)
+    return _word(id(cell), 16) == id(content)
+
+
+def _check_function() -> None:
+    free = object()
+
+    def probe(first: object = free, *, second: object = free) -> object:
+        return free
+
+    probe.attribute = 1  # type: ignore[attr-defined]
+    fields = (
+        (56, probe.__defaults__),
+        (64, probe.__kwdefaults__),
+        (72, probe.__closure__),
+        (88, probe.__dict__),
+    )
+    for offset, value in fields:
+        _require(_word(id(probe), offset) == id(value), "functions")
+
+
+def _cached_keys_offset() -> int:
+    """Return where a class keeps the names of its instances' attributes, or 0."""
+    for offset in range(400, _size_of_types() - 3 * _WORD, _WORD):
+        name, qualified = _word(id(_Plain), offset), _word(id(_Plain), offset + 2 * _WORD)
+        if name == id(_Plain.__name__) and qualified == id(_Plain.__qualname__):
+            return offset + 3 * _WORD
+    return 0
+
+
+def _size_of_types() -> int:
+    size: int = type.__dict__["__basicsize__"].__get__(type)
+    return size
+
+
+@functools.cache
+def _load() -> NativeHeap | str:
+    try:
+        return NativeHeap(load(PART))
+    except NativeUnavailable as error:
+        return str(error)
+
+
+def native() -> NativeHeap | None:
+    """Return the native reader, or None where it cannot be had."""
+    loaded = _load()
+    return loaded if isinstance(loaded, NativeHeap) else None
+
+
+def note() -> str:
+    """Return why there is no native reader, or an empty text."""
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else ""

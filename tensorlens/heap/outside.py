@@ -1,0 +1,260 @@
+"""Memory that the collector does not look at: NumPy arrays and DLPack capsules, who holds them."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import datetime
+import gc
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress, filterfalse, repeat
+from operator import is_not
+from typing import Any, NamedTuple
+
+from tensorlens.heap import select
+from tensorlens.heap.describe import type_name
+from tensorlens.heap.rows import MODULES, is_subtype
+from tensorlens.records.names import key_text
+
+_AT_ONCE = 20_000
+"""Objects that are asked for their referents in one go."""
+
+# dlpack.h: a tensor begins with its data; a versioned one after the version, two pointers, flags
+_STARTS = {b"dltensor": 0, b"dltensor_versioned": 32}
+_OFFSET = 40
+"""Of ``byte_offset`` in a tensor: data, device, ndim, dtype, shape, strides come before."""
+
+_CAPSULE: type = type(datetime.datetime_CAPI)
+
+_name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
+    ("PyCapsule_GetName", ctypes.pythonapi)
+)
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+class Outside(NamedTuple):
+    """What holds a framework's memory without the collector's knowing, by the block's address."""
+
+    arrays: dict[int, list[Any]]
+    capsules: dict[int, list[Any]]
+    """DLPack's, that nobody has taken."""
+
+
+def outside(blocks: Sequence[tuple[int, int]], objects: list[Any]) -> Outside:
+    """Return the arrays and capsules whose memory lies in blocks.
+
+    Found are those that an object of the heap refers to, or a tuple in one; not those that only a
+    variable of a running function holds.
+
+    Args:
+        blocks: ``(address, bytes)`` of each.
+        objects: the heap.
+    """
+    found = Outside({}, {})
+    if not blocks:
+        return found
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    kinds = (kind, _CAPSULE) if isinstance(kind, type) else (_CAPSULE,)
+    ordered = sorted(blocks)
+    starts = [address for address, _ in ordered]
+    for holder in _holders(kinds, objects):
+        is_capsule = type(holder) is _CAPSULE
+        data = _memory_of(holder) if is_capsule else __memory_of_array(holder)
+        if data is None:
+            continue
+        place = bisect.bisect_right(starts, data) - 1
+        if place >= 0 and data < starts[place] + max(ordered[place][1], 1):
+            into = found.capsules if is_capsule else found.arrays
+            into.setdefault(starts[place], []).append(holder)
+    return found
+
+
+def __memory_of_array(array: Any) -> int | None:
+    """Return where an array's memory lies; None if it has memory of its own."""
+    kind = sys.modules["numpy"].ndarray
+    if kind.base.__get__(array) is None:
+        return None
+    return int(kind.__array_interface__.__get__(array)["data"][0])
+
+
+def shown(arrays: Sequence[Any]) -> int:
+    """Return the bytes of the largest of some arrays."""
+    return max(int(sys.modules["numpy"].ndarray.nbytes.__get__(array)) for array in arrays)
+
+
+def bases_of(arrays: Iterable[Any]) -> list[Any]:
+    """Return what the memory of arrays comes from, once for each reference to it.
+
+    An array that shows a part of another one refers to that, and not to the other's base.
+    """
+    kind = sys.modules["numpy"].ndarray
+    owners: dict[int, Any] = {}
+    for array in arrays:
+        base = kind.base.__get__(array)
+        while is_subtype(type(base), kind):
+            array, base = base, kind.base.__get__(base)
+        owners[id(array)] = base
+    return [*owners.values()]
+
+
+def _holders(kinds: tuple[type, ...], objects: list[Any]) -> Iterator[Any]:
+    wanted = (*kinds, tuple)
+    seen: set[int] = set()
+    for start in range(0, len(objects), _AT_ONCE):
+        some = objects[start : start + _AT_ONCE]
+        # _asyncio of Python 3.12 shows freed objects, and a module's dict is an object by itself
+        objects_of_some = compress(some, map(is_not, map(type, some), repeat(MODULES)))
+        *found, tuples, dicts = select(gc.get_referents(*objects_of_some), wanted, (dict,))
+        # tuples may share tuples many times over
+        known: dict[int, Any] = {}
+        while inside := _fresh(tuples, dicts, known):
+            *inner, tuples, dicts = select(gc.get_referents(*inside), wanted, (dict,))
+            found += inner
+        for holder in chain.from_iterable(found):
+            if id(holder) not in seen:
+                seen.add(id(holder))
+                yield holder
+
+
+def _fresh(tuples: list[Any], dicts: list[Any], known: dict[int, Any]) -> list[Any]:
+    """Return, once each, those that the heap does not show and that were not there before."""
+    inside = [*tuples, *filterfalse(gc.is_tracked, dicts)]
+    met = dict(zip(map(id, inside), inside, strict=True))
+    fresh = [met[place] for place in met.keys() - known.keys()]
+    known.update(met)
+    return fresh
+
+
+def _memory_of(capsule: Any) -> int | None:
+    """Return the address of a capsule's memory; None once it was taken, or if it is another."""
+    name = _name_of(capsule)
+    start = _STARTS.get(name) if name is not None else None
+    if start is None:
+        return None
+    place = _pointer_of(capsule, name) + start
+    data = ctypes.c_uint64.from_address(place).value
+    return int(data + ctypes.c_uint64.from_address(place + _OFFSET).value)
+
+
+_UNTRACKED = (tuple, dict)
+"""What the heap does not show although it may hold an array."""
+_DEEPEST = 4
+_PLAIN = (list, deque)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owned:
+    """An array."""
+
+    array: Any
+    nbytes: int
+    held_in: int
+    """Tells apart what kind of object holds it: of those in objects of one class it is equal."""
+
+
+def owned_arrays(objects: list[Any]) -> list[Owned]:
+    """Return each array that an object of the heap, or a tuple in one, refers to.
+
+    Only those of NumPy's own class that own their memory: views have none.
+    """
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if not isinstance(kind, type):
+        return []
+    base, size = kind.__dict__["base"].__get__, kind.__dict__["nbytes"].__get__
+    return [
+        Owned(array, size(array), held_in)
+        for array, held_in in _arrays(kind, objects)
+        if base(array) is None
+    ]
+
+
+def _arrays(kind: type, objects: list[Any]) -> Iterator[tuple[Any, int]]:
+    seen: set[int] = set()
+    for start in range(0, len(objects), _AT_ONCE):
+        # a module's dict is an object by itself
+        holders = [each for each in objects[start : start + _AT_ONCE] if type(each) is not MODULES]
+        referents = gc.get_referents(*holders)
+        arrays, others = select(referents, (kind,), _UNTRACKED)
+        inner, _ = select(gc.get_referents(*others), (kind,), _UNTRACKED) if others else ([], [])
+        if not arrays and not inner:
+            continue
+        held_in = _held_in(kind, [*holders, *others])
+        for array in (*arrays, *inner):
+            if type(array) is kind and id(array) not in seen:
+                seen.add(id(array))
+                yield array, held_in.get(id(array), 0)
+
+
+def _held_in(kind: type, holders: list[Any]) -> dict[int, int]:
+    """Return for each array the address of the list that holds it, or else of a class."""
+    found: dict[int, int] = {}
+    for holder in holders:
+        for each in gc.get_referents(holder):
+            if type(each) is kind:
+                is_plain = any(type(holder) is plain for plain in _PLAIN)
+                found[id(each)] = id(holder) if is_plain else id(type(holder))
+    return found
+
+
+def untracked_way(target: Any, objects: list[Any]) -> list[Any]:
+    """Return what holds an object that only containers the collector does not track refer to.
+
+    First the object of the heap that leads there, then the containers; nothing where there is
+    none.
+    """
+    way: list[Any] = []
+    for _ in range(_DEEPEST):
+        inner = way[0] if way else target
+        holder = _holder(inner, objects)
+        if holder is None:
+            return []
+        way.insert(0, holder)
+        if gc.is_tracked(holder):
+            return way
+    return []
+
+
+def _holder(target: Any, objects: list[Any]) -> Any:
+    """Return what refers to an object: one of the heap, or an untracked container in one."""
+    for start in range(0, len(objects), _AT_ONCE):
+        chunk = [each for each in objects[start : start + _AT_ONCE] if type(each) is not MODULES]
+        found = _referrer(target, chunk)
+        if found is not None:
+            return found
+        inner = select(gc.get_referents(*chunk), (), _UNTRACKED)[-1]
+        found = _referrer(target, [each for each in inner if not gc.is_tracked(each)])
+        if found is not None:
+            return found
+    return None
+
+
+def _referrer(target: Any, objects: list[Any]) -> Any:
+    """Return the one of some objects that refers to the target, by halves."""
+    if not objects or not any(each is target for each in gc.get_referents(*objects)):
+        return None
+    while len(objects) > 1:
+        half = objects[: len(objects) // 2]
+        is_here = any(each is target for each in gc.get_referents(*half))
+        objects = half if is_here else objects[len(half) :]
+    return objects[0]
+
+
+def item_text(holder: Any, item: Any) -> str:
+    """Return how a plain container refers to an item: ``dict['obs']``, ``list[3]``."""
+    if type(holder) is dict:
+        keys = (key for key, value in [*dict.items(holder)] if value is item)
+        for key in keys:
+            return f"dict[{key_text(key)}]"
+    for kind in (list, tuple, deque):
+        if type(holder) is kind:
+            return f"{kind.__name__}[{_index(kind.__iter__(holder), item)}]"
+    return type_name(holder)
+
+
+def _index(items: Iterator[Any], item: Any) -> int | str:
+    return next((place for place, each in enumerate(items) if each is item), "?")

@@ -1,0 +1,11 @@
+"""Who keeps an object: every way from a root that a person can act on.
+
+The collector is asked, level by level, who refers to what: nothing of the objects is run, nothing
+is kept, and what comes back is text. Not seen are references of what the collector does not
+track: C++, and NumPy's arrays (an object's count of references tells that there are some), and
+what ``gc.freeze()`` hid.
+"""
+
+from tensorlens.heap.paths.ways import cycle, paths
+
+__all__ = ["cycle", "paths"]

@@ -1,0 +1,200 @@
+"""Looks into objects of known types, running nothing of theirs."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import gc
+from dataclasses import dataclass
+from itertools import compress, count, groupby, repeat
+from operator import is_
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from tensorlens.heap import describe, fallback
+from tensorlens.heap.native import native
+from tensorlens.heap.paths.nodes import Node
+from tensorlens.heap.rows import is_subtype
+from tensorlens.records.leaks import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A reference, or None for what adds nothing to read, and how many objects it leads on."""
+
+    reference: Reference | None
+    taken: int = 1
+    begins: bool = False
+    """Whether it says where it is, so that the name of what holds it adds nothing."""
+    begins_at: int = 0
+    """Which of the objects is what it begins with."""
+    begins_anew: bool = False
+    """Whether nothing that came before adds anything."""
+
+
+_BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__
+_TYPE_NAME = type.__dict__["__name__"].__get__
+_MODULE = type.__dict__["__module__"].__get__
+_QUALIFIED = type.__dict__["__qualname__"].__get__
+_MAXLEN = collections.deque.__dict__["maxlen"].__get__
+
+
+def kind_name(node: Node) -> str:
+    """Return the name of an object's type."""
+    return "tuple" if node.items is not None else str(_TYPE_NAME(type(node.object)))
+
+
+def owner_name(node: Node) -> str:
+    """Return how the type of an object with attributes is called: ``Trainer``."""
+    return str(_QUALIFIED(type(node.object))).rpartition("<locals>.")[2]
+
+
+def qualified(kind: type) -> tuple[str, str]:
+    """Return the module and the name of a class, empty where they are no texts."""
+    try:
+        module, name = _MODULE(kind), _QUALIFIED(kind)
+    except AttributeError:
+        return "", ""
+    return (module, name) if type(module) is str and type(name) is str else ("", "")
+
+
+def is_of(node: Node, kind: type) -> bool:
+    """Tell whether an object's type derives from ``kind``."""
+    return node.items is None and is_subtype(type(node.object), kind)
+
+
+def length(node: Node) -> int | None:
+    """Return how many items a container has."""
+    if node.items is not None:
+        return len(node.items)
+    for kind in (list, dict, set, frozenset, collections.deque, tuple):
+        if is_of(node, kind):
+            # a type's own function, not that of a derived one
+            return kind.__len__(node.object)
+    return None
+
+
+def limit(node: Node) -> int | None:
+    """Return how many items a deque can have."""
+    return _MAXLEN(node.object) if is_of(node, collections.deque) else None
+
+
+def spare(node: Node) -> int | None:
+    """Return how many places at one end of a list or dict hold the same object, None for none.
+
+    That is what is left of ``[None] * 100`` which is being filled. None are spare where the same
+    stands as often in between: then it is put there, too.
+    """
+    places: Any = ()
+    if is_of(node, list):
+        places = list.__iter__(node.object)
+    elif is_of(node, dict):
+        places = iter([*dict.values(node.object)])
+    runs = [(place, sum(1 for _ in several)) for place, several in groupby(map(id, places))]
+    if len(runs) < 2:
+        return None
+    best, length = max((runs[-1], runs[0]), key=lambda run: run[1])
+    inside = [run[1] for run in runs if run[0] == best]
+    is_filler = length > 1 or best == id(None)
+    is_longest = max(inside) == length and inside.count(length) == 1
+    return length if is_filler and is_longest else None
+
+
+def index_of(node: Node, child: Node) -> int | None:
+    """Return the place of an item, None where it is not found or the container is changing."""
+    if node.items is not None:
+        places = [place for place, item in enumerate(node.items) if id(item) == child.address]
+        return places[0] if places else None
+    items: Any = ()
+    for kind in (list, collections.deque, tuple):
+        if is_of(node, kind):
+            items = kind.__iter__(node.object)
+    if child.items is not None:
+        found = compress(count(), map(child.address.__eq__, map(id, items)))
+    else:
+        found = compress(count(), map(is_, items, repeat(child.object)))
+    try:
+        return next(found, None)
+    except RuntimeError:
+        return None
+
+
+_NOTHING = object()
+
+
+def key_of(node: Node, child: Node) -> Any:
+    """Return the key under which a dict has a value; :func:`has_key` tells whether it has."""
+    entries = node.object
+    if not is_of(node, dict):
+        return _NOTHING
+    same = map(child.address.__eq__, map(id, dict.values(entries)))
+    try:
+        return next(compress(dict.keys(entries), same), _NOTHING)
+    except RuntimeError:
+        return _NOTHING
+
+
+def has_key(key: Any) -> bool:
+    """Tell whether :func:`key_of` found a key."""
+    return key is not _NOTHING
+
+
+def entry(variables: Any, name: str) -> Any:
+    """Return the value of an exact text among a plain dict's keys."""
+    if type(variables) is not dict:
+        return None
+    for key, value in [*dict.items(variables)]:
+        if type(key) is str and key == name:
+            return value
+    return None
+
+
+def attributes_of(node: Node) -> Any:
+    """Return an object's ``__dict__``, whose type is nothing but what is known here."""
+    return fallback.dict_of(node.object)
+
+
+def is_dict_of(node: Node, child: Node) -> bool:
+    """Tell whether ``child`` is the ``__dict__`` of an object."""
+    if node.items is not None or type(child.object) is not dict:
+        return False
+    reader = native()
+    if reader is not None:
+        place = reader.call("tl_heap_dict_of", ctypes.c_uint64)(ctypes.py_object(node.object))
+        return bool(place == child.address)
+    return fallback.dict_of(node.object) is child.object
+
+
+def attribute_of(node: Node, child: Node) -> str:
+    """Return the name of the attribute that refers to an object, or its type in ``<>``."""
+    reader = native()
+    if child.items is not None:
+        # the exact tuple: it is held by the object, so it can be looked at
+        return _tuple_attribute(node, child)
+    if reader is not None:
+        call = reader.call("tl_heap_inline_name", ctypes.c_uint64)
+        place = call(ctypes.py_object(node.object), ctypes.py_object(child.object))
+        if place:
+            return str(ctypes.cast(place, ctypes.py_object).value)
+    return str(describe.Steps().step(node.object, child.object)[1])
+
+
+def _tuple_attribute(node: Node, child: Node) -> str:
+    for held in gc.get_referents(node.object):
+        if id(held) == child.address:
+            return attribute_of(node, Node(child.address, held))
+    return "<tuple>"
+
+
+def callable_name(found: Any) -> str:
+    """Return how a function is called: ``Trainer.step``; of others, their type's name."""
+    if type(found) is FunctionType:
+        return short(found.__qualname__)
+    if type(found) is BuiltinFunctionType:
+        return str(_BUILTIN_NAME(found))
+    return str(_TYPE_NAME(type(found)))
+
+
+def short(qualified: str) -> str:
+    """Return a qualified name without ``<locals>``."""
+    return qualified.replace("<locals>.", "")

@@ -1,0 +1,175 @@
+"""Where ways begin: modules' globals, variables of running functions, and what is the profiler's.
+
+Nothing is held: variables are known by the addresses of what they refer to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType
+from typing import Any
+
+from tensorlens.heap.frames import function_name, locals_of, note
+from tensorlens.heap.native import native
+from tensorlens.heap.paths.nodes import GLOBAL, LOCAL, TEMPORARY, Root
+from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
+from tensorlens.user_code import is_foreign
+
+_PACKAGE = "tensorlens"
+_OWN = str(Path(__file__).parents[2]) + os.sep
+_MODULE_OF_TYPE = type.__dict__["__module__"].__get__
+_NEWLOCALS = 0x02
+
+CODES: dict[type, tuple[str, str, str]] = {
+    GeneratorType: ("gi_code", "gi_frame", "gi_running"),
+    CoroutineType: ("cr_code", "cr_frame", "cr_running"),
+    AsyncGeneratorType: ("ag_code", "ag_frame", "ag_running"),
+}
+"""The attributes of what can be suspended: its code, its frame, whether it runs."""
+
+_FRAME, _TOP = 24, 64
+_CODE = 32 if sys.version_info < (3, 12) else 0
+
+
+class Places:
+    """Where names begin, by address."""
+
+    def __init__(self) -> None:
+        self.roots: dict[int, list[Root]] = {}
+        self.own_globals: set[int] = set()
+        self.variables: Counter[int] = Counter()
+        """How many variables of running functions refer to an address, the profiler's included."""
+        self.stacked: Counter[int] = Counter()
+        """How often an address is, or may be, on an evaluation stack."""
+        self.temporaries: dict[int, Root] = {}
+        self._in_libraries: dict[int, Root] = {}
+        self.reads_variables = not note()
+        for name, module in dict.copy(sys.modules).items():
+            if type(name) is str and is_subtype(type(module), MODULES):
+                self._add_globals(id(vars_of_module(module)), name)
+        current = threading.get_ident()
+        frames = sys._current_frames()
+        try:
+            for thread in frames:
+                frame: FrameType | None = frames[thread]
+                while frame is not None:
+                    self._add_frame(frame, thread == current)
+                    frame = frame.f_back
+        finally:
+            # this function's own frame is among them: a cycle
+            frames.clear()
+        for address, root in self._in_libraries.items():
+            self.roots.setdefault(address, [root])
+
+    def _add_globals(self, address: int, name: str) -> None:
+        if is_own_name(name):
+            self.own_globals.add(address)
+        elif address not in self.roots:
+            self.roots[address] = [Root(GLOBAL, "" if name == "__main__" else name)]
+
+    def _add_frame(self, frame: FrameType, is_callers: bool) -> None:
+        code = frame.f_code
+        is_own = code.co_filename.startswith(_OWN)
+        if not is_own and id(frame.f_globals) not in self.roots:
+            self._add_globals(id(frame.f_globals), namespace_name(frame.f_globals))
+        label = f"{function_name(code)}(): "
+        # module-level code and class bodies keep their variables in a dict
+        if code.co_flags & _NEWLOCALS:
+            for name, address, content in locals_of(frame):
+                # a cell is a variable's own place; where only its content is known, that is it
+                place = address or content
+                self.variables[place] += 1
+                if not is_own and not name.startswith("."):
+                    root = Root(LOCAL, label + name)
+                    if is_foreign(code.co_filename):
+                        # many of them pass on the same; one is enough, the user's are better
+                        self._in_libraries.setdefault(place, root)
+                    else:
+                        self._add_root(place, root)
+        # its own values are on their way, and none of them is a target's only holder
+        for address in () if is_own else _stacked(frame, is_callers):
+            self.stacked[address] += 1
+            self.temporaries.setdefault(address, Root(TEMPORARY, f"{label}(temporary)"))
+
+    def _add_root(self, address: int, root: Root) -> None:
+        if address:
+            known = self.roots.setdefault(address, [])
+            if root not in known:
+                known.append(root)
+
+
+def namespace_name(variables: Any) -> str:
+    """Return what the globals of a module or of executed code are called."""
+    name = dict.get(variables, "__name__") if type(variables) is dict else None
+    return name if type(name) is str else "<globals>"
+
+
+def is_own_name(name: Any) -> bool:
+    """Tell whether a module belongs to the profiler."""
+    return type(name) is str and (name == _PACKAGE or name.startswith(_PACKAGE + "."))
+
+
+def is_own(holder: Any) -> bool:
+    """Tell whether an object belongs to the profiler, by its type or its code."""
+    kind = type(holder)
+    if kind is FunctionType:
+        return is_own_name(holder.__module__)
+    if kind is FrameType:
+        return bool(holder.f_code.co_filename.startswith(_OWN))
+    for suspended, (code, _, _) in CODES.items():
+        if kind is suspended:
+            return bool(getattr(holder, code).co_filename.startswith(_OWN))
+    return is_own_type(holder if is_subtype(kind, type) else kind)
+
+
+def is_own_type(kind: type) -> bool:
+    """Tell whether a class belongs to the profiler."""
+    try:
+        return is_own_name(_MODULE_OF_TYPE(kind))
+    except AttributeError:
+        return False
+
+
+def is_running(holder: Any) -> bool:
+    """Tell whether a generator runs: then its variables are those of a running function."""
+    for suspended, (_, _, running) in CODES.items():
+        if type(holder) is suspended:
+            return bool(getattr(holder, running))
+    return False
+
+
+def _stacked(frame: FrameType, is_callers: bool) -> list[int]:
+    """Return the addresses on a frame's evaluation stack.
+
+    A slot above a stack's top keeps the address of what was there before. Where the top is not
+    known, all slots are given: that something is among them is no proof then.
+
+    Args:
+        frame: of a running function.
+        is_callers: it waits in the caller's thread.
+    """
+    # later ones tag the addresses
+    reader = native() if sys.version_info < (3, 14) else None
+    if reader is None:
+        return []
+    code = frame.f_code
+    cells = [name for name in code.co_cellvars if name not in code.co_varnames]
+    first = len(code.co_varnames) + len(cells) + len(code.co_freevars)
+    read = reader.frame(frame, 0, first + code.co_stacksize)
+    if read is None:
+        return []
+    top = _top(frame) if is_callers else -1
+    return [address for address in read[0][first : top if top >= first else None] if address]
+
+
+def _top(frame: FrameType) -> int:
+    """Return how many slots are in use, or -1 while the frame is in a call into C."""
+    inner = ctypes.c_uint64.from_address(id(frame) + _FRAME).value
+    if not inner or ctypes.c_uint64.from_address(inner + _CODE).value != id(frame.f_code):
+        return -1
+    return ctypes.c_int32.from_address(inner + _TOP).value

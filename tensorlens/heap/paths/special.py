@@ -1,0 +1,181 @@
+"""References of the standard library's holders: caches, queues, futures, callbacks, contexts."""
+
+from __future__ import annotations
+
+import _thread
+import contextvars
+import functools
+import gc
+import queue
+import weakref
+from collections.abc import Sequence
+from types import BuiltinFunctionType, MethodType
+from typing import Any
+
+from tensorlens.heap.paths import look
+from tensorlens.heap.paths.look import Step
+from tensorlens.heap.paths.nodes import Node
+from tensorlens.heap.rows import mro
+from tensorlens.records.leaks import Reference
+
+_LRU: Any = functools._lru_cache_wrapper
+_INFO: Any = weakref.finalize.__dict__["_Info"]
+_BUILTIN_NAME = BuiltinFunctionType.__dict__["__name__"].__get__
+_CALL_PARTS = ("func", "args", "keywords")
+
+
+def _of_lru_cache(nodes: Sequence[Node]) -> Step | None:
+    wrapper, child = nodes[:2]
+    attributes = look.attributes_of(wrapper)
+    name = look.entry(attributes, "__qualname__")
+    name = look.short(name) if type(name) is str else "?"
+    if look.is_dict_of(wrapper, child) and len(nodes) > 2:
+        key = look.key_of(child, nodes[2])
+        if type(key) is str and key == "__wrapped__":
+            return Step(None, 2)
+        text = f"{name}.{key if type(key) is str else '?'} (function attribute)"
+        return Step(Reference("function attribute", text), 2, True)
+    if child.object is look.entry(attributes, "__wrapped__"):
+        return Step(None)
+    size = limit = None
+    if any(held is vars(functools)["_CacheInfo"] for held in gc.get_referents(wrapper.object)):
+        _, _, limit, size = _LRU.cache_info(wrapper.object)
+    reference = Reference("cache", f"{name} (lru_cache, maxsize={limit})", "", size, limit)
+    # the cache itself is a dict of its own
+    is_inside = type(child.object) is dict and len(nodes) > 2
+    return Step(reference, 1 + is_inside, True)
+
+
+def _of_method(nodes: Sequence[Node]) -> Step:
+    method, child = nodes[0].object, nodes[1]
+    if child.object is method.__func__:
+        return Step(None)
+    return Step(Reference("bound method", f"{look.callable_name(method.__func__)} (bound method)"))
+
+
+def _of_builtin_method(nodes: Sequence[Node]) -> Step:
+    name = _BUILTIN_NAME(nodes[0].object)
+    return Step(Reference("bound method", f"{name} (bound method)"))
+
+
+def _of_partial(nodes: Sequence[Node]) -> Step | None:
+    return _of_call(nodes, "partial", functools.partial, _CALL_PARTS)
+
+
+def _of_finalizer(nodes: Sequence[Node]) -> Step | None:
+    step = _of_call(nodes, "weakref.finalize", _INFO, ("func", "args", "kwargs"))
+    if step is None or step.reference is None:
+        return step
+    text = step.reference.text
+    return Step(Reference("weakref callback", text), step.taken, begins=True, begins_anew=True)
+
+
+def _of_call(
+    nodes: Sequence[Node], word: str, kind: type, parts: tuple[str, str, str]
+) -> Step | None:
+    """Return which argument of a stored call refers to the next."""
+    func, args, keywords = (vars(kind)[part].__get__(nodes[0].object) for part in parts)
+    name = f"{word}({look.callable_name(func)})"
+    child = nodes[1]
+    if child.object is func and func is not None:
+        return Step(Reference("partial", name))
+    if len(nodes) > 2 and child.address == id(args):
+        place = look.index_of(child, nodes[2])
+        return Step(Reference("partial", f"{name} argument {place}"), 2)
+    if len(nodes) > 2 and child.address == id(keywords):
+        key = look.key_of(child, nodes[2])
+        return Step(Reference("partial", f"{name} argument {key if type(key) is str else '?'}"), 2)
+    return None
+
+
+def _of_weakref(nodes: Sequence[Node]) -> Step | None:
+    if look.is_dict_of(nodes[0], nodes[1]):
+        return None
+    return Step(Reference("weakref callback", "weakref callback"))
+
+
+def _of_context(nodes: Sequence[Node]) -> Step:
+    taken = 1
+    while taken < len(nodes) - 1 and look.kind_name(nodes[taken]).startswith("hamt"):
+        taken += 1
+    child = nodes[taken]
+    name = "?"
+    for variable, value in contextvars.Context.items(nodes[0].object):
+        if id(value) == child.address:
+            name = variable.name
+    return Step(Reference("context variable", f"{name} (context variable)"), taken)
+
+
+def _of_thread_local(nodes: Sequence[Node]) -> Step | None:
+    taken = 0
+    while taken < len(nodes) - 2 and type(nodes[taken + 1].object) is dict:
+        taken += 1
+    if not taken:
+        return None
+    key = look.key_of(nodes[taken], nodes[taken + 1])
+    owner = "local" if type(nodes[0].object) is _thread._local else look.owner_name(nodes[0])
+    name = key if type(key) is str else "?"
+    return Step(Reference("thread-local", f"{owner}.{name} (thread-local)"), taken + 1)
+
+
+def _of_simple_queue(nodes: Sequence[Node]) -> Step:
+    holder, child = nodes[:2]
+    length = queue.SimpleQueue.qsize(holder.object)
+    is_inside = type(child.object) is list and len(nodes) > 2
+    return Step(Reference("queue", "SimpleQueue", "", length), 1 + is_inside)
+
+
+def _of_queue(nodes: Sequence[Node], name: str, most: str) -> Step | None:
+    """Return the item of a queue, which is an instance with a deque, a list or a heap."""
+    taken = 1 + look.is_dict_of(nodes[0], nodes[1])
+    if len(nodes) <= taken + 1:
+        return None
+    attributes = look.attributes_of(nodes[0])
+    items = nodes[taken]
+    if look.entry(attributes, name) is not items.object:
+        return None
+    place = look.index_of(items, nodes[taken + 1])
+    limit = look.entry(attributes, most)
+    limit = limit if type(limit) is int and limit > 0 else None
+    text = f"{look.owner_name(nodes[0])}[{'…' if place is None else place}]"
+    return Step(Reference("queue", text, "", look.length(items), limit), taken + 1)
+
+
+def _of_threads_queue(nodes: Sequence[Node]) -> Step | None:
+    return _of_queue(nodes, "queue", "maxsize")
+
+
+def of_asyncio(nodes: Sequence[Node]) -> Step | None:
+    """Return what asyncio's queues, futures and tasks refer to; None for others."""
+    for kind in mro(type(nodes[0].object)):
+        known = _ASYNCIO.get(look.qualified(kind))
+        if known == "queue":
+            return _of_queue(nodes, "_queue", "_maxsize")
+        if known is not None:
+            return Step(Reference("future", look.owner_name(nodes[0])))
+    return None
+
+
+_ASYNCIO = {
+    ("asyncio.queues", "Queue"): "queue",
+    ("_asyncio", "Future"): "future",
+    ("_asyncio", "Task"): "future",
+}
+
+RULES: tuple[tuple[Any, Any], ...] = (
+    (_LRU, _of_lru_cache),
+    (MethodType, _of_method),
+    (BuiltinFunctionType, _of_builtin_method),
+    (contextvars.Context, _of_context),
+    (queue.SimpleQueue, _of_simple_queue),
+    (_INFO, _of_finalizer),
+)
+"""Rules for exactly these types."""
+
+DERIVED: tuple[tuple[Any, Any], ...] = (
+    (functools.partial, _of_partial),
+    (weakref.ReferenceType, _of_weakref),
+    (_thread._local, _of_thread_local),
+    (queue.Queue, _of_threads_queue),
+)
+"""Rules for these types and those that derive from them."""

@@ -1,0 +1,249 @@
+"""How the reference from one object to the next reads, by what the first one is."""
+
+from __future__ import annotations
+
+import collections
+import gc
+from collections.abc import Callable, Sequence
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    TracebackType,
+)
+
+from tensorlens.heap.frames import function_name, locals_of
+from tensorlens.heap.paths import look, special
+from tensorlens.heap.paths.look import Step
+from tensorlens.heap.paths.nodes import Node
+from tensorlens.heap.paths.roots import CODES
+from tensorlens.heap.rows import TRANSPARENT, mro
+from tensorlens.records.leaks import Reference
+from tensorlens.records.names import key_text
+
+_Rule = Callable[[Sequence[Node]], Step | None]
+
+_WORDS = {
+    GeneratorType: "generator",
+    CoroutineType: "coroutine",
+    AsyncGeneratorType: "async generator",
+}
+_NAME = type.__dict__["__name__"].__get__
+
+
+def next_step(nodes: Sequence[Node], before: Reference | None) -> Step:
+    """Return how the way goes on from the first of ``nodes``, and over how many of them."""
+    holder = nodes[0]
+    if holder.items is not None:
+        return _of_items(nodes) or Step(None)
+    rule = _RULES.get(id(type(holder.object)))
+    if rule is not None:
+        step = rule(nodes)
+        if step is not None:
+            return step
+    for kind, derived in _DERIVED:
+        if look.is_of(holder, kind):
+            step = derived(nodes)
+            if step is not None:
+                return step
+    return special.of_asyncio(nodes) or _of_instance(nodes, before)
+
+
+def _transparent(nodes: Sequence[Node]) -> Step:
+    return Step(None, 1)
+
+
+def _of_items(nodes: Sequence[Node]) -> Step | None:
+    holder, child = nodes[:2]
+    place = look.index_of(holder, child)
+    if place is None and holder.items is None:
+        return None
+    text = f"{look.kind_name(holder)}[{'…' if place is None else place}]"
+    length, limit, spare = look.length(holder), look.limit(holder), look.spare(holder)
+    return Step(Reference("item", text, "", length, limit, spare))
+
+
+def _of_dict(nodes: Sequence[Node]) -> Step | None:
+    holder, child = nodes[:2]
+    key = look.key_of(holder, child)
+    name, length = look.kind_name(holder), look.length(holder)
+    if look.has_key(key):
+        spare = look.spare(holder)
+        return Step(Reference("item", f"{name}[{key_text(key)}]", "", length, None, spare))
+    if type(holder.object) is dict or not look.is_dict_of(holder, child):
+        return Step(Reference("key", f"{name}{{key}}", "", length))
+    return None
+
+
+def _of_set(nodes: Sequence[Node]) -> Step:
+    holder = nodes[0]
+    text = look.kind_name(holder) + "{…}"
+    return Step(Reference("item", text, "", look.length(holder)))
+
+
+def _of_function(nodes: Sequence[Node]) -> Step | None:
+    """Return what of a function refers to the next: a closure, a default, an attribute."""
+    function, child = nodes[0].object, nodes[1]
+    name = look.short(function.__qualname__)
+    if child.items is not None and len(nodes) > 2:
+        place = look.index_of(child, nodes[2])
+        if child.address == id(function.__closure__):
+            names = function.__code__.co_freevars
+            outer = function.__qualname__.rpartition(".<locals>.")[0]
+            owner = f"{look.short(outer)}(): " if outer else ""
+            variable = names[place] if place is not None and place < len(names) else "?"
+            reference = Reference("closure", f"{owner}{variable} (closure)")
+            return Step(reference, min(3, len(nodes) - 1), True, 2)
+        if child.address == id(function.__defaults__):
+            code = function.__code__
+            first = code.co_argcount - len(child.items)
+            argument = code.co_varnames[first + place] if place is not None else "?"
+            return Step(Reference("default", f"{name}({argument}=...) (default)"), 2, True)
+    if type(child.object) is dict and len(nodes) > 2:
+        key = look.key_of(child, nodes[2])
+        word = key if type(key) is str else "?"
+        if function.__kwdefaults__ is child.object:
+            return Step(Reference("default", f"{name}({word}=...) (default)"), 2, True)
+        if look.is_dict_of(nodes[0], child):
+            text = f"{name}.{word} (function attribute)"
+            return Step(Reference("function attribute", text), 2, True)
+    return Step(Reference("function", f"{name} (function)"), 1, True)
+
+
+def _of_suspended(nodes: Sequence[Node]) -> Step:
+    """Return which variable of a generator or a coroutine refers to the next."""
+    holder = nodes[0].object
+    kind = type(holder)
+    frame = getattr(holder, CODES[kind][1])
+    word = _WORDS[kind]
+    name = f"{look.short(holder.__qualname__)}()"
+    if type(frame) is not FrameType:
+        return Step(Reference(word, f"{name} ({word})"))
+    return _of_variables(nodes, frame, word, f" ({word})")
+
+
+def _of_frame(nodes: Sequence[Node]) -> Step:
+    """Return which variable of a frame that a traceback keeps refers to the next."""
+    if type(nodes[1].object) is FrameType:
+        return Step(None)
+    return _of_variables(nodes, nodes[0].object, "frame", "")
+
+
+def _of_variables(nodes: Sequence[Node], frame: FrameType, kind: str, suffix: str) -> Step:
+    label = f"{function_name(frame.f_code)}(): "
+    child = nodes[1]
+    is_cell = type(child.object) is CellType and len(nodes) > 2
+    for name, address, content in locals_of(frame):
+        if child.address in (address, content) and not name.startswith("."):
+            return Step(Reference(kind, f"{label}{name}{suffix}"), 1 + is_cell)
+    variables = _variables_dict(nodes, frame)
+    if variables is not None:
+        key = look.key_of(variables, nodes[2])
+        if type(key) is str:
+            return Step(Reference(kind, f"{label}{key}{suffix}"), 2)
+    return Step(Reference(kind, f"{label}(temporary)"))
+
+
+def _variables_dict(nodes: Sequence[Node], frame: FrameType) -> Node | None:
+    """Return the dict that module-level code and class bodies keep their variables in."""
+    if frame.f_code.co_flags & 0x02 or len(nodes) < 3 or type(nodes[1].object) is not dict:
+        return None
+    return nodes[1] if any(held is nodes[1].object for held in gc.get_referents(frame)) else None
+
+
+def _of_instance(nodes: Sequence[Node], before: Reference | None) -> Step:
+    """Return which attribute refers to the next."""
+    holder, child = nodes[:2]
+    owner = look.owner_name(holder)
+    taken = 1
+    if look.is_dict_of(holder, child):
+        if len(nodes) == 2:
+            return Step(Reference("attribute", f"{owner}.__dict__ (attribute)"))
+        key = look.key_of(child, nodes[2])
+        name = key if type(key) is str else f"[{key_text(key)}]" if look.has_key(key) else "?"
+        taken = 2
+    else:
+        name = look.attribute_of(holder, child)
+    rest = nodes[taken:]
+    if len(rest) > 1 and look.is_of(rest[0], dict):
+        special = _of_registry(name, owner, rest, before)
+        if special is not None:
+            return Step(special, taken + 1)
+    if look.is_of(holder, BaseException):
+        if name == "__traceback__":
+            return Step(Reference("traceback", "traceback"), taken)
+        if name in ("__cause__", "__context__"):
+            return Step(Reference("exception", name), taken)
+    if name == "<OrderedDict>" and _derives(holder, "TensorBase") and len(rest) > 1:
+        return Step(Reference("hook", f"{owner} hook"), taken + 1)
+    if name.startswith("<") and _derives(holder, "TensorBase"):
+        if "Backward" in name or name == "<AccumulateGrad>":
+            return Step(Reference("graph", "grad_fn"), taken)
+    if name.startswith("<"):
+        return Step(Reference("attribute", owner), taken)
+    kind = _kind(name, holder)
+    return Step(Reference(kind, f"{owner}.{name} ({kind})"), taken)
+
+
+def _of_registry(
+    name: str, owner: str, rest: Sequence[Node], before: Reference | None
+) -> Reference | None:
+    key = look.key_of(rest[0], rest[1])
+    if name in TRANSPARENT and type(key) is str:
+        return Reference("attribute", f"{owner}.{key} (attribute)")
+    if name.startswith("_") and name.endswith("_hooks"):
+        words = name.strip("_").removesuffix("s").replace("_", " ")
+        length = look.length(rest[0])
+        return Reference("hook", f"{_module_name(owner, before)} {words}", "", length)
+    return None
+
+
+def _module_name(owner: str, before: Reference | None) -> str:
+    """Return a module by the name it has where it was last spoken of, else its type's."""
+    if before is not None and before.kind in ("attribute", "global", "local", "class attribute"):
+        name = before.text.removesuffix(f" ({before.kind})").rpartition(" ")[2]
+        last = name.rpartition(".")[2]
+        return last if last.isidentifier() else name
+    return owner
+
+
+def _kind(name: str, holder: Node) -> str:
+    if name == "state" and _derives(holder, "Optimizer"):
+        return "optimizer state"
+    if name in ("_result", "_exception") and _derives(holder, "Future"):
+        return "future"
+    return "attribute"
+
+
+def _derives(holder: Node, name: str) -> bool:
+    """Tell whether a type of that name is among those an object's type derives from."""
+    return any(_NAME(kind) == name for kind in mro(type(holder.object)))
+
+
+_RULES: dict[int, _Rule] = {
+    id(kind): rule
+    for kind, rule in (
+        (CellType, _transparent),
+        (staticmethod, _transparent),
+        (classmethod, _transparent),
+        (property, _transparent),
+        (TracebackType, _transparent),
+        (FrameType, _of_frame),
+        (FunctionType, _of_function),
+        *((kind, _of_suspended) for kind in CODES),
+        *special.RULES,
+    )
+}
+
+_DERIVED: tuple[tuple[type, _Rule], ...] = (
+    *special.DERIVED,
+    (list, _of_items),
+    (tuple, _of_items),
+    (collections.deque, _of_items),
+    (dict, _of_dict),
+    (set, _of_set),
+    (frozenset, _of_set),
+)

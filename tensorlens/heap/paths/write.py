@@ -1,0 +1,126 @@
+"""What a person reads of a way: one reference for each thing that has a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tensorlens.heap import describe
+from tensorlens.heap.paths import look
+from tensorlens.heap.paths.look import Step
+from tensorlens.heap.paths.nodes import (
+    CLASS,
+    CONTEXT,
+    CUT,
+    GLOBAL,
+    LOCAL,
+    TEMPORARY,
+    UNKNOWN,
+    Node,
+    Root,
+    Way,
+)
+from tensorlens.heap.paths.steps import next_step
+from tensorlens.records.leaks import Reference, ReferencePath
+from tensorlens.records.names import key_text
+
+
+def write(way: Way) -> tuple[ReferencePath, str | int]:
+    """Return a way as text, and what it begins with: a name, or a function or cell's address."""
+    writer = _Writer(way.nodes)
+    writer.begin(way.root)
+    writer.go_on()
+    is_cut = way.root.kind in (UNKNOWN, CUT)
+    return ReferencePath(tuple(writer.references), is_cut), writer.beginning
+
+
+def write_cycle(circle: tuple[Node, ...], down: tuple[Node, ...]) -> ReferencePath:
+    """Return a cycle as text, and the way from its first object to another one."""
+    references = []
+    for nodes in (circle, down):
+        writer = _Writer(nodes)
+        writer.go_on()
+        references += [_plainly(reference) for reference in writer.references]
+        if nodes is circle:
+            name = look.kind_name(circle[0])
+            references.append(Reference("cycle", name, name))
+    return ReferencePath(tuple(references))
+
+
+@dataclass(slots=True)
+class _Writer:
+    nodes: tuple[Node, ...]
+    references: list[Reference] = field(default_factory=list)
+    beginning: str | int = 0
+    place: int = 0
+    is_bare: bool = True
+    """Whether nothing but names and functions came so far, which say no more than the next."""
+
+    def begin(self, root: Root) -> None:
+        """Write what a way begins with."""
+        first = self.nodes[0]
+        if root.kind == GLOBAL:
+            self._take(_global(root.name, self.nodes))
+        elif root.kind == CLASS:
+            self._take(_of_class(root.name, self.nodes))
+        elif root.kind == LOCAL:
+            self._take(Step(Reference("local", f"{root.name} (local)"), int(_is_cell(first))))
+        elif root.kind == TEMPORARY:
+            self._take(Step(Reference("frame", root.name), 0))
+        elif root.kind == UNKNOWN:
+            self._take(Step(Reference("unknown", root.name), 0))
+            self.is_bare = False
+        elif root.kind == CONTEXT:
+            self.is_bare = False
+        name = self.references[0].text if self.references else ""
+        # a closure may refer to the same cell
+        is_cell = root.kind == LOCAL and _is_cell(first)
+        self.beginning = first.address if is_cell else f"{name} {first.address}"
+
+    def go_on(self) -> None:
+        """Write the rest."""
+        while self.place < len(self.nodes) - 1:
+            before = self.references[-1] if self.references else None
+            step = next_step(self.nodes[self.place :], before)
+            if step.begins and (self.is_bare or step.begins_anew):
+                self.references.clear()
+                self.beginning = self.nodes[self.place + step.begins_at].address
+            elif not step.begins and step.reference is not None:
+                self.is_bare = False
+            self._take(step)
+
+    def _take(self, step: Step) -> None:
+        self.place += step.taken
+        if step.reference is None:
+            return
+        child = self.nodes[self.place]
+        reference = replace(step.reference, type=look.kind_name(child))
+        if look.is_of(child, BaseException):
+            kept = _plainly(reference).text
+            text = kept if kept.startswith("__") else f"exception kept in {kept}"
+            reference = replace(reference, kind="exception", text=text)
+        self.references.append(reference)
+
+
+def _is_cell(node: Node) -> bool:
+    return node.items is None and describe.type_name(node.object) == "<cell>"
+
+
+def _plainly(reference: Reference) -> Reference:
+    """Return an attribute without saying that it is one."""
+    return replace(reference, text=reference.text.removesuffix(f" ({reference.kind})"))
+
+
+def _global(module: str, nodes: tuple[Node, ...]) -> Step:
+    if len(nodes) == 1:
+        return Step(Reference("global", f"{module or '__main__'} (globals)"), 0)
+    key = look.key_of(nodes[0], nodes[1])
+    name = key if type(key) is str else key_text(key) if look.has_key(key) else "?"
+    return Step(Reference("global", f"{module}.{name} (global)".removeprefix(".")), 1)
+
+
+def _of_class(name: str, nodes: tuple[Node, ...]) -> Step:
+    if len(nodes) < 2 or not look.is_of(nodes[0], dict):
+        return Step(Reference("class", f"{name} (class)"), min(1, len(nodes) - 1))
+    key = look.key_of(nodes[0], nodes[1])
+    attribute = key if type(key) is str else "?"
+    return Step(Reference("class attribute", f"{name}.{attribute} (class attribute)"))

@@ -1,0 +1,1 @@
+"""C++ sources of the native parts, and their compilation on first use."""

@@ -1,0 +1,166 @@
+"""Attributes and classes replaced for a while, and modules changed once a program imports them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_absent = object()
+
+
+@contextlib.contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute of a class or module another value while it is entered."""
+    before = vars(owner).get(name, _absent)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is _absent:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def wrapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace an attribute by what ``make`` makes of it, while it is entered.
+
+    It keeps its signature: Keras reads it with ``getfullargspec``, which follows no wrapper.
+    """
+    own, original = vars(owner).get(name), getattr(owner, name)
+    replacement = make(original)
+    if inspect.isfunction(original) and inspect.isfunction(replacement):
+        replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+Make = Callable[[type, dict[str, Any]], Any]
+
+
+@contextlib.contextmanager
+def exchanging(kind: type, make: Make) -> Iterator[None]:
+    """Let ``make`` make what is asked of a class and of those derived from it.
+
+    Args:
+        kind: the class.
+        make: called with the class that was asked for and with the arguments by name; it returns
+            an initialised instance of any class. What it makes meanwhile is made as ever.
+    """
+    is_inside = False
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_inside
+        is_copy = not args and not kwargs and not _takes_nothing(cls)
+        if is_inside or is_copy:
+            return object.__new__(cls)
+        is_inside = True
+        try:
+            made = make(cls, given(cls, args, kwargs))
+        finally:
+            is_inside = False
+        if isinstance(made, cls):
+            _initialised_once(made)
+        return made
+
+    kind.__new__ = new  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        # taken away, the class would refuse arguments ever after (object_new of CPython)
+        kind.__new__ = _plain  # type: ignore[method-assign,assignment]
+
+
+def given(cls: type, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a class by name."""
+    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+    bound = signature.bind(None, *args, **kwargs)
+    found = dict(bound.arguments)
+    found.pop(next(iter(signature.parameters)), None)
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(found.pop(parameter.name, {}))
+    return found
+
+
+def accepted(kind: type, found: dict[str, Any], kept: tuple[str, ...]) -> dict[str, Any]:
+    """Return those of the arguments kept that a class takes."""
+    takes = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+    return {name: found[name] for name in kept if name in found and name in takes}
+
+
+def _takes_nothing(cls: type) -> bool:
+    """Tell whether an instance can be made without arguments."""
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
+    loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return all(each.default is not each.empty or each.kind in loose for each in parameters)
+
+
+def _plain(cls: type, *args: Any, **kwargs: Any) -> Any:
+    return object.__new__(cls)
+
+
+def _initialised_once(made: Any) -> None:
+    """Keep Python from calling ``__init__`` once more, with the arguments of the first class."""
+    kind = type(made)
+    init = kind.__init__
+
+    @functools.wraps(init)
+    def skipping(instance: Any, *args: Any, **kwargs: Any) -> None:
+        if instance is made:
+            kind.__init__ = init
+            return
+        init(instance, *args, **kwargs)
+
+    kind.__init__ = skipping
+
+
+@contextlib.contextmanager
+def on_import(changes: dict[str, Callable[[ModuleType], None]]) -> Iterator[None]:
+    """Call what is given for a module once it is imported, at once if it is already.
+
+    Args:
+        changes: name of a module to what is called with it.
+    """
+    for name in [name for name in changes if name in sys.modules]:
+        changes[name](sys.modules[name])
+    finder = _Finder({name: each for name, each in changes.items() if name not in sys.modules})
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder:
+    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = changes
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        change = self._changes.pop(name, None)
+        if change is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_change(module: ModuleType) -> None:
+                execute(module)
+                change(module)
+
+            spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,138 @@
+"""What a framework can tell of a program's steps that no log of allocations has.
+
+The seam for frameworks: a module in :data:`WATCHES` has ``StepWatch``, a :class:`Watch`, which is
+made in the process of the program with what gives the moment a name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tensorlens.records.events import OWN_MARK
+
+WATCHES = {
+    "torch": "tensorlens.planning.torch.step_facts",
+    "tensorflow": "tensorlens.planning.tensorflow.step_facts",
+}
+"""Framework to the module that watches its steps."""
+
+ZERO_GRAD, BACKWARD = f"{OWN_MARK}zero_grad", f"{OWN_MARK}backward"
+"""Names of the marks at the calls of ``zero_grad()``, and where a backward pass begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One of the blocks that a model repeats."""
+
+    path: str
+    """As recordings have it: ``net.layers.0``."""
+    kind: str
+    """The name of its class."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOptimizer:
+    """An optimizer of the program."""
+
+    kind: str
+    """The name of its class."""
+    momentum: bool
+    """Whether it is one that keeps momentum because it was asked to (``momentum=0.9``)."""
+    decays: bool
+    """Whether it was asked for a weight decay other than its class's own."""
+    largest: int
+    """Bytes of its largest parameter."""
+    state: int | None = None
+    """Bytes that it keeps for parameters and plain SGD would not; None: not counted."""
+    does_more: bool = False
+    """Whether its steps also clip or accumulate gradients, or average parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A variable of a function that waits for backward, which backward has no use for."""
+
+    name: str
+    function: str
+    filename: str
+    lineno: int
+    """The line that calls backward."""
+    address: int
+    """Of its storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A loader that has batches made ahead of the step."""
+
+    name: str
+    """``DataLoader, 2 workers x prefetch 2``."""
+    batches: int
+    """How many were asked for and not used so far, at most."""
+    workers: int
+    batch_nbytes: int
+    """Of the largest batch."""
+    memory: str
+    """Where they wait: ``shared memory``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What is known of the steps."""
+
+    blocks: tuple[Block, ...] = ()
+    optimizers: tuple[MadeOptimizer, ...] = ()
+    sets_to_none: bool | None = None
+    """What the last ``zero_grad()`` of the program was called with; None: it calls none."""
+    is_lower: bool = False
+    """Whether autocast is on in the step, or parameters are in lower precision already."""
+    has_8bit: bool = False
+    """Whether bitsandbytes is installed."""
+    waiting: tuple[Waiting, ...] = ()
+    own_results: tuple[int, ...] = ()
+    """Addresses of what autograd keeps for nothing but the operator that computed it, when the
+    last backward pass begins."""
+    queues: tuple[Ahead, ...] = ()
+    """The loaders that were at work together when most was asked for ahead."""
+    is_whole: bool = False
+    """Whether it is a whole program, which built-in options cannot be put around."""
+    recomputes: bool = False
+    """Whether the program computes something again in backward already."""
+    has_cache: bool = False
+    """Whether blocks fill a cache as they run: ``use_cache`` of transformers' models."""
+    own_checkpoints: str = ""
+    """The method of the models that checkpoints them, with its arguments; empty: they have none."""
+    is_compiled: bool = False
+    """Whether there is a compiled Keras model, whose train step an estimate traces."""
+    is_graph: bool = False
+    """Whether the steps are of a graph, whose operations do not come in the program's order."""
+    buffered: tuple[Ahead, ...] = ()
+    """Queues whose batches are in the memory of the framework, by what they hold after a step."""
+    scattered: int = 0
+    """Bytes of parameters whose gradients are slices of rows: plain SGD writes to these alone."""
+
+
+class Watch(Protocol):
+    """Watches the steps of a program."""
+
+    is_last: bool
+    """Whether the step is the last one."""
+
+    def on(self) -> AbstractContextManager[None]:
+        """Note what steps call."""
+        ...
+
+    def facts(self, is_whole: bool) -> StepFacts:
+        """Return what is known now."""
+        ...
+
+
+def watch(framework: str, mark: Callable[[str], None]) -> Watch:
+    """Return what watches the steps of a framework; ``mark`` gives the moment a name."""
+    module: Any = importlib.import_module(WATCHES[framework])
+    found: Watch = module.StepWatch(mark)
+    return found

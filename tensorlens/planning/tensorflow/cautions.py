@@ -1,0 +1,138 @@
+"""What is assumed of a run that was only traced, and whether XLA would compile it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
+from tensorlens.planning.tensorflow.asked import Asked
+from tensorlens.planning.tensorflow.execution.orders import BATCHES_AHEAD
+from tensorlens.planning.tensorflow.graph.nodes import Node
+from tensorlens.records.traces import Caution
+from tensorlens.units import format_bytes
+
+_XLA = (
+    "{}: XLA plans buffers of its own when it compiles, which are not simulated; the figures are "
+    "of the step without XLA, which may take less or more"
+)
+_AUTO = (
+    "these are figures without XLA: on a GPU Keras compiles a step with it unless "
+    "compile(jit_compile=False) is written"
+)
+_LAYOUT = (
+    "the graph is optimized as for a CPU: what TensorFlow's layout optimizer would change on a GPU "
+    "(channels first for float32 convolutions on cards below 8.0) is told as copies of each kernel"
+)
+_GROWTH = (
+    "TensorFlow takes nearly all of a card at once unless memory growth is set: what is reserved "
+    "is told as with tf.config.experimental.set_memory_growth"
+)
+_CUDNN = (
+    "how much cuDNN's convolutions take while they run depends on the algorithms that are picked "
+    "on the card: from nothing to copies of all that they read and write"
+)
+_POOLING = (
+    "cuDNN pools three dimensions with channels first only: input and output, and in backward "
+    "their gradients too, are copied (cudnn_pooling_gpu.cc)"
+)
+_RECURRENT = (
+    "recurrent layers are told as loops; on a GPU Keras takes cuDNN's own kernels where it can, "
+    "which keep a reserve of their own"
+)
+_ORDER = (
+    "operations that are ready at the same time run in an order that only a run tells: two "
+    "orders were simulated, and the bounds are as far apart as measured steps were"
+)
+_UNROLLED = "recurrent layers were written out step by step, as Python runs them"
+_ONE_BATCH = "one batch is counted: what the input pipeline holds ahead is tensorlens.inputs()'s"
+_AHEAD = (
+    "the upper bound has room for {} more batches ({} each), which fit() holds ahead of the step; "
+    "of NumPy arrays it may keep a copy, of all samples, which is not counted"
+)
+
+
+def cautions(
+    nodes: Sequence[Node], asked: Asked, model: Any, batch: int, xla: str
+) -> list[Caution]:
+    """Return what applies to a graph on a device.
+
+    Args:
+        nodes: of the graph.
+        asked: what is asked.
+        model: whose step it is.
+        batch: bytes of one batch.
+        xla: why XLA compiles the step or a part of it; empty where it does not.
+    """
+    ops = {node.op for node in nodes}
+    recurrent = any(hasattr(each, "unroll") for each in model._flatten_layers())
+    on_host = asked.device == "cpu"
+    texts = [_AHEAD.format(BATCHES_AHEAD, format_bytes(batch)) if on_host else _ONE_BATCH]
+    texts += [_XLA.format(xla)] if xla else []
+    if asked.input_dtype is None and not tells_types(model):
+        texts.append(TYPES_ARE_GUESSED)
+    if on_host:
+        if not asked.eager:
+            texts.append(_ORDER)
+        elif recurrent:
+            texts.append(_UNROLLED)
+    else:
+        texts += [_GROWTH] if asked.eager else [_LAYOUT, _GROWTH]
+        # compile() on a machine without a GPU says False for "auto" as well
+        texts += [_AUTO] if not (asked.eager or xla) else []
+        texts += [_CUDNN] if any(op.startswith(("Conv", "_FusedConv")) for op in ops) else []
+        texts += [_POOLING] if any("Pool3D" in op for op in ops) else []
+        texts += [_RECURRENT] if recurrent else []
+    return [Caution(text) for text in texts]
+
+
+_MARK = "_XlaMustCompile"
+"""An attribute of the functions of ``tf.function(jit_compile=True)``."""
+_FLAG = "--tf_xla_auto_jit="
+
+
+def compiled_by(model: Any, asked: Asked, graph: Any) -> str:
+    """Return what has XLA compile a step; empty where nothing does.
+
+    Args:
+        model: whose step it is.
+        asked: what is asked of it.
+        graph: of its step, as it was traced.
+    """
+    if not asked.eager:
+        given = keras_setting(model)
+        if given == "auto" and asked.device != "cpu" and _allows(model):
+            return "Keras compiles a step with XLA on a GPU unless compile(jit_compile=False)"
+        if given is True:
+            return "compile(jit_compile=True)"
+    if _has_compiled_function(graph):
+        return "tf.function(jit_compile=True)"
+    if tf.config.optimizer.get_jit():
+        return "tf.config.optimizer.set_jit()"
+    if _FLAG in os.environ.get("TF_XLA_FLAGS", "").replace(f"{_FLAG}0", ""):
+        return f"TF_XLA_FLAGS={os.environ['TF_XLA_FLAGS']}"
+    return ""
+
+
+def keras_setting(model: Any) -> Any:
+    """Return ``jit_compile`` of a model: True, False, or ``auto``, on which the device decides."""
+    compiled = getattr(model, "_compile_config", None)
+    given = "auto" if compiled is None else compiled.config.get("jit_compile", "auto")
+    # what is set after compile() counts
+    return given if given == "auto" else bool(getattr(model, "jit_compile", given))
+
+
+def _allows(model: Any) -> bool:
+    return all(getattr(layer, "supports_jit", True) for layer in model._flatten_layers())
+
+
+def _has_compiled_function(graph: Any) -> bool:
+    definition = graph.as_graph_def()
+    return any(
+        each.attr[_MARK].b
+        for each in (*definition.node, *definition.library.function)
+        if _MARK in each.attr
+    )

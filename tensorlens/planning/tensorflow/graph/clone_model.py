@@ -1,0 +1,141 @@
+"""A Keras model that can be compiled anew without the user's one noticing."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras import kinds
+from tensorlens.planning.keras.clone import with_dtype
+
+_TRACKED = "_tracker"
+_DEPENDENCIES = "_self_unconditional_"
+"""How the names of what TensorFlow notes on a model for its checkpoints begin."""
+
+
+class StepGraph(tf.Graph):  # type: ignore[misc]
+    """A graph in which variables are made without memory.
+
+    Outside of a function that is being traced, TensorFlow makes variables where the outermost graph
+    is. So what an optimizer adds here are handles and initializers that never run. Variables of the
+    model were made elsewhere, so nothing can be placed beside them.
+    """
+
+    @contextmanager
+    def colocate_with(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """Place it anywhere."""
+        yield
+
+    @contextmanager
+    def _colocate_with_for_gradient(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+        yield
+
+
+def twin_of(model: Any) -> Any:
+    """Return a model of the same class with the same layers and weights.
+
+    What is set on it, as ``compile`` does, is not set on the model.
+    """
+    twin = object.__new__(type(model))
+    attributes = dict(model.__dict__)
+    if _TRACKED in attributes:
+        attributes[_TRACKED] = _own_tracker(attributes, attributes[_TRACKED])
+    for name, value in attributes.items():
+        if name.startswith(_DEPENDENCIES):
+            # or what is set on the twin would live as long as the model
+            value = copy.copy(value)
+        object.__setattr__(twin, name, value)
+    return twin
+
+
+def _own_tracker(attributes: dict[str, Any], tracker: Any) -> Any:
+    """Return a tracker whose lists are the twin's own, and let its attributes be these lists."""
+    own = copy.copy(tracker)
+    own.stored_ids = {name: set(ids) for name, ids in tracker.stored_ids.items()}
+    own.config = {}
+    for name, (decider, store) in tracker.config.items():
+        mine = list(store)
+        own.config[name] = (decider, mine)
+        for attribute, value in attributes.items():
+            if value is store:
+                attributes[attribute] = mine
+    return own
+
+
+def is_built(model: Any) -> bool:
+    """Tell whether all weights of a model are there: tracing would make the others in its graph."""
+    inner = model._flatten_layers(include_self=False)
+    # a class of one's own is marked by its first call, even if all weights are its layers'
+    is_whole = bool(model.built) or (bool(inner) and kinds.is_inherited(model, "build"))
+    return is_whole and all(layer.built for layer in inner)
+
+
+def made_anew(model: Any) -> Any:
+    """Return a copy of a model whose weights are not all made yet.
+
+    Called within a :class:`StepGraph`, it gets no weights in memory.
+
+    Raises:
+        UsageError: some weights are made, and it has no configuration to be made from.
+    """
+    try:
+        if not model.variables:
+            return copy.deepcopy(model)
+        return type(model).from_config(model.get_config())
+    except Exception as error:
+        raise UsageError(
+            f"{type(model).__name__} has layers without weights yet, and cannot be made anew from "
+            f"its configuration ({type(error).__name__}): call it once with a batch, then estimate"
+        ) from None
+
+
+def build(model: Any, inputs: Any) -> None:
+    """Have the weights of a model made, for inputs of these specifications."""
+    import keras
+
+    def symbolic(spec: tf.TensorSpec) -> Any:
+        return keras.Input(batch_shape=tuple(spec.shape), dtype=spec.dtype.name)
+
+    model(tf.nest.map_structure(symbolic, inputs))
+
+
+@contextmanager
+def names_and_seeds_kept() -> Iterator[None]:
+    """Leave the numbers of Keras's automatic names, and of default seeds, where they were."""
+    from keras.src.backend.common import global_state
+
+    numbers = global_state.get_global_attribute("object_name_uids")
+    before = None if numbers is None else dict(numbers)
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        now = global_state.get_global_attribute("object_name_uids")
+        if now is not None:
+            now.clear()
+            now.update(before or {})
+
+
+def with_policy(model: Any, policy: str) -> Any:
+    """Return a model made from this one's configuration, with another policy of dtypes.
+
+    Called within a :class:`StepGraph`, it has no weights in memory.
+    """
+    import keras
+
+    configuration = with_dtype(model.get_config(), policy)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        return type(model).from_config(configuration)
+    finally:
+        keras.config.set_dtype_policy(before)

@@ -1,0 +1,283 @@
+"""One train step of a Keras model as a graph: no data, no memory, nothing of the model changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras import kinds
+from tensorlens.planning.tensorflow.asked import Asked, inputs_of, targets_of
+from tensorlens.planning.tensorflow.graph.clone_model import (
+    StepGraph,
+    build,
+    is_built,
+    made_anew,
+    names_and_seeds_kept,
+    twin_of,
+    with_policy,
+)
+from tensorlens.planning.tensorflow.graph.nodes import Shape
+from tensorlens.planning.tensorflow.graph.tape import (
+    GradientCall,
+    forget_gradients,
+    held_by_results,
+    noting_gradients,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something that is there before the step: a variable, or what is fed."""
+
+    placeholder: str
+    """The operation that stands for it in the graph."""
+    name: str
+    role: str
+    dtype: str
+    shape: Shape
+
+
+@dataclass(slots=True)
+class Traced:
+    """A step's graph and what it needs to be read."""
+
+    graph: Any
+    """A ``FuncGraph``."""
+    variables: Sequence[Held]
+    feeds: Sequence[Held]
+    gradients: Mapping[str, str]
+    """Name of an operation to the weight whose gradient it makes."""
+    layers: Any
+    """The model that was traced."""
+    calls: Sequence[GradientCall] = ()
+    """Of gradient functions, in their order."""
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Name of an operation to that of another, whose results its own refer to in Python."""
+
+
+def trace(model: Any, asked: Asked) -> Traced:
+    """Return the graph of one train step.
+
+    Raises:
+        UsageError: the shapes of the model's inputs are not known.
+    """
+    outer = StepGraph()
+    make, configuration = _optimizer(model, asked)
+    besides = _optimizers_besides(model, asked)
+    with names_and_seeds_kept():
+        with outer.as_default():
+            made = model
+            if asked.policy is not None and asked.policy != model.dtype_policy.name:
+                made = with_policy(model, asked.policy)
+            elif not is_built(model):
+                made = made_anew(model)
+                build(made, inputs_of(made, asked)[0])
+            twin = twin_of(made)
+            try:
+                made_optimizer = make(**configuration)
+            except ValueError as error:
+                reason = " ".join(str(error).split())[:200]
+                raise UsageError(f"optimizer={asked.optimizer!r}: {reason}") from None
+            _compile(twin, model, asked, made_optimizer)
+            for name, (kind, settings) in besides.items():
+                object.__setattr__(twin, name, kind.from_config(settings))
+            gradients: dict[str, str] = {}
+            for optimizer in _optimizers(twin):
+                _note_gradients(optimizer, gradients, outer)
+            inputs, names = inputs_of(made, asked)
+            batches = list(_batches(twin, inputs))
+        calls: list[GradientCall] = []
+        steps = unrolled(made) if asked.eager else nullcontext()
+        with steps:
+            batch, graph = _graph(twin, batches, calls)
+    forget_gradients(graph)
+    return Traced(
+        graph=graph,
+        variables=_variables(graph, twin, made),
+        feeds=_feeds(graph, batch, names),
+        gradients=gradients,
+        layers=made,
+        calls=[call for call in calls if call.graph is graph],
+        held=held_by_results(graph),
+    )
+
+
+def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
+    """Give what ``fit()`` may hand to a train step: the likeliest first.
+
+    A step of one's own, of a model that is compiled without a loss, may take inputs alone or
+    targets too; these are then taken to be like the outputs.
+    """
+    is_own = not kinds.is_inherited(twin, "train_step")
+    if twin.loss is not None:
+        yield inputs, targets_of(twin, inputs, twin.loss)
+        return
+    yield (inputs,) if isinstance(inputs, (tuple, list)) else inputs
+    if is_own and not kinds.is_inherited(twin, "call"):
+        yield inputs, targets_of(twin, inputs, "mse")
+
+
+def _graph(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tuple[Any, Any]:
+    """Return the batch that the train step takes, and its graph.
+
+    Raises:
+        UsageError: it takes none of them, or fails with all.
+    """
+    first: Exception | None = None
+    for batch in batches:
+        step = tf.function(twin.train_step, autograph=False)
+        del calls[:]
+        try:
+            with noting_gradients(calls):
+                return batch, step.get_concrete_function(batch).graph
+        except Exception as error:
+            first = first or error
+    assert first is not None
+    if kinds.is_inherited(twin, "train_step"):
+        raise first
+    shapes = [tuple(each.shape) for each in tf.nest.flatten(batches[0])]
+    reason = " ".join(str(first).split())[:200]
+    raise UsageError(
+        f"{type(twin).__name__}.train_step() fails with a batch of the shape "
+        f"{', '.join(map(str, shapes))}: {type(first).__name__}: {reason}"
+    ) from first
+
+
+def _optimizers(twin: Any) -> list[Any]:
+    """Return the optimizer that a twin is compiled with, and those that its class has besides."""
+    import keras
+
+    found = [value for value in twin.__dict__.values() if isinstance(value, keras.Optimizer)]
+    return list({id(each): each for each in found}.values())
+
+
+def _optimizer(model: Any, asked: Asked) -> tuple[Any, Mapping[str, Any]]:
+    """Return the class and the configuration of what was asked, else of the model's own."""
+    import keras
+
+    optimizer = asked.optimizer
+    if optimizer is None and model.compiled:
+        optimizer = model.optimizer
+    if optimizer is None:
+        optimizer = "rmsprop"
+    if isinstance(optimizer, str):
+        return keras.optimizers.get, {"identifier": optimizer}
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return type(optimizer).from_config, {"config": optimizer.get_config()}
+
+
+def _optimizers_besides(model: Any, asked: Asked) -> Mapping[str, tuple[Any, Any]]:
+    """Return the class and the configuration of optimizers that a ``compile()`` of its own took.
+
+    Raises:
+        UsageError: an optimizer was asked for, and the class has several of its own.
+    """
+    import keras
+
+    found = {
+        name: value
+        for name, value in model.__dict__.items()
+        if isinstance(value, keras.Optimizer) and value is not getattr(model, "optimizer", None)
+    }
+    if found and asked.optimizer is not None:
+        raise UsageError(
+            f"{type(model).__name__} has {' and '.join(found)}: compile it with them, and leave "
+            "out optimizer="
+        )
+    return {name: (type(value), value.get_config()) for name, value in found.items()}
+
+
+def _compile(twin: Any, model: Any, asked: Asked, optimizer: Any) -> None:
+    """Compile the twin with what was asked, else as the model is compiled."""
+    import keras
+
+    loss, metrics = asked.loss, None
+    if model.compiled:
+        loss = loss if loss is not None else model.loss
+        known = getattr(model, "_compile_metrics", None)
+        metrics = getattr(known, "_user_metrics", None)
+    keras.Model.compile(twin, optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
+
+
+def _note_gradients(optimizer: Any, found: dict[str, str], outer: StepGraph) -> None:
+    """Let an optimizer of a twin note which operations make the gradients it is given.
+
+    Its slots are made in the outer graph, where they take no memory.
+    """
+    original = optimizer.apply
+
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            if not optimizer.built:
+                with tf.init_scope(), outer.as_default():
+                    optimizer.build(trainable_variables)
+        weights = trainable_variables or optimizer._trainable_variables
+        for gradient, weight in zip(grads, weights, strict=False):
+            values = getattr(gradient, "values", gradient)
+            if values is not None and hasattr(values, "op"):
+                found.setdefault(values.op.name, weight.path)
+        return original(grads, trainable_variables)
+
+    optimizer.apply = apply
+
+
+def _variables(graph: Any, twin: Any, model: Any) -> list[Held]:
+    known: dict[int, tuple[str, str, Any]] = {}
+    optimizers = [each for one in _optimizers(twin) for each in one.variables]
+    trainable = {id(each) for each in model.trainable_variables}
+    metrics = [each for metric in twin.metrics for each in metric.variables]
+    groups = (
+        (optimizers, "optimizer"),
+        (metrics, "other"),
+        (model.variables, None),
+    )
+    for variables, role in groups:
+        for each in variables:
+            what = role or ("parameter" if id(each) in trainable else "buffer")
+            known[id(each.value.handle)] = (each.path, what, each)
+    found, seen = [], set()
+    for outer, inner in graph.captures:
+        entry = known.get(id(outer))
+        if entry is not None:
+            path, role, variable = entry
+            seen.add(id(outer))
+            found.append(_held(inner.op.name, path, role, variable))
+    for handle, (path, role, variable) in known.items():
+        if handle not in seen:
+            found.append(_held("", path, role, variable))
+    return found
+
+
+def _held(placeholder: str, path: str, role: str, variable: Any) -> Held:
+    dtype = tf.as_dtype(variable.dtype).name
+    return Held(placeholder, path, role, dtype, tuple(int(size) for size in variable.shape))
+
+
+def _feeds(graph: Any, batch: Any, names: Any) -> list[Held]:
+    given = tf.nest.flatten(batch)
+    labels = [*names, *(f"target{number or ''}" for number in range(len(given)))]
+    found = []
+    for placeholder, spec, label in zip(graph.inputs, given, labels, strict=False):
+        shape = tuple(int(size) for size in spec.shape)
+        found.append(Held(placeholder.op.name, label, "input", spec.dtype.name, shape))
+    return found
+
+
+@contextmanager
+def unrolled(model: Any) -> Iterator[None]:
+    """Let recurrent layers of a model write out all their steps while it is entered."""
+    rolled = [each for each in model._flatten_layers() if getattr(each, "unroll", None) is False]
+    for each in rolled:
+        each.unroll = True
+    try:
+        yield
+    finally:
+        for each in rolled:
+            each.unroll = False

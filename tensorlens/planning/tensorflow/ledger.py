@@ -1,0 +1,174 @@
+"""Writes what a run without data takes and gives back, with line and layer, into a trace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from tensorlens.frameworks.tensorflow.graphs import NodeOrigin, Nodes
+from tensorlens.planning.tensorflow.graph.nodes import Node
+from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
+from tensorlens.records.tensors import SourceLine
+from tensorlens.records.traces import Handover, Trace
+from tensorlens.user_code import is_foreign
+
+
+def _lines_of_user(frame: FrameType | None) -> Sequence[SourceLine]:
+    """Return the user's lines of a stack, outermost first."""
+    found = []
+    while frame is not None:
+        code = frame.f_code
+        if not is_foreign(code.co_filename):
+            found.append(SourceLine(code.co_filename, frame.f_lineno or 0, code.co_name))
+        frame = frame.f_back
+    return found[::-1]
+
+
+class Places:
+    """Looks operations of an optimized graph up in the traced one.
+
+    Args:
+        log: whose stacks are added to.
+        graph: the traced ``FuncGraph``.
+    """
+
+    def __init__(self, log: EventLog, graph: Any) -> None:
+        self._stacks = log.stacks
+        self._asking = _lines_of_user(sys._getframe(1))
+        self._operations = {op.name: op for op in graph.get_operations()}
+        self._nodes = Nodes()
+        self._known: dict[str, tuple[int, Context]] = {}
+        self._named: dict[tuple[str, str], tuple[int, Context]] = {}
+        self._numbers: dict[tuple[SourceLine, ...], int] = {}
+
+    def of(self, node: Node, name: str | None) -> tuple[int, Context]:
+        """Return the stack and the context of an operation, or of what it takes under a name."""
+        known = self._known.get(node.name)
+        if known is None:
+            known = self._known[node.name] = self._find(node)
+        if name is None:
+            return known
+        key = node.name, name
+        if key not in self._named:
+            stack, at = known
+            context = Context(
+                op=name, outer=node.op, phase=at.phase, module=at.module, forward=at.forward
+            )
+            self._named[key] = stack, context
+        return self._named[key]
+
+    def _find(self, node: Node) -> tuple[int, Context]:
+        origin = self._origin(node.name)
+        if origin is None:
+            return -1, Context(op=node.op)
+        forward = -1 if origin.forward is None else self._stack(origin.forward)
+        context = Context(op=node.op, forward=forward, phase=origin.phase, module=origin.layer)
+        return self._stack(origin), context
+
+    def _origin(self, name: str) -> NodeOrigin | None:
+        """Return what is known of a name, or of the scopes around it: a loop's, say."""
+        while name:
+            op = self._operations.get(name)
+            if op is not None:
+                return self._nodes.of(op)
+            name = name.rpartition("/")[0]
+        return None
+
+    def _stack(self, origin: NodeOrigin) -> int:
+        number = self._numbers.get(origin.stack)
+        if number is None:
+            number = self._numbers[origin.stack] = self._added(origin.stack)
+        return number
+
+    def _added(self, lines: Sequence[SourceLine]) -> int:
+        stack = list(lines)
+        # whoever asked for the estimate is not part of the program
+        for line in self._asking:
+            if stack and stack[-1] == line:
+                stack.pop()
+        frames = [
+            Frame(line.filename, line.lineno, line.function, not is_foreign(line.filename))
+            for line in stack
+        ]
+        return self._stacks.add(frames)
+
+
+PlaceOf = Callable[[Node, str | None], tuple[int, Context]]
+"""Gives the stack and the context of an operation, and of what it takes under a name."""
+
+
+class Ledger:
+    """Rows of one device.
+
+    Args:
+        trace: to write into.
+        device: whose memory it is.
+        place: says where an operation comes from.
+        variables: the name that the graph has for a variable to what its value is.
+    """
+
+    def __init__(
+        self, trace: Trace, device: str, place: PlaceOf, variables: Mapping[str, Label]
+    ) -> None:
+        self._variables = variables
+        self._trace, self._log, self._device = trace, trace.log, device
+        self._place = place
+        self._numbers = 0
+        self.labels: dict[int, Label] = {}
+        """Number of an operation to what its first result is."""
+
+    def mark(self, name: str) -> None:
+        """Begin a part of the run."""
+        self._log.marks.append(Mark(name, len(self._log), 0))
+
+    def hold(self, nbytes: int, label: Label, context: Context | None = None) -> int:
+        """Return the row of something that is there before any operation."""
+        row = self._append(nbytes, -1, context)
+        self._log.name(row, label)
+        return row
+
+    def take(self, nbytes: int, place: Node | None, name: str | None = None) -> int:
+        """Return the row of what an operation takes."""
+        stack, context = (-1, None) if place is None else self._place(place, name)
+        row = self._append(nbytes, stack, context)
+        if name is not None:
+            self._trace.hidden[row] = name
+        elif place is not None and place.number in self.labels:
+            label = self.labels[place.number]
+            if place.outputs and place.outputs[0].nbytes == nbytes:
+                self._log.name(row, label)
+        return row
+
+    def bound(self, row: int, least: int, likely: int, most: int) -> None:
+        """Note between which bounds the size of a row is."""
+        self._trace.bounds[row] = least, most
+        self._log.size[row] = likely
+
+    def give(self, row: int, place: Any) -> None:
+        """Note that a row's bytes went."""
+        log = self._log
+        stack, context = (-1, None) if place is None else self._place(place, None)
+        log.append(FREE, self._device, log.address[row], log.size[row], len(log), stack, context)
+
+    def assign(self, variable: str, row: int, old: int, place: Any) -> None:
+        """Note that a row is a variable's value now, and another one, or -1, no longer is."""
+        label = self._variables.get(variable)
+        if label is None:
+            return
+        if old >= 0:
+            replaced = replace(label, name=f"{label.name} before its update", role="temporary")
+            self._hand_over(old, replaced, place)
+        self._hand_over(row, label, place)
+
+    def _hand_over(self, row: int, label: Label, place: Any) -> None:
+        log = self._log
+        stack, context = (-1, None) if place is None else self._place(place, None)
+        self._trace.handovers.append(Handover(len(log), log.address[row], label, stack, context))
+
+    def _append(self, nbytes: int, stack: int, context: Context | None) -> int:
+        self._numbers += 1
+        log = self._log
+        return log.append(ALLOC, self._device, self._numbers, nbytes, len(log), stack, context)

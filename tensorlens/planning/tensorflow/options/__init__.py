@@ -1,0 +1,96 @@
+"""Memory options of TensorFlow and Keras, applied to a step from outside.
+
+Importing this imports neither. Each module has an option or two (:mod:`.stage` says what they know
+of a program); :mod:`.program` puts them around it, :mod:`.measuring` runs or traces it.
+``docs/compare.md`` tells what each one does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from tensorlens.planning.trials.jobs import Catalogue, Job, Mode, Result, Setting
+
+MEMORY_OPTIMIZATIONS = (
+    *("DEFAULT_MEM_OPT", "NO_MEM_OPT", "MANUAL", "SWAPPING_HEURISTICS"),
+    *("RECOMPUTATION_HEURISTICS", "SCHEDULING_HEURISTICS", "HEURISTICS"),
+)
+"""``RewriterConfig.MemOptType`` (tensorflow/core/protobuf/rewriter_config.proto, 2.21)."""
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adafactor", "lion")
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+BLOCKS = "blocks"
+SCOPES = ("full", "activations")
+
+
+def catalogue() -> Catalogue:
+    """Return the built-in settings by name, in the order in which they are applied."""
+    return {each.name: each for each in _SETTINGS}
+
+
+def prepare() -> None:
+    """Import what :func:`run` needs, TensorFlow and Keras included; no operation runs."""
+    import tensorlens.planning.tensorflow.options.measuring  # noqa: F401
+
+    with contextlib.suppress(Exception):
+        importlib.import_module("keras")
+
+
+def run(job: Job) -> Result:
+    """Run a job in this process, or trace its step."""
+    from tensorlens.planning.tensorflow.options import measuring
+
+    return measuring.trace(job) if job.mode is Mode.TRACED else measuring.run(job)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _one_of(*known: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in known
+
+
+def _is_memory_optimization(value: Any) -> bool:
+    return isinstance(value, str) and value.upper() in MEMORY_OPTIMIZATIONS
+
+
+def _is_recompute(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in (BLOCKS, *SCOPES)
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(each, str) for each in value)
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+_FLAG = "True or False"
+_SETTINGS = (
+    Setting(
+        "memory_optimization",
+        f"one of {', '.join(MEMORY_OPTIMIZATIONS)}",
+        _is_memory_optimization,
+        "grappler's memory optimizer, of sessions and of tf.function",
+    ),
+    Setting(
+        "policy",
+        f"one of {', '.join(POLICIES)}",
+        _one_of(*POLICIES),
+        "Keras's policy of dtypes while the model is made",
+    ),
+    Setting(
+        "optimizer",
+        f"one of {', '.join(OPTIMIZERS)}",
+        _one_of(*OPTIMIZERS),
+        "every optimizer that is made becomes this one, with the same learning rate",
+    ),
+    Setting(
+        "recompute",
+        f"one of {', '.join((BLOCKS, *SCOPES))}; a number of elements; names of layers",
+        _is_recompute,
+        "layers are computed again in backward: tf.recompute_grad, keras.RematScope",
+    ),
+    Setting("jit_compile", _FLAG, _is_flag, "XLA for compiled models and every tf.function"),
+    Setting("run_eagerly", _FLAG, _is_flag, "operation by operation, or as graphs"),
+)

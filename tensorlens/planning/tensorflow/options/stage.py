@@ -1,0 +1,91 @@
+"""What options of TensorFlow know of the program: its Keras models and the blocks they repeat."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tensorlens.frameworks.keras import kinds
+from tensorlens.heap.objects import instances
+from tensorlens.planning.patches import wrapped
+from tensorlens.planning.trials import stage
+from tensorlens.planning.trials.stage import CannotApply, Step
+
+__all__ = ["CannotApply", "Option", "Stage", "Step", "layers_of", "repeated_blocks", "wrapped"]
+
+_CHILDREN = "_layers"
+
+
+class Stage(stage.Stage):
+    """What options know of the program, and what they have to say."""
+
+    def models(self) -> list[Any]:
+        """Return the Keras layers with layers inside that are in no other one, oldest first.
+
+        Every layer alive is looked at, wherever it is kept; no code of theirs runs.
+        """
+        found = instances(kinds.layer())
+        inside = {id(child) for layer in found for child in children_of(layer)}
+        return [layer for layer in found if id(layer) not in inside and children_of(layer)]
+
+
+Option = stage.Option[Stage]
+"""One setting."""
+
+
+def children_of(layer: Any) -> list[Any]:
+    """Return the layers that a layer has, without asking it."""
+    found = kinds.items_of(kinds.content_of(layer).get(_CHILDREN))
+    return [each for each in found if issubclass(type(each), kinds.layer())]
+
+
+def layers_of(models: Sequence[Any]) -> Iterator[Any]:
+    """Give the models and all layers inside of them, each once."""
+    seen: set[int] = set()
+    waiting = list(models)
+    while waiting:
+        layer = waiting.pop()
+        if id(layer) not in seen:
+            seen.add(id(layer))
+            yield layer
+            waiting += children_of(layer)
+
+
+def repeated_blocks(models: Sequence[Any]) -> list[Any]:
+    """Return the blocks that models repeat, the outermost of each place.
+
+    A block is a layer with layers inside, one of two or more of its class in the same model or
+    layer.
+    """
+    found: list[Any] = []
+    for model in models:
+        _look(model, found)
+    return found
+
+
+def _look(layer: Any, found: list[Any]) -> None:
+    children = children_of(layer)
+    composite = [child for child in children if children_of(child)]
+    types = [type(child) for child in composite]
+    blocks = [child for child in composite if types.count(type(child)) > 1]
+    found += [block for block in blocks if all(block is not known for known in found)]
+    for child in children:
+        if all(child is not block for block in blocks):
+            _look(child, found)
+
+
+def keras(setting: str) -> Any:
+    """Return Keras.
+
+    Raises:
+        CannotApply: there is none, or it runs on another framework.
+    """
+    try:
+        found = importlib.import_module("keras")
+    except ImportError:
+        raise CannotApply(f"{setting} needs Keras 3, which is not installed") from None
+    backend = found.config.backend() if hasattr(found, "config") else ""
+    if backend != "tensorflow":
+        raise CannotApply(f"{setting}: this Keras runs on {backend or 'an old TensorFlow'}")
+    return found

@@ -1,0 +1,153 @@
+"""What a running program's steps tell besides their allocations: see :class:`StepFacts`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorlens.frameworks.census.instances import living
+from tensorlens.frameworks.keras import kinds
+from tensorlens.frameworks.tensorflow.attribution.module_calls import module_paths
+from tensorlens.frameworks.tensorflow.queues import look_at_iterator
+from tensorlens.heap.objects import instances
+from tensorlens.planning.step_facts import Ahead, Block, MadeOptimizer, StepFacts
+from tensorlens.planning.tensorflow.options.stage import (
+    Stage,
+    layers_of,
+    repeated_blocks,
+    wrapped,
+)
+
+_LOWER = ("bfloat16", "float16")
+_OF_SGD = ("iteration", "learning_rate")
+"""Ends of the paths of what every optimizer of Keras has."""
+_PREFETCH = "Prefetch"
+_OF_ARRAYS = "tf.data (Prefetch AUTOTUNE, ParallelMap AUTOTUNE, Prefetch 1)"
+"""What ``fit()`` makes of arrays: nothing that a program could change."""
+_AVERAGES = ("_model_variables_moving_average", "_accumulated_gradients")
+_MORE = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
+
+
+class StepWatch:
+    """Watches the steps of a program.
+
+    Args:
+        mark: gives the moment a name.
+    """
+
+    def __init__(self, mark: Callable[[str], None]) -> None:
+        self.is_last = False
+        self._recomputes = False
+        self._is_graph = False
+        self._scattered: dict[int, int] = {}
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Note what steps call."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(wrapped(tf, "recompute_grad", self._recompute))
+            optimizer = kinds.optimizer()
+            if optimizer is not kinds.Never:
+                stack.enter_context(wrapped(optimizer, "apply", self._apply))
+            yield
+
+    def facts(self, is_whole: bool) -> StepFacts:
+        """Return what is known now; models and optimizers are those that are alive."""
+        models = Stage(estimated=False, batch=None).models()
+        path = module_paths()
+        found = [
+            (path(id(block), kinds.class_name(block)), kinds.class_name(block))
+            for block in repeated_blocks(models)
+        ]
+        computed = [getattr(layer, "compute_dtype", None) for layer in layers_of(models)]
+        return StepFacts(
+            blocks=tuple(Block(path, kind) for path, kind in found if path is not None),
+            optimizers=tuple(map(_described, _optimizers())),
+            is_lower=any(each in _LOWER for each in computed),
+            buffered=tuple(_buffered()),
+            is_whole=is_whole,
+            recomputes=self._recomputes,
+            is_compiled=any(getattr(model, "compiled", False) for model in models),
+            is_graph=self._is_graph,
+            scattered=sum(self._scattered.values()),
+        )
+
+    def _recompute(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def recompute_grad(*args: Any, **kwargs: Any) -> Any:
+            self._recomputes = True
+            return function(*args, **kwargs)
+
+        return recompute_grad
+
+    def _apply(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def apply(owner: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            # the program goes on whatever it gives
+            with contextlib.suppress(Exception):
+                self._look(owner, grads, trainable_variables)
+            return function(owner, grads, trainable_variables)
+
+        return apply
+
+    def _look(self, owner: Any, grads: Any, given: Any) -> None:
+        """Note whether it is a graph that steps, and else which gradients are slices of rows."""
+        self._is_graph = not tf.executing_eagerly()
+        if self._is_graph:
+            return
+        parameters = given or kinds.items_of(kinds.content_of(owner).get("_trainable_variables"))
+        if not isinstance(grads, (list, tuple)) or not isinstance(parameters, (list, tuple)):
+            # what is read once is the optimizer's
+            return
+        for gradient, parameter in zip(grads, parameters, strict=False):
+            if isinstance(gradient, tf.IndexedSlices):
+                self._scattered[id(parameter)] = _nbytes(parameter)
+
+
+def _optimizers() -> list[Any]:
+    found = instances(kinds.optimizer())
+    # one that scales the loss for another keeps next to nothing
+    return [each for each in found if kinds.content_of(each).get("inner_optimizer") is None]
+
+
+def _described(optimizer: Any) -> MadeOptimizer:
+    content = kinds.content_of(optimizer)
+    parameters = kinds.items_of(content.get("_trainable_variables"))
+    aside = {id(each) for name in _AVERAGES for each in kinds.items_of(content.get(name))}
+    kept = [
+        each
+        for each in kinds.items_of(content.get("_variables"))
+        if id(each) not in aside and not str(each.path).endswith(_OF_SGD)
+    ]
+    return MadeOptimizer(
+        kind=kinds.class_name(optimizer),
+        momentum=bool(content.get("momentum")),
+        decays=bool(content.get("weight_decay")),
+        largest=max(map(_nbytes, parameters), default=0),
+        state=sum(map(_nbytes, kept)),
+        does_more=any(content.get(name) for name in _MORE),
+    )
+
+
+def _nbytes(variable: Any) -> int:
+    elements = 1
+    for extent in variable.shape:
+        elements *= int(extent)
+    return elements * int(tf.as_dtype(variable.dtype).size)
+
+
+def _buffered() -> Iterator[Ahead]:
+    for each in _iterators():
+        queue = look_at_iterator(each)
+        buffers = [part for part in queue.parts if part.ahead and part.name.startswith(_PREFETCH)]
+        ready = sum(part.elements or 0 for part in buffers)
+        if ready and queue.batch_nbytes and queue.name != _OF_ARRAYS:
+            yield Ahead(queue.name, ready, 1, queue.batch_nbytes, "TensorFlow's own memory")
+
+
+def _iterators() -> Sequence[Any]:
+    return living(kinds.imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator"))

@@ -1,0 +1,55 @@
+"""What was not run as a real device would run it, with the line of the program."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+from tensorlens.records.tensors import SourceLine
+from tensorlens.records.traces import Caution
+from tensorlens.user_code import is_foreign
+
+
+class Cautions:
+    """What was assumed, once for each line of the program."""
+
+    def __init__(self) -> None:
+        self.found: list[Caution] = []
+        self._seen: set[tuple[str, SourceLine | None]] = set()
+
+    def __call__(self, text: str) -> None:
+        """Note what was assumed for what the program does now."""
+        line = _line_of_program(sys._getframe(1))
+        if (text, line) not in self._seen:
+            self._seen.add((text, line))
+            self.found.append(Caution(text, line))
+
+
+def _line_of_program(frame: FrameType | None) -> SourceLine | None:
+    while frame is not None:
+        code = frame.f_code
+        if not is_foreign(code.co_filename):
+            return SourceLine(code.co_filename, frame.f_lineno or 0, code.co_qualname)
+        frame = frame.f_back
+    return None
+
+
+_listening: list[Cautions] = []
+
+
+@contextlib.contextmanager
+def told_to(cautions: Cautions) -> Iterator[None]:
+    """Let :func:`tell` reach these while it is entered."""
+    _listening.append(cautions)
+    try:
+        yield
+    finally:
+        _listening.remove(cautions)
+
+
+def tell(text: str) -> None:
+    """Note what was assumed, from what is set up once for all runs."""
+    if _listening:
+        _listening[-1](text)

@@ -1,0 +1,230 @@
+"""What torch's Python code asks of ``torch._C`` on a build with CUDA.
+
+With these in place ``torch.cuda`` runs as it is written, for a program that asks it and for torch
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from tensorlens.planning.torch.device.library import DeviceLibrary
+from tensorlens.planning.torch.device.setup import Meter
+from tensorlens.records.cards import Card
+
+
+class StandIn:
+    """Stands in for a module or an object of a CUDA build; compared and hashed by identity."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        # only reached for what was not given
+        raise AttributeError(f"{name} cannot be had from a card that is not there")
+
+
+CUDA_VERSION = "13.0"
+CUDNN_VERSION = 92000
+_CUDA_DEVICE_TYPE = 1
+_MEASURES = ("current", "peak", "allocated", "freed")
+_POOLS = ("all", "large_pool", "small_pool")
+
+
+class Unsupported(RuntimeError):
+    """The program asked for what a card that is not there cannot do."""
+
+
+class Bindings:
+    """The functions, by the names they have in ``torch._C``, and what they answer with."""
+
+    def __init__(
+        self, library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]
+    ) -> None:
+        self.library = library
+        self.card = card
+        self.meter = meter
+        self.warn = warn
+        self.memory_fraction = 1.0
+
+    def install(self) -> None:
+        """Put them all into ``torch._C``."""
+        library = self.library
+        answers: dict[str, Any] = {
+            "_cuda_init": lambda: None,
+            "_cuda_getDeviceCount": library.device_count,
+            "_cuda_getDevice": library.current_device,
+            "_cuda_setDevice": self._set_device,
+            "_cuda_exchangeDevice": self._exchange_device,
+            "_cuda_maybeExchangeDevice": self._exchange_device,
+            "_cuda_synchronize": lambda: None,
+            "_cuda_ipc_collect": lambda: None,
+            "_cuda_sleep": lambda cycles: None,
+            "_cuda_isInBadFork": lambda: False,
+            "_cuda_getArchFlags": self._architectures,
+            "_cuda_getCompiledVersion": lambda: 13000,
+            "_cuda_canDeviceAccessPeer": lambda one, other: True,
+            "_cuda_get_sync_debug_mode": lambda: 0,
+            "_cuda_set_sync_debug_mode": lambda mode: None,
+            "_cuda_getCurrentBlasHandle": lambda: 0,
+            "_cuda_getCurrentStream": self._current_stream,
+            "_cuda_getCurrentRawStream": library.current_stream,
+            "_cuda_getDefaultStream": lambda device: (0, device, _CUDA_DEVICE_TYPE),
+            "_cuda_getStreamFromExternal": lambda data, device: (data, device, _CUDA_DEVICE_TYPE),
+            "_cuda_setStream": self._set_stream,
+            "_cuda_isCurrentStreamCapturing": lambda: False,
+            "_cuda_resetCublasWorkspaceSize": lambda: None,
+            "_cuda_clearCublasWorkspaces": lambda: None,
+            "_cuda_get_cudnn_benchmark_limit": lambda: 10,
+            "_cuda_set_cudnn_benchmark_limit": lambda limit: None,
+            "_has_cuda": True,
+            "_has_cudnn": True,
+            "_has_magma": True,
+            **self._memory(),
+        }
+        for name, answer in answers.items():
+            setattr(torch._C, name, answer)
+        # taken from torch._C when torch was imported
+        graphs: Any = torch.cuda.graphs
+        graphs._cuda_isCurrentStreamCapturing = answers["_cuda_isCurrentStreamCapturing"]
+
+    def properties(self, device: int) -> StandIn:
+        """Return what ``torch.cuda.get_device_properties`` does."""
+        card = self.card
+        return _Properties(
+            name=card.name,
+            major=card.capability[0],
+            minor=card.capability[1],
+            total_memory=card.memory,
+            multi_processor_count=card.multiprocessors,
+            max_threads_per_multi_processor=2048 if card.capability[1] == 0 else 1536,
+            max_threads_per_block=1024,
+            regs_per_multiprocessor=65536,
+            warp_size=32,
+            shared_memory_per_block=49152,
+            is_integrated=0,
+            is_multi_gpu_board=0,
+            L2_cache_size=0,
+            pci_bus_id=device,
+            pci_device_id=0,
+            pci_domain_id=0,
+            uuid=f"00000000-0000-0000-0000-{device:012d}",
+            gcnArchName=card.name,
+        )
+
+    def _architectures(self) -> str:
+        major, minor = self.card.capability
+        return f"sm_{major}{minor}"
+
+    def _set_device(self, device: int) -> None:
+        if device >= self.library.device_count():
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal ({device} of {self.library.device_count()})"
+            )
+        self.library.exchange_device(device)
+
+    def _exchange_device(self, device: int) -> int:
+        before = int(self.library.current_device())
+        self._set_device(device)
+        return before if device >= 0 else -1
+
+    def _current_stream(self, device: int) -> tuple[int, int, int]:
+        return self.library.current_stream(device), device, _CUDA_DEVICE_TYPE
+
+    def _set_stream(self, stream_id: int, device_index: int, device_type: int) -> None:
+        self._set_device(device_index)
+        self.library.set_stream(device_index, stream_id)
+
+    def _memory(self) -> dict[str, Any]:
+        return {
+            "_cuda_emptyCache": lambda: self.meter.empty_cache(),
+            "_cuda_memoryStats": self._statistics,
+            "_cuda_resetPeakMemoryStats": lambda device: self.meter.reset_peak(device),
+            "_cuda_resetAccumulatedMemoryStats": lambda device: None,
+            "_cuda_hostMemoryStats": dict,
+            "_cuda_resetPeakHostMemoryStats": lambda: None,
+            "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
+            "_cuda_memorySnapshot": self._no("a snapshot of the allocator"),
+            "_cuda_record_memory_history": lambda *args, **kwargs: None,
+            "_cuda_setMemoryFraction": self._set_memory_fraction,
+            "_cuda_getMemoryFraction": lambda device: self.memory_fraction,
+            "_cuda_getAllocatorBackend": lambda: "native",
+            "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
+            "_cuda_cudaCachingAllocator_enable": lambda value: None,
+            "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: None,
+            "_cuda_getMemoryMetadata": str,
+            "_cuda_setMemoryMetadata": lambda text: None,
+            "_cuda_cudaCachingAllocator_raw_alloc": self._no("memory of the allocator itself"),
+            "_accelerator_isAllocatorInitialized": lambda: True,
+            "_accelerator_emptyCache": lambda: self.meter.empty_cache(),
+            "_accelerator_emptyHostCache": lambda: None,
+            "_accelerator_getDeviceStats": self._statistics,
+            "_accelerator_resetPeakStats": lambda device: self.meter.reset_peak(device),
+            "_accelerator_resetAccumulatedStats": lambda device: None,
+            "_accelerator_getMemoryInfo": self.memory_info,
+        }
+
+    def memory_info(self, device: int) -> tuple[int, int]:
+        """Return free and total bytes of a device."""
+        return max(self.card.memory - self.meter.reserved(device), 0), self.card.memory
+
+    def _set_memory_fraction(self, fraction: float, device: int) -> None:
+        self.memory_fraction = fraction
+        self.warn(
+            "torch.cuda.set_per_process_memory_fraction is not simulated: the step may use the "
+            "whole card"
+        )
+
+    def _statistics(self, device: int) -> dict[str, Any]:
+        meter = self.meter
+        allocated = meter.allocated(device), meter.peak_allocated(device)
+        reserved = meter.reserved(device), meter.peak_reserved(device)
+        nothing = (0, 0)
+        known = {
+            "allocated_bytes": allocated,
+            "active_bytes": allocated,
+            "requested_bytes": allocated,
+            "reserved_bytes": reserved,
+            **dict.fromkeys(
+                ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes"),
+                nothing,
+            ),
+        }
+        statistics: dict[str, Any] = {
+            name: {pool: _measured(*(figures if pool == "all" else nothing)) for pool in _POOLS}
+            for name, figures in known.items()
+        }
+        return statistics | {
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
+            "num_sync_all_streams": 0,
+            "num_device_alloc": 0,
+            "num_device_free": 0,
+            "max_split_size": -1,
+            "oversize_allocations": _measured(0, 0),
+            "oversize_segments": _measured(0, 0),
+        }
+
+    def _no(self, what: str) -> Callable[..., NoReturn]:
+        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+            raise Unsupported(f"{what} cannot be had from a card that is not there")
+
+        return refuse
+
+
+class _Properties(StandIn):
+    """Stands in for ``torch._C._CudaDeviceProperties``."""
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name={self.name!r}, major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count})"
+        )
+
+
+def _measured(current: int, peak: int) -> dict[str, int]:
+    return dict(zip(_MEASURES, (current, peak, 0, 0), strict=True))

@@ -1,0 +1,338 @@
+"""What operators give on a CUDA device where torch has no word about it for fake tensors.
+
+Each kernel gives tensors of the shapes, types and strides that the CUDA kernel gives, and nothing
+else. Of the others a run on the CPU, on zeros, tells what they give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._subclasses import fake_impls, fake_tensor
+from torch._subclasses.fake_impls import op_implementations_dict
+from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
+
+from tensorlens.planning.torch.device.toolkit import CUDNN_RNN
+from tensorlens.planning.torch.memory.workspaces import rnn_reserve
+
+_aten = torch.ops.aten
+_GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER
+
+
+def install() -> None:
+    """Let fake tensors know these."""
+    for name, kernel in _KERNELS.items():
+        packet = getattr(_aten, name, None)
+        for overload in () if packet is None else packet.overloads():
+            if not overload.endswith("out"):
+                op_implementations_dict[getattr(packet, overload)] = kernel
+
+
+def _in_place(mode: Any, func: Any, *args: Any, **kwargs: Any) -> None:
+    """Change tensors in place, or nothing at all."""
+
+
+def _never(mode: Any, func: Any, *args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+def _gru_cell(
+    mode: Any,
+    func: Any,
+    input_gates: Any,
+    hidden_gates: Any,
+    hx: Any,
+    input_bias: Any = None,
+    hidden_bias: Any = None,
+) -> tuple[Any, Any]:
+    return torch.empty_like(hx), hx.new_empty(hx.size(0), hx.size(1) * _GRU_GATES)
+
+
+def _gru_cell_backward(
+    mode: Any, func: Any, grad_hy: Any, workspace: Any, has_bias: bool
+) -> tuple[Any, ...]:
+    rows, hidden = workspace.size(0), workspace.size(1) // _GRU_GATES
+    gates = [workspace.new_empty(rows, hidden * 3) for _ in range(2)]
+    biases = [workspace.new_empty(hidden * 3) if has_bias else None for _ in range(2)]
+    return (*gates, grad_hy.new_empty(rows, hidden), *biases)
+
+
+def _cudnn_rnn(
+    mode: Any,
+    func: Any,
+    input: Any,
+    weight: list[Any],
+    weight_stride0: int,
+    weight_buf: Any,
+    hx: Any,
+    cx: Any,
+    cudnn_mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: list[int],
+    dropout_state: Any,
+) -> tuple[Any, ...]:
+    if weight_buf is None:
+        # weights that do not lie one behind the other are copied until they do
+        weight_buf = weight[0].new_empty(sum(each.numel() for each in weight))
+    directions = 2 if bidirectional else 1
+    out_size = proj_size or hidden_size
+    if batch_sizes:
+        batch, out_shape = batch_sizes[0], [input.size(0), out_size * directions]
+    elif batch_first:
+        batch, out_shape = input.size(0), [input.size(0), input.size(1), out_size * directions]
+    else:
+        batch, out_shape = input.size(1), [input.size(0), input.size(1), out_size * directions]
+    if batch_first and not batch_sizes:
+        # cuDNN writes time first
+        output = input.new_empty(out_shape[1], out_shape[0], out_shape[2]).transpose(0, 1)
+    else:
+        output = input.new_empty(out_shape)
+    layers = num_layers * directions
+    reserve = 0
+    if train:
+        rows = output.numel() // (out_size * directions)
+        reserve = rnn_reserve(
+            cudnn_mode, rows, 1, hidden_size, num_layers, directions, input.itemsize, dropout
+        )
+    return (
+        output,
+        hx.new_empty(layers, batch, out_size),
+        input.new_empty(0) if cx is None else cx.new_empty(layers, batch, hidden_size),
+        input.new_empty(reserve, dtype=torch.uint8),
+        weight_buf,
+    )
+
+
+def _cudnn_rnn_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    input, weight, _, weight_buf, hx, cx = args[:6]
+    wanted = args[-1]
+    gradients = None
+    if wanted[3]:
+        # one buffer, as the weights have one
+        buffer = weight_buf.new_empty(weight_buf.shape)
+        gradients = list(slices(buffer, weight))
+    return (
+        torch.empty_like(input, memory_format=torch.contiguous_format),
+        torch.empty_like(hx, memory_format=torch.contiguous_format) if wanted[1] else None,
+        torch.empty_like(cx, memory_format=torch.contiguous_format)
+        if wanted[2] and cx is not None
+        else None,
+        gradients if gradients is not None else [None] * len(weight),
+    )
+
+
+def slices(buffer: Any, shapes_of: Iterable[Any]) -> Iterable[Any]:
+    """Give views of a flat buffer, one behind the other, in the shapes of these tensors."""
+    offset = 0
+    for tensor in shapes_of:
+        yield buffer.narrow(0, offset, tensor.numel()).view(tensor.shape)
+        offset += tensor.numel()
+
+
+def _cudnn_rnn_flatten_weight(
+    mode: Any, func: Any, weight_arr: list[Any], *args: Any, **kwargs: Any
+) -> Any:
+    buffer = weight_arr[0].new_empty(sum(each.numel() for each in weight_arr))
+    with torch.no_grad():
+        for weight, place in zip(weight_arr, slices(buffer, weight_arr), strict=True):
+            weight.set_(place)
+    return buffer
+
+
+def _pin_memory(mode: Any, func: Any, tensor: Any, device: Any = None) -> Any:
+    return torch.empty_like(tensor)
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "_fused_sgd_": _in_place,
+    "_fused_adagrad_": _in_place,
+    "record_stream": _in_place,
+    "_use_cudnn_ctc_loss": _never,
+    "_use_miopen_ctc_loss": _never,
+    "_thnn_fused_gru_cell": _gru_cell,
+    "_thnn_fused_gru_cell_backward": _gru_cell_backward,
+    "_cudnn_rnn": _cudnn_rnn,
+    "_cudnn_rnn_backward": _cudnn_rnn_backward,
+    "_cudnn_rnn_flatten_weight": _cudnn_rnn_flatten_weight,
+    "_pin_memory": _pin_memory,
+    "is_pinned": _never,
+}
+
+
+_library = torch.library.Library("aten", "IMPL")
+"""Kept: what it registers goes with it."""
+
+
+def install_recurrent() -> None:
+    """Let recurrent modules pack their weights, and sequences of known lengths."""
+    torch.nn.RNNBase.flatten_parameters = _flatten_parameters
+    # both are written in terms of other operators, but look at addresses
+    _library.impl("_pad_packed_sequence", _pad_packed_sequence, "AutogradCUDA")
+    _library.impl("_pack_padded_sequence_backward", _pack_padded_sequence_backward, "AutogradCUDA")
+    _library.impl("_cudnn_rnn", _under_autocast, "AutocastCUDA")
+
+
+def _flatten_parameters(module: Any) -> None:
+    """Put the weights one behind the other where cuDNN asks for it.
+
+    torch tells by their addresses whether two weights are one; fake tensors have none, so this
+    tells it by their storages.
+    """
+    weights = module._flat_weights
+    if len(weights) != len(module._flat_weights_names):
+        return
+    if not all(isinstance(weight, torch.Tensor) for weight in weights):
+        return
+    if not all(
+        weight.is_cuda
+        and weight.dtype == weights[0].dtype
+        and torch.backends.cudnn.is_acceptable(weight)
+        for weight in weights
+    ):
+        return
+    places = {(each.untyped_storage()._cdata, each.storage_offset()) for each in weights}
+    if len(places) != len(weights):
+        return
+    with torch.no_grad():
+        torch._cudnn_rnn_flatten_weight(
+            weights,
+            (4 if module.bias else 2) + (module.proj_size > 0),
+            module.input_size,
+            CUDNN_RNN.get_cudnn_mode(module.mode),
+            module.hidden_size,
+            module.proj_size,
+            module.num_layers,
+            module.batch_first,
+            bool(module.bidirectional),
+        )
+
+
+def _under_autocast(
+    input: Any, weight: list[Any], stride: int, weight_buf: Any, hx: Any, cx: Any, *rest: Any
+) -> Any:
+    """Cast what cuDNN is given, and its weights into one buffer.
+
+    After aten/src/ATen/cudnn/AutocastRNN.cpp, which a build without CUDA does not have.
+    """
+    dtype = torch.get_autocast_dtype("cuda")
+    with torch.autocast("cuda", enabled=False):
+        if any(each.dtype != dtype for each in weight):
+            total = sum(each.numel() for each in weight)
+            weight_buf = weight[0].new_empty(total, dtype=dtype)
+            # a view is taken once those before are written, or autograd would not know it as one
+            views = slices(weight_buf, weight)
+            weight = [view.copy_(each) for view, each in zip(views, weight, strict=True)]
+            weight_buf = weight_buf.detach()
+        cast = [None if each is None else each.to(dtype) for each in (input, hx, cx)]
+        return torch.ops.aten._cudnn_rnn(cast[0], weight, stride, weight_buf, *cast[1:], *rest)
+
+
+def _pad_packed_sequence(
+    data: Any, batch_sizes: Any, batch_first: bool, padding: float, total: int
+) -> tuple[Any, Any]:
+    """Do as torch does, which reads the batch sizes from memory."""
+    sizes = batch_sizes.tolist()
+    steps = total if total > 0 else len(sizes)
+    output = data.new_full((steps, sizes[0], *data.shape[1:]), padding)
+    start = step = 0
+    while step < len(sizes):
+        # steps of the same size are copied together
+        size, first = sizes[step], step
+        while step < len(sizes) and sizes[step] == size:
+            step += 1
+        rows = size * (step - first)
+        chunk = data[start : start + rows].view(step - first, size, *data.shape[1:])
+        output[first:step, :size] = chunk
+        start += rows
+    lengths = [sum(size > row for size in sizes) for row in range(sizes[0])]
+    return output.transpose(0, 1) if batch_first else output, torch.tensor(lengths)
+
+
+def _pack_padded_sequence_backward(
+    grad: Any, input_size: list[int], batch_sizes: Any, batch_first: bool
+) -> Any:
+    shape = [*input_size]
+    if not batch_first:
+        return grad.new_zeros(shape)
+    shape[0], shape[1] = shape[1], shape[0]
+    return grad.new_zeros(shape).transpose(0, 1)
+
+
+LARGEST = 1 << 28
+"""Bytes of arguments beyond which nothing is run."""
+
+
+def install_fallback(warn: Callable[[str], None]) -> None:
+    """Run on the CPU what fake tensors would run on the device."""
+
+    def run_on_zeros(mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Any) -> Any:
+        return _run_on_zeros(mode, func, flat_args, args_spec, error, warn)
+
+    fake_tensor.run_fallback_kernel = run_on_zeros
+    fake_impls.run_fallback_kernel = run_on_zeros
+
+
+def _run_on_zeros(
+    mode: Any,
+    func: Any,
+    flat_args: Any,
+    args_spec: Any,
+    error: Exception,
+    warn: Callable[[str], None],
+) -> Any:
+    fakes = [each for each in flat_args if mode.is_our_fake(each)]
+    if torch.Tag.inplace_view in func.tags:
+        raise error
+    if sum(fake.numel() * fake.element_size() for fake in fakes) > LARGEST:
+        raise error
+    device = next((fake.device for fake in fakes if fake.device.type != "cpu"), None)
+    if device is not None:
+        warn(f"{func} is not known on the GPU: its results were taken to be as on the CPU")
+    originals: dict[int, Any] = {}
+
+    def real(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        if not mode.is_our_fake(value):
+            return value
+        zeros = torch.zeros_like(value, device="cpu")
+        if value.is_sparse:
+            zeros._coalesced_(value.is_coalesced())
+        originals[id(zeros)] = value
+        return zeros
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in originals:
+            return originals[id(value)]
+        made = mode.fake_tensor_converter.from_real_tensor(mode, value)
+        if device is not None:
+            made.fake_device = device
+        return made
+
+    with no_dispatch():
+        real_args = [real(each) for each in flat_args]
+        args, kwargs = pytree.tree_unflatten(real_args, args_spec)
+        result = func(*args, **kwargs)
+        storages = {
+            each.untyped_storage()._cdata
+            for each in real_args
+            if isinstance(each, torch.Tensor) and each.layout == torch.strided
+        }
+        for each in pytree.tree_leaves(result):
+            is_new = isinstance(each, torch.Tensor) and id(each) not in originals
+            if is_new and each.layout == torch.strided:
+                if each.untyped_storage()._cdata in storages:
+                    # a view, of which nobody could tell of what
+                    raise error
+    return pytree.tree_map(fake, result)

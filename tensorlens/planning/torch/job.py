@@ -1,0 +1,74 @@
+"""A job whose steps run on fake tensors: the device is made ready before torch is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tensorlens.folders import temporary_folder
+from tensorlens.frameworks.torch.release import check_release
+from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
+from tensorlens.planning.torch.device.setup import Readiness, prepare
+from tensorlens.planning.trials.jobs import Job
+from tensorlens.records.cards import H100
+from tensorlens.records.traces import Trace
+
+_PASSING = (
+    *(f"{folder}{os.sep}" for folder in (temporary_folder(),) if folder),
+    *(os.devnull, "/dev/", "/proc/"),
+)
+_ready: list[Readiness] = []
+"""Of this process, once the first job has come: all that it runs are for one device."""
+
+
+def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
+    """Run a job and return what it asks of allocators.
+
+    Args:
+        job: what to run.
+        tell: called with the number of steps done.
+    """
+    if not _ready:
+        _ready.append(_readiness(job))
+    from tensorlens.planning.torch.run import run
+
+    try:
+        trace = run(job, _ready[0], tell)
+    except BaseException as error:
+        card = None if job.device == "cpu" else job.card or H100
+        of_keras = traced(error, job.device or "cuda", card, job.of_keras)
+        if of_keras is None:
+            raise
+        return of_keras
+    check_is_of_torch(trace)
+    return trace
+
+
+def _readiness(job: Job) -> Readiness:
+    from tensorlens.planning.torch.cautions import tell
+
+    sys.addaudithook(_watch_files)
+    check_release()
+    readiness = (
+        Readiness(False) if job.device == "cpu" else prepare(card=job.card or H100, warn=tell)
+    )
+    from tensorlens.planning.torch.device import mode
+    from tensorlens.planning.torch.memory.temporaries import kernel_overrides
+
+    if not readiness.is_ready:
+        mode.install()
+    kernel_overrides.install()
+    return readiness
+
+
+def _watch_files(event: str, arguments: tuple[Any, ...]) -> None:
+    """Tell of files that the program writes: nothing but its tensors is a stand-in."""
+    if event != "open" or not isinstance(arguments[0], str):
+        return
+    path, mode = arguments[0], arguments[1]
+    if isinstance(mode, str) and set("wax+") & set(mode):
+        cautions = sys.modules.get("tensorlens.planning.torch.cautions")
+        if cautions is not None and not path.startswith(_PASSING):
+            cautions.tell(f"the program wrote {path}: its own files are real")

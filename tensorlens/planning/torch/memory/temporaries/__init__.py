@@ -1,0 +1,81 @@
+"""What CUDA kernels of torch take from the caching allocator besides their results.
+
+The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Left out is
+what libraries take: workspaces of cuBLAS and cuDNN, and attention. Where a fake kernel has other
+results than the CUDA kernel, see :mod:`.kernel_overrides`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.planning.torch.memory.temporaries import (
+    copies,
+    indexing,
+    norms,
+    reductions,
+    sorting,
+)
+from tensorlens.planning.torch.memory.temporaries.rules import (
+    Call,
+    Rule,
+    device_type,
+    is_tensor,
+)
+from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.records.cards import Card
+
+__all__ = ["Temporaries"]
+
+_FAMILIES = (copies, indexing, norms, reductions, sorting)
+
+
+class Temporaries:
+    """Gives the memory of kernels while they run, as a ``HiddenOf`` of a tracker.
+
+    Args:
+        card: that the program would run on; some buffers grow with its multiprocessors.
+    """
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._rules: dict[int, Rule] = {}
+        """By address of the operator, which lives as long as torch: its own hash is slow."""
+        for family in _FAMILIES:
+            for name, rule in family.RULES.items():
+                for overload in _overloads(name):
+                    self._rules[id(overload)] = rule
+
+    def __call__(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, thread: int
+    ) -> Sequence[Hidden]:
+        """Return what an operator that has run took besides ``result``."""
+        rule = self._rules.get(id(func))
+        if rule is None or not (_is_on_cuda(args) or _is_on_cuda((result,))):
+            return ()
+        call = Call(self._card, args, kwargs, result)
+        return [each for each in rule(call) if each.most]
+
+
+def _overloads(name: str) -> Iterator[Any]:
+    packet_name, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, packet_name, None)
+    if packet is None:
+        return
+    names: Iterable[str] = packet.overloads()
+    for each in names:
+        if each == overload or not (overload or each.endswith("out")):
+            yield getattr(packet, each)
+
+
+def _is_on_cuda(values: Sequence[Any]) -> bool:
+    """Tell whether the first tensor among arguments or results is; none at all may be."""
+    for each in values:
+        if isinstance(each, (list, tuple)) and each:
+            each = each[0]
+        if is_tensor(each):
+            return device_type(each) == "cuda"
+    return True

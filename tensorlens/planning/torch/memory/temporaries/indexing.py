@@ -1,0 +1,218 @@
+"""Gradients of lookups, and writes through indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.planning.torch.memory.temporaries.rules import (
+    INDEX_BYTES,
+    WARP,
+    Call,
+    Rule,
+    contiguous,
+    heaviest,
+    is_tensor,
+    nbytes,
+    radix_sort,
+    scan,
+    taken,
+    total,
+    up,
+    wide_itemsize,
+)
+from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.records.cards import Card
+
+_ROWS_PER_PART = 10
+_FEW_INDICES = 3072
+_MASKS = (torch.bool, torch.uint8)
+
+
+def _embedding(call: Call) -> list[Hidden]:
+    # Embedding.cu, embedding_dense_backward_cuda
+    grad, indices, _, _, scaled = call.args
+    copies = contiguous(indices, grad)
+    if indices.numel() <= _FEW_INDICES and not scaled:
+        return copies
+    return copies + _sorted_gradient(
+        call.card, grad, indices, call.result, bool(scaled), bags=False
+    )
+
+
+def _embedding_bag(call: Call) -> list[Hidden]:
+    # EmbeddingBag.cu, _embedding_bag_dense_backward_cuda; mode 2 takes maxima
+    grad, indices, scaled, mode = call.args[0], call.args[1], call.args[6], call.args[7]
+    copies = contiguous(grad)
+    if mode == 2 or indices.numel() == 0:
+        return copies
+    return copies + _sorted_gradient(call.card, grad, indices, call.result, bool(scaled), bags=True)
+
+
+def _sorted_gradient(
+    card: Card, grad: Any, indices: Any, result: Any, scaled: bool, *, bags: bool
+) -> list[Hidden]:
+    """Return what summing rows of a gradient by their sorted indices takes.
+
+    ``EmbeddingBackwardKernel.cu``: rows of one index are a segment, summed in parts of ten rows;
+    there can be no more segments than rows of the table, nor than indices.
+    """
+    count, index = indices.numel(), indices.dtype.itemsize
+    rows, width = result.shape
+    kept = [
+        taken(count * index, "sorted indices", before=True),
+        taken(count * index, "original indices", before=True),
+    ]
+    if scaled:
+        kept.append(taken(count * index, "counts", before=True))
+    segments = min(count, rows)
+    parts = count // _ROWS_PER_PART + segments
+    kept_later = [
+        taken(count * index, "segment offsets"),
+        taken(INDEX_BYTES, "number of segments"),
+        taken(segments * index, "parts of segments"),
+        taken(segments * index, "offsets of parts"),
+        taken(INDEX_BYTES, "number of parts"),
+        taken(parts * index, "part offsets"),
+        *_sums(card, grad, parts, segments, rows, width, index, bags),
+    ]
+    sort = [taken(count * index, "arange"), radix_sort(count, index, index)]
+    unique = [*kept_later[:2], taken(count * index, "unique keys"), scan(count, index)]
+    # the sort is over before there is a result
+    if total(sort) > total(kept_later) + nbytes(result):
+        return kept + sort
+    return [*kept, *heaviest(kept_later, unique)]
+
+
+def _sums(
+    card: Card,
+    grad: Any,
+    parts: int,
+    segments: int,
+    rows: int,
+    width: int,
+    index: int,
+    bags: bool,
+) -> Iterator[Hidden]:
+    """Give the sums of parts; few long segments are summed where they belong by newer versions."""
+    wide = wide_itemsize(grad.dtype)
+    two_steps = parts * width * wide
+    warped = up(width, WARP) * WARP
+    blocks = up(segments * warped, min(warped, 1024))
+    if bags or blocks >= card.multiprocessors * 4 or parts <= blocks * 4:
+        yield taken(two_steps, "sums of parts")
+        return
+    accumulated = rows * width * wide if wide != grad.dtype.itemsize else 0
+    at_once = parts * index + accumulated
+    yield Hidden(two_steps, min(two_steps, at_once), max(two_steps, at_once), "sums of parts")
+
+
+def _put(call: Call) -> list[Hidden]:
+    # Indexing.cu, index_put_with_sort_kernel
+    target, indices, values = call.args[:3]
+    found = [each for each in indices if is_tensor(each)]
+    masks = _of_masks(found)
+    if not call.argument(3, "accumulate"):
+        return [*masks, *_as_long(found)]
+    if any(each.dtype in _MASKS for each in found):
+        return list(masks)
+    try:
+        count = torch.broadcast_shapes(*(each.shape for each in found)).numel()
+    except RuntimeError:
+        return []
+    per_index = _slice_elements(target, indices)
+    return [*contiguous(target, before=False), *_summed_put(target, values, count, per_index)]
+
+
+def _summed_put(target: Any, values: Any, count: int, per_index: int) -> Sequence[Hidden]:
+    whole = count * per_index
+    copy = []
+    if values.numel() < whole or not values.is_contiguous():
+        copy = [taken(whole * values.dtype.itemsize, "expanded values")]
+    linear = taken(count * INDEX_BYTES, "linear index")
+    wrapped = [linear, taken(count * INDEX_BYTES, "wrapped index")]
+    kept = [linear, *copy, taken(count * INDEX_BYTES, "sorted indices")]
+    kept.append(taken(count * INDEX_BYTES, "original indices"))
+    sort = [taken(count * INDEX_BYTES, "arange"), radix_sort(count, INDEX_BYTES, INDEX_BYTES)]
+    return heaviest(wrapped, kept + sort)
+
+
+def _slice_elements(target: Any, indices: Sequence[Any]) -> int:
+    count: int = 1
+    for place, size in enumerate(target.shape):
+        if place >= len(indices) or not is_tensor(indices[place]):
+            count *= size
+    return count
+
+
+def _of_masks(indices: Iterable[Any]) -> list[Hidden]:
+    """Return the places of what is true in masks: no more than there are elements."""
+    found = []
+    for each in indices:
+        if each.dtype in _MASKS:
+            most = each.numel() * each.dim() * INDEX_BYTES
+            found.append(Hidden(most // 2, 0, most, "places of a mask"))
+            found.append(taken(4, "count"))
+    return found
+
+
+def _as_long(indices: Iterable[Any]) -> Iterator[Hidden]:
+    for each in indices:
+        if each.dtype == torch.int32:
+            yield taken(each.numel() * INDEX_BYTES, "indices in 64 bits")
+
+
+def _look_up(call: Call) -> list[Hidden]:
+    found = [each for each in call.args[1] if is_tensor(each)]
+    # the result has one row for each true element
+    return [
+        taken(_places(each, call.result), "places of a mask", before=True)
+        if each.dtype in _MASKS
+        else taken(each.numel() * INDEX_BYTES, "indices in 64 bits", before=True)
+        for each in found
+        if each.dtype in (*_MASKS, torch.int32)
+    ]
+
+
+def _places(mask: Any, result: Any) -> int:
+    """Return the bytes of the places that a mask selects, where ``result`` has a row for each."""
+    rows = result.shape[0] if result.dim() else 0
+    return int(rows) * int(mask.dim()) * INDEX_BYTES
+
+
+def _masked_select(call: Call) -> Iterator[Hidden]:
+    # IndexKernel.cpp, masked_select_out_cuda_impl: an index by the expanded mask
+    source, mask = call.args[0], call.args[1]
+    shape = torch.broadcast_shapes(source.shape, mask.shape)
+    if mask.shape != shape:
+        yield taken(shape.numel(), "expanded mask", before=True)
+    yield taken(
+        call.result.numel() * max(len(shape), 1) * INDEX_BYTES, "places of a mask", before=True
+    )
+    yield taken(4, "count", before=True)
+
+
+def _masked_scatter(call: Call) -> Iterator[Hidden]:
+    # IndexKernel.cpp, masked_scatter__cuda: how many are true before each element
+    target, mask = call.args[0], call.args[1]
+    if mask.shape != target.shape:
+        yield taken(target.numel(), "expanded mask")
+    yield taken(target.numel() * INDEX_BYTES, "running count of the mask")
+    yield from contiguous(call.args[2], before=False)
+    yield scan(target.numel(), INDEX_BYTES)
+
+
+RULES: dict[str, Rule] = {
+    "embedding_dense_backward": _embedding,
+    "_embedding_bag_dense_backward": _embedding_bag,
+    "index_put": _put,
+    "index_put_": _put,
+    "_index_put_impl_": _put,
+    "_unsafe_index_put": _put,
+    "index.Tensor": _look_up,
+    "masked_select": _masked_select,
+    "masked_scatter": _masked_scatter,
+    "masked_scatter_": _masked_scatter,
+}

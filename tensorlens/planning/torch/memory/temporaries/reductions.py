@@ -1,0 +1,362 @@
+"""Reductions: casts of what is reduced, and the buffers of those that several blocks share.
+
+``aten/src/ATen/native/cuda/Reduce.cuh``: a block reduces what it can; where the outputs are too
+few to keep the card busy, blocks share an output through a buffer in global memory. Also cuFFT and
+cuSOLVER, whose workspaces only the card knows: bounds. The likeliest figure of a decomposition is
+one copy of its input (``BatchLinearAlgebraLib.cpp``: column-major copies to work on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+
+from tensorlens.planning.torch.memory.temporaries.rules import (
+    WARP,
+    Call,
+    Rule,
+    last_power,
+    nbytes,
+    resident_threads,
+    taken,
+    up,
+    wide_itemsize,
+)
+from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.records.cards import Card
+
+
+def _decomposition(call: Call) -> Iterable[Hidden]:
+    size = nbytes(call.args[0])
+    return [Hidden(size, 0, 4 * size + (16 << 20), "cuSOLVER workspace")]
+
+
+def _transform(call: Call) -> Iterable[Hidden]:
+    # SpectralOps.cpp, _exec_fft: the input in the order of the dimensions, and cuFFT's work area
+    size = max(nbytes(call.args[0]), nbytes(call.result))
+    return [Hidden(size, 0, 2 * size + (1 << 20), "cuFFT workspace")]
+
+
+_LIBRARIES: dict[str, Rule] = {
+    **dict.fromkeys(
+        (
+            "linalg_cholesky_ex",
+            "linalg_eigh",
+            "_linalg_eigh",
+            "_linalg_svd",
+            "linalg_qr",
+            "linalg_lu_factor_ex",
+            "_linalg_solve_ex",
+            "_linalg_det",
+            "_linalg_slogdet",
+            "linalg_inv_ex",
+            "linalg_eig",
+            "linalg_lstsq",
+            "cholesky_inverse",
+            "geqrf",
+        ),
+        _decomposition,
+    ),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transform),
+}
+
+
+_MOST_THREADS = 512
+_MOST_OFFSET = (1 << 31) - 1
+_VECTOR = 4
+_LOW = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A reduction as torch's TensorIterator sees it: dimensions from the fastest on."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Of the input, in elements."""
+    reduced: tuple[bool, ...]
+    itemsize: int
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def outputs(self) -> int:
+        count = 1
+        for size, reduced in zip(self.shape, self.reduced, strict=True):
+            count *= 1 if reduced else size
+        return count
+
+    def is_small(self) -> bool:
+        """Tell whether offsets of bytes fit in 32 bits (``can_use_32bit_indexing``)."""
+        reach = 1 + self.itemsize * sum(
+            (size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)
+        )
+        return self.numel <= _MOST_OFFSET and reach <= _MOST_OFFSET
+
+    def parts(self) -> Iterator[_Loop]:
+        """Give the loops that it is split into, each small (``with_32bit_indexing``)."""
+        if self.is_small():
+            yield self
+            return
+        spans = [(s - 1) * t for s, t in zip(self.shape, self.strides, strict=True)]
+        place = max(range(len(spans)), key=spans.__getitem__)
+        size = self.shape[place]
+        for half in (size // 2, size - size // 2):
+            shape = (*self.shape[:place], half, *self.shape[place + 1 :])
+            yield from replace(self, shape=shape).parts()
+
+
+def reduced(
+    card: Card,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dims: Iterable[int],
+    itemsize: int,
+    wide: int,
+    *,
+    accumulates: bool = True,
+) -> list[Hidden]:
+    """Return the buffers of a reduction.
+
+    Args:
+        card: that it runs on.
+        shape: of the input.
+        strides: of the input, in elements.
+        dims: that are reduced; none stands for all.
+        itemsize: bytes of an element of the input.
+        wide: bytes of what is kept while reducing.
+        accumulates: whether the output's type can keep what is reduced so far.
+    """
+    loop = _loop(shape, strides, set(dims), itemsize)
+    if loop.numel == 0:
+        return []
+    shared = max((_shared(card, part, wide) for part in loop.parts()), default=(0, 0))
+    buffers = [taken(size, "reduction buffer") for size in shared if size]
+    if not accumulates and not loop.is_small():
+        buffers.insert(0, taken(loop.outputs * wide, "reduction buffer"))
+    return buffers
+
+
+def _loop(shape: Sequence[int], strides: Sequence[int], dims: set[int], itemsize: int) -> _Loop:
+    """Order and join the dimensions (``TensorIterator::reorder_dimensions``, ``coalesce``)."""
+    everything = not dims
+    axes = [
+        (size, stride, everything or axis in dims or axis - len(shape) in dims)
+        for axis, (size, stride) in enumerate(zip(shape, strides, strict=True))
+        if size != 1
+    ]
+    # reduced ones first, then by stride; of equal strides the later axis first
+    axes.reverse()
+    axes.sort(key=lambda axis: (not axis[2], axis[1]))
+    joined: list[tuple[int, int, bool]] = []
+    for size, stride, is_reduced in axes:
+        if joined:
+            before, step, kind = joined[-1]
+            if kind == is_reduced and before * step == stride:
+                joined[-1] = before * size, step, kind
+                continue
+        joined.append((size, stride, is_reduced))
+    sizes, steps, kinds = zip(*joined, strict=True) if joined else ((), (), ())
+    return _Loop(tuple(sizes), tuple(steps), tuple(kinds), itemsize)
+
+
+def _block(dim0: int, dim1: int, most: int) -> tuple[int, int]:
+    wide = last_power(dim0) if dim0 < most else most
+    high = last_power(dim1) if dim1 < most else most
+    width = min(wide, WARP)
+    height = min(high, most // width)
+    return min(wide, most // height), height
+
+
+def _shared(card: Card, loop: _Loop, wide: int) -> tuple[int, int]:
+    """Return the bytes of buffer and semaphores (``setReduceConfig``)."""
+    outputs = loop.outputs
+    inputs = loop.numel // outputs
+    count = sum(loop.reduced)
+    strides = loop.strides
+    along = count == len(strides) or strides[0] < strides[count]
+    dim0, dim1 = (inputs, outputs) if along else (outputs, inputs)
+    fastest = (strides[0] if along else strides[count]) if strides else 1
+    vector = 1
+    if fastest == 1:
+        if along and dim0 >= 128 and count == 1:
+            dim0 //= _VECTOR
+        elif not along:
+            vector = _output_vector(loop, count)
+            dim0 //= vector
+    width, height = _block(dim0, dim1, _MOST_THREADS // vector)
+    per_input, per_output = (width, 1) if along else (1, width)
+    values = up(inputs, per_input)
+    if values < min(height * 16, 256):
+        return 0, 0
+    per_input *= height
+    values = up(inputs, per_input)
+    grid = up(outputs // vector, per_output)
+    target = card.multiprocessors * (resident_threads(card) // (width * height))
+    if values < 256 or grid > target:
+        return 0, 0
+    blocks = max(min(up(target, grid), up(values, 16)), up(values, 256))
+    if blocks <= 1:
+        return 0, 0
+    size = wide * outputs * blocks
+    if not along:
+        size *= width * vector
+    return size, 4 * grid
+
+
+def _output_vector(loop: _Loop, count: int) -> int:
+    vector = _VECTOR
+    for number in (loop.shape[count], *loop.strides[:count], *loop.strides[count + 1 :]):
+        while number % vector:
+            vector //= 2
+    return vector
+
+
+def _dims(value: Any) -> Sequence[int]:
+    if value is None:
+        return ()
+    return [value] if isinstance(value, int) else list(value)
+
+
+def _summed(place: int) -> Rule:
+    """Return the rule of a sum; its input is cast first, but from 16 bits to 32."""
+
+    def rule(call: Call) -> Iterable[Hidden]:
+        source = call.args[0]
+        dims = call.args[place] if place and len(call.args) > place else call.kwargs.get("dim")
+        return _cast_and_reduced(call.card, source, _dims(dims), call.result.dtype)
+
+    return rule
+
+
+def _cast_and_reduced(
+    card: Card, source: Any, dims: Sequence[int], dtype: torch.dtype
+) -> list[Hidden]:
+    # aten/src/ATen/native/SharedReduceOps and ReduceOpsUtils.h, make_reduction_from_ty
+    found, itemsize = [], source.dtype.itemsize
+    if dtype != source.dtype and not (source.dtype in _LOW and dtype == torch.float32):
+        itemsize = dtype.itemsize
+        found.append(taken(source.numel() * itemsize, "cast copy"))
+    narrow = source.dtype in _LOW and dtype in _LOW
+    return found + reduced(
+        card,
+        source.shape,
+        source.stride(),
+        dims,
+        itemsize,
+        wide_itemsize(dtype),
+        accumulates=not narrow,
+    )
+
+
+def _plain(place: int, wide: Callable[[torch.dtype], int]) -> Rule:
+    """Return the rule of a reduction that keeps its input's type."""
+
+    def rule(call: Call) -> Iterable[Hidden]:
+        source = call.args[0]
+        dims = _dims(call.argument(place, "dim") if place else None)
+        kept = wide(source.dtype)
+        return reduced(call.card, source.shape, source.stride(), dims, source.dtype.itemsize, kept)
+
+    return rule
+
+
+def _own(dtype: torch.dtype) -> int:
+    size: int = dtype.itemsize
+    return size
+
+
+def _with_index(dtype: torch.dtype) -> int:
+    return 16
+
+
+def _both_ends(dtype: torch.dtype) -> int:
+    return 2 * _own(dtype)
+
+
+def _moments(dtype: torch.dtype) -> int:
+    # WelfordData in SharedReduceOps.h: mean, squares, a 32-bit count, and the count as a float
+    return 32 if dtype == torch.float64 else 16
+
+
+def _vector_norm(call: Call) -> Iterable[Hidden]:
+    source = call.args[0]
+    dims = _dims(call.argument(2, "dim"))
+    return reduced(
+        call.card,
+        source.shape,
+        source.stride(),
+        dims,
+        source.dtype.itemsize,
+        wide_itemsize(call.result.dtype),
+    )
+
+
+def _log_sum_exp(call: Call) -> Iterable[Hidden]:
+    # aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl: the maxima, and exp(self - maxima)
+    source = call.args[0]
+    itemsize = call.result.dtype.itemsize
+    yield taken(call.result.numel() * itemsize, "maxima")
+    yield taken(source.numel() * itemsize, "exponentials")
+    yield from reduced(
+        call.card,
+        source.shape,
+        source.stride(),
+        _dims(call.args[1]),
+        itemsize,
+        wide_itemsize(call.result.dtype),
+    )
+
+
+def _global_norm(call: Call) -> Iterable[Hidden]:
+    return _cast_and_reduced(call.card, call.args[0], (), call.result.dtype)
+
+
+def sum_of_dense(card: Card, count: int, dtype: torch.dtype) -> list[Hidden]:
+    """Return what the sum of so many elements takes, which lie without gaps."""
+    return reduced(card, (count,), (1,), (), dtype.itemsize, wide_itemsize(dtype))
+
+
+def cast(args: Sequence[Any], dtype: torch.dtype) -> Iterator[Hidden]:
+    """Give the cast that a kernel makes of its input, where its result is of another type."""
+    source = args[0]
+    if source.dtype != dtype:
+        yield taken(nbytes(source) // source.dtype.itemsize * dtype.itemsize, "cast copy")
+
+
+RULES: dict[str, Rule] = {
+    **_LIBRARIES,
+    "sum.default": _summed(0),
+    "sum.dim_IntList": _summed(1),
+    "nansum": _summed(1),
+    "mean.default": _summed(0),
+    "mean.dim": _summed(1),
+    "prod.default": _summed(0),
+    "prod.dim_int": _summed(1),
+    "amax": _plain(1, _own),
+    "amin": _plain(1, _own),
+    "all.default": _plain(0, lambda dtype: 1),
+    "any.default": _plain(0, lambda dtype: 1),
+    "all.dim": _plain(1, lambda dtype: 1),
+    "any.dim": _plain(1, lambda dtype: 1),
+    "max.default": _plain(0, _own),
+    "min.default": _plain(0, _own),
+    "max.dim": _plain(1, _with_index),
+    "min.dim": _plain(1, _with_index),
+    "argmax": _plain(1, _with_index),
+    "argmin": _plain(1, _with_index),
+    "aminmax": _plain(0, _both_ends),
+    "var.correction": _plain(1, _moments),
+    "std.correction": _plain(1, _moments),
+    "var_mean.correction": _plain(1, _moments),
+    "std_mean.correction": _plain(1, _moments),
+    "linalg_vector_norm": _vector_norm,
+    "norm.Scalar": _global_norm,
+    "logsumexp": _log_sum_exp,
+}

@@ -1,0 +1,129 @@
+"""What rules are made of: sizes of tensors, copies that kernels make, storage of CUB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.records.cards import Card
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator that has run on a card."""
+
+    card: Card
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    result: Any
+
+    def argument(self, place: int, name: str) -> Any:
+        """Return an argument by place or name; None where it is left out."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name)
+
+
+Rule = Callable[[Call], Iterable[Hidden]]
+"""Gives what a kernel takes for a call of its operator."""
+
+INDEX_BYTES = 8
+WARP = 32
+_BLOCK = 512
+_LOW = (torch.float16, torch.bfloat16)
+_RESIDENT_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
+
+
+def nbytes(tensor: Any) -> int:
+    """Return the bytes of a tensor's elements."""
+    size: int = tensor.numel() * tensor.dtype.itemsize
+    return size
+
+
+def wide_itemsize(dtype: torch.dtype) -> int:
+    """Return the bytes of the type that sums of ``dtype`` are kept in: ``at::opmath_type``."""
+    size: int = 4 if dtype in _LOW else dtype.itemsize
+    return size
+
+
+def last_power(count: int) -> int:
+    """Return the highest power of two that is not above ``count``; 1 for none."""
+    return 1 << (max(count, 1).bit_length() - 1)
+
+
+def up(count: int, unit: int) -> int:
+    """Return how many units hold ``count``."""
+    return -(-count // unit)
+
+
+def device_type(tensor: Any) -> str:
+    """Return ``cuda`` or ``cpu``, without the operator that a fake tensor's ``device`` is."""
+    device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+    return str(device.type)
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor: an optional one may be None."""
+    return isinstance(value, torch.Tensor)
+
+
+def resident_threads(card: Card) -> int:
+    """Return how many threads a multiprocessor holds, by its compute capability.
+
+    CUDA programming guide, technical specifications.
+    """
+    return _RESIDENT_THREADS.get(card.capability, 2048)
+
+
+def taken(size: int, name: str, *, before: bool = False) -> Hidden:
+    """Return memory of a known size."""
+    return Hidden.exactly(size, name, before=before)
+
+
+def contiguous(*tensors: Any, before: bool = True) -> list[Hidden]:
+    """Return the copies that ``.contiguous()`` makes of those that are not."""
+    return [
+        taken(nbytes(each), "contiguous copy", before=before)
+        for each in tensors
+        if is_tensor(each) and not each.is_contiguous()
+    ]
+
+
+def heaviest(*phases: Sequence[Hidden]) -> Sequence[Hidden]:
+    """Return what is taken in the phase of a kernel that takes most."""
+    return max(phases, key=total)
+
+
+def total(phase: Iterable[Hidden]) -> int:
+    """Return what an allocator sets aside for a phase."""
+    return sum(up(each.nbytes, _BLOCK) * _BLOCK for each in phase)
+
+
+def radix_sort(count: int, key: int, value: int, *, before: bool = False) -> Hidden:
+    """Return the storage of ``cub::DeviceRadixSort`` for so many keys and values of these bytes.
+
+    It sorts from one pair of buffers to another and back. Besides them there are counters: of
+    every digit of the key, and of 256 digits for each tile of some 3840 pairs. Few pairs are
+    sorted in shared memory (``cub/device/dispatch/dispatch_radix_sort.cuh``, CCCL 2).
+    """
+    widest = max(key, value)
+    if count <= 256 * max(1, 19 * 4 // max(widest, 4)):
+        return taken(1, "sorting", before=before)
+    buffers = count * (key + value)
+    counters = key * 256 * 8 + up(count, 3840) * 1024
+    return Hidden(buffers + counters, buffers, buffers + 2 * counters + 65536, "sorting", before)
+
+
+def segmented_sort(count: int, key: int, value: int) -> Hidden:
+    """Return the storage of ``cub::DeviceSegmentedRadixSort``: a second pair of buffers."""
+    return taken(count * (key + value), "sorting")
+
+
+def scan(count: int, itemsize: int) -> Hidden:
+    """Return the storage of ``cub::DeviceScan``: the state of each tile of some 1920 elements."""
+    state = 16 if itemsize > 4 else 8
+    likely = (up(count, 1920) + WARP) * state
+    return Hidden(likely, 1, (up(count, 256) + WARP) * 2 * state + 1024, "scan")

@@ -1,0 +1,193 @@
+"""What is kept for backward: in fewer bits, not at all, or on the host."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils import checkpoint as checkpoints
+
+from tensorlens.planning.torch.options.stage import (
+    CannotApply,
+    Option,
+    Stage,
+    cache_configs,
+    repeated_blocks,
+    stepping_classes,
+    wrapped,
+)
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Autocast(Option):
+    """Autocast around the step as torch's documentation has it: forward and loss.
+
+    While backward and optimizers run it is left, with which its cache of cast weights goes. There
+    is no ``GradScaler``: with fp16 small gradients may become zero.
+    """
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        self._context: Any = None
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Enter it, and leave it while backward and optimizers run."""
+        self._enter()
+        try:
+            with contextlib.ExitStack() as stack:
+                for owner, name in (
+                    (torch.autograd, "backward"),
+                    (torch.autograd, "grad"),
+                    (torch.Tensor, "backward"),
+                    *((kind, "step") for kind in stepping_classes()),
+                ):
+                    stack.enter_context(wrapped(owner, name, self._outside))
+                yield
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        kind = self.stage.device_type()
+        self._context = torch.autocast(kind, dtype=_DTYPES[self.value])
+        self._context.__enter__()
+
+    def _leave(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            context.__exit__(None, None, None)
+
+    def _outside(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._context is None:
+                return function(*args, **kwargs)
+            self._leave()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._enter()
+
+        return run
+
+
+class Checkpoint(Option):
+    """Repeated blocks keep their inputs alone, or with ``selective`` what products give as well.
+
+    Each block's ``forward`` becomes ``torch.utils.checkpoint.checkpoint`` of it
+    (``use_reentrant=False``) wherever gradients are on. ``use_cache`` of transformers' models is
+    switched off: what a block adds to a cache it would add once more in backward.
+    """
+
+    def built(self) -> None:
+        """Exchange the ``forward`` of each block."""
+        models = self.stage.models()
+        blocks = repeated_blocks(models)
+        if not blocks:
+            names = ", ".join(sorted({type(model).__name__ for model in models})) or "no model"
+            raise CannotApply(
+                f"checkpoint finds no repeated blocks in {names}: no list of modules holds two or"
+                " more blocks of one class that have modules inside"
+            )
+        configs = cache_configs(models)
+        for config in configs:
+            config.use_cache = False
+        if configs:
+            self.stage.notes.append("checkpoint: use_cache=False")
+        for block in blocks:
+            self._checkpointed(block)
+        kinds = ", ".join(sorted({type(block).__name__ for block in blocks}))
+        self.stage.notes.append(f"checkpoint: {len(blocks)} blocks ({kinds})")
+
+    def _checkpointed(self, block: torch.nn.Module) -> None:
+        forward = block.forward
+        context = {"context_fn": _selective} if self.value == "selective" else {}
+
+        @functools.wraps(forward)
+        def again(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            return checkpoints.checkpoint(forward, *args, use_reentrant=False, **context, **kwargs)
+
+        block.forward = again
+
+
+class Offload(Option):
+    """``torch.autograd.graph.save_on_cpu`` around the step, into pinned memory."""
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        """Enter it."""
+        if self.stage.device_type() == "cpu":
+            raise CannotApply("offload: the tensors are on the CPU already, no accelerator is used")
+        context: AbstractContextManager[Any] = torch.autograd.graph.save_on_cpu(pin_memory=True)
+        return context
+
+
+class Compile(Option):
+    """``model.compile()`` of every model, before the first step."""
+
+    def built(self) -> None:
+        """Have them compiled when they first run."""
+        if self.stage.estimated:
+            raise CannotApply("compile: an estimate runs the step as it is written; measure it")
+        options = {} if self.value is True else {"mode": self.value}
+        models = self.stage.models()
+        if not models:
+            raise CannotApply("compile: no nn.Module with parameters is alive after make_step()")
+        for model in models:
+            model.compile(**options)
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        """Do nothing: the module itself is compiled."""
+        return nullcontext()
+
+
+class ChannelsLast(Option):
+    """Parameters and inputs of four dimensions in ``channels_last``, in every model."""
+
+    def built(self) -> None:
+        """Move the parameters, and have inputs moved."""
+        found = False
+        for model in self.stage.models():
+            if any(parameter.dim() == 4 for parameter in model.parameters()):
+                found = True
+                model.to(memory_format=torch.channels_last)
+                model.register_forward_pre_hook(_last)
+        if not found:
+            raise CannotApply("channels_last: no model has a parameter of four dimensions")
+
+
+def _last(module: Any, args: Any) -> Any:
+    return tuple(
+        each.contiguous(memory_format=torch.channels_last)
+        if isinstance(each, torch.Tensor) and each.dim() == 4
+        else each
+        for each in args
+    )
+
+
+def _selective() -> Any:
+    make = getattr(checkpoints, "create_selective_checkpoint_contexts", None)
+    if make is None:
+        raise CannotApply("selective checkpoints need torch 2.5 or later")
+    return make(_policy)
+
+
+def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep what products of matrices, convolutions and attention give; make the rest again."""
+    policy = checkpoints.CheckpointPolicy
+    packet = getattr(operator, "overloadpacket", operator)
+    name = getattr(packet, "__name__", "")
+    return policy.MUST_SAVE if name in _PRODUCTS else policy.PREFER_RECOMPUTE
+
+
+_PRODUCTS = {
+    *("mm", "addmm", "bmm", "baddbmm", "convolution", "_convolution"),
+    *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_cudnn_attention"),
+}

@@ -1,0 +1,219 @@
+"""Optimizers exchanged as they are made; gradients freed, zeroed, or added up over parts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tensorlens.planning.patches import accepted, exchanging
+from tensorlens.planning.torch.options.stage import (
+    CannotApply,
+    Option,
+    Stage,
+    Step,
+    stepping_classes,
+    wrapped,
+)
+
+_KEPT = ("lr", "betas", "eps", "weight_decay", "momentum")
+"""Arguments that the other optimizer is given as well, where it takes them."""
+_REFUSED = ("fused", "foreach")
+
+
+class Optimizers(Option):
+    """Every optimizer that the program makes: of the class and with the arguments asked for.
+
+    ``value`` has ``optimizer``, ``fused``, ``foreach``, as many as were given. Parameters and
+    groups stay, and so do lr, betas, eps, weight_decay and momentum where the class takes them.
+    """
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        self._made = 0
+        self._kind = _kind(value.get("optimizer"), stage)
+        self._extra = {name: value[name] for name in _REFUSED if name in value}
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Make the optimizers that are asked for in the place of others."""
+        with exchanging(torch.optim.Optimizer, self._exchanged):
+            yield
+        if not self._made:
+            raise CannotApply("make_step() makes no optimizer of torch: there is none to change")
+
+    def _exchanged(self, cls: type, given: dict[str, Any]) -> Any:
+        kind = self._kind or cls
+        wanted = _accepted(kind, given, self._extra, same=kind is cls)
+        made: Any = object.__new__(kind)
+        _initialised(made, given, wanted)
+        self._made += 1
+        return made
+
+
+def _kind(name: str | None, stage: Stage) -> type | None:
+    if name is None:
+        return None
+    if name != "adam8bit":
+        found: type = {
+            "sgd": torch.optim.SGD,
+            "adam": torch.optim.Adam,
+            "adamw": torch.optim.AdamW,
+        }[name]
+        return found
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise CannotApply("adam8bit needs bitsandbytes, which is not installed")
+    if stage.estimated:
+        raise CannotApply("adam8bit runs kernels of bitsandbytes: it can only be measured")
+    import bitsandbytes
+
+    found = bitsandbytes.optim.Adam8bit
+    return found
+
+
+def _accepted(kind: type, given: dict[str, Any], extra: dict[str, Any], same: bool) -> Any:
+    """Return the arguments for the class that is made, without its parameters."""
+    takes = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+    for name in extra:
+        if name not in takes:
+            raise CannotApply(f"{kind.__name__} takes no {name}")
+    wanted = accepted(kind, given, tuple(given) if same else _KEPT)
+    wanted.pop("params", None)
+    return {**wanted, **extra}
+
+
+def _initialised(made: Any, given: dict[str, Any], wanted: dict[str, Any]) -> None:
+    params = given.get("params")
+    if params is None:
+        params = next(iter(given.values()))
+    try:
+        type(made).__init__(made, params, **wanted)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        refused = next((name for name in _REFUSED if wanted.get(name)), None)
+        if refused is None:
+            raise
+        raise CannotApply(f"{refused}: torch refuses it here: {_one_line(error)}") from None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+class SetToNone(Option):
+    """``zero_grad()`` of optimizers and modules, with ``set_to_none`` as it is wanted."""
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        self._calls = 0
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Exchange ``zero_grad`` of both classes."""
+        with (
+            wrapped(torch.optim.Optimizer, "zero_grad", self._forced),
+            wrapped(torch.nn.Module, "zero_grad", self._forced),
+        ):
+            yield
+
+    def _forced(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            self._calls += 1
+            return function(owner, set_to_none=self.value)
+
+        return zero_grad
+
+    def finished(self) -> None:
+        """Say so where nothing called it."""
+        if not self._calls:
+            raise CannotApply("set_to_none changes nothing: the step calls no zero_grad()")
+
+
+class Accumulate(Option):
+    """The step run in parts: the optimizer steps once, with the mean of their gradients.
+
+    ``make_step`` is called with a part of the batch.
+    """
+
+    def __init__(self, value: Any, stage: Stage) -> None:
+        super().__init__(value, stage)
+        if stage.batch is None:
+            raise CannotApply("accumulate needs a batch: compare(..., batch=32), make_step(batch)")
+        if stage.batch % value:
+            raise CannotApply(f"a batch of {stage.batch} is not {value} equal parts")
+        self._part = 0
+        self._stepped = False
+        self._optimizer_steps = 0
+        stage.batch //= value
+
+    def around(self, step: Step) -> Step:
+        """Run it as many times as there are parts, and return the mean of what it returns."""
+
+        def in_parts() -> Any:
+            values = []
+            with (
+                wrapped(torch.optim.Optimizer, "zero_grad", self._only_once),
+                _optimizer_steps(self),
+            ):
+                for part in range(self.value):
+                    self._part, self._stepped = part, False
+                    values.append(_number(step()))
+            known = [value for value in values if value is not None]
+            return sum(known) / len(known) if len(known) == len(values) else None
+
+        return in_parts
+
+    def _only_once(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            is_first = self._part == 0 and not self._stepped
+            is_last = self._part == self.value - 1 and self._stepped
+            return function(optimizer, *args, **kwargs) if is_first or is_last else None
+
+        return zero_grad
+
+    def may_step(self, optimizer: Any) -> bool:
+        """Tell whether the optimizer is to step now, with its gradients made their mean."""
+        self._stepped = True
+        self._optimizer_steps += 1
+        if self._part < self.value - 1:
+            return False
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.div_(self.value)
+        return True
+
+    def finished(self) -> None:
+        """Say so where no optimizer stepped: nothing was accumulated."""
+        if not self._optimizer_steps:
+            raise CannotApply("accumulate changes nothing: the step calls no optimizer")
+
+
+@contextlib.contextmanager
+def _optimizer_steps(option: Accumulate) -> Iterator[None]:
+    """Let every class of optimizers ask before it steps."""
+
+    def asking(function: Any) -> Any:
+        @functools.wraps(function)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(optimizer, *args, **kwargs) if option.may_step(optimizer) else None
+
+        return step
+
+    with contextlib.ExitStack() as stack:
+        for kind in stepping_classes():
+            stack.enter_context(wrapped(kind, "step", asking))
+        yield
+
+
+def _number(value: Any) -> float | None:
+    from tensorlens.planning.torch.options.measuring import loss_of
+
+    return loss_of(value)

@@ -1,0 +1,106 @@
+"""What options of torch know of the program: its models and the blocks that these repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.heap.objects import instances
+from tensorlens.planning.patches import wrapped
+from tensorlens.planning.trials import stage
+from tensorlens.planning.trials.stage import CannotApply, Step
+
+__all__ = [
+    "CannotApply",
+    "Option",
+    "Stage",
+    "Step",
+    "cache_configs",
+    "repeated_blocks",
+    "stepping_classes",
+    "wrapped",
+]
+
+
+class Stage(stage.Stage):
+    """What options know of the program, and what they have to say."""
+
+    def models(self) -> list[torch.nn.Module]:
+        """Return the modules with parameters that are in no other one, in the order they came.
+
+        Every module alive is looked at, wherever it is kept; no code of theirs runs.
+        """
+        found = instances(torch.nn.Module)
+        inside = {
+            id(child) for module in found for child in (vars(module).get("_modules") or {}).values()
+        }
+        return [module for module in found if id(module) not in inside and _has_parameters(module)]
+
+    def device_type(self) -> str:
+        """Return the type of the device that the first parameter is on: ``cuda``, ``cpu``."""
+        for model in self.models():
+            for parameter in model.parameters():
+                return str(parameter.device.type)
+        raise CannotApply("no model: no nn.Module with parameters is alive after make_step()")
+
+
+Option = stage.Option[Stage]
+"""One setting."""
+
+
+def repeated_blocks(models: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Return the blocks that models repeat, the outermost of each place.
+
+    A block is a module with children, one of two or more of its class in the same ``ModuleList``,
+    ``Sequential`` or ``ModuleDict``.
+    """
+    found: list[torch.nn.Module] = []
+    for model in models:
+        _look(model, found)
+    return found
+
+
+def cache_configs(models: Sequence[torch.nn.Module]) -> list[Any]:
+    """Return the configurations with ``use_cache`` on, as transformers' models have them.
+
+    Each block of such a model fills a cache in its forward, which cannot be filled twice.
+    """
+    configs = [vars(module).get("config") for model in models for module in model.modules()]
+    on = {id(each): each for each in configs if getattr(each, "use_cache", None) is True}
+    return list(on.values())
+
+
+def stepping_classes() -> list[type]:
+    """Return the classes of optimizers that have a ``step`` of their own, each once."""
+    waiting: list[type] = [torch.optim.Optimizer]
+    found: dict[int, type] = {}
+    while waiting:
+        kinds: list[type] = waiting.pop().__subclasses__()
+        for kind in kinds:
+            if id(kind) not in found:
+                found[id(kind)] = kind
+                waiting.append(kind)
+    return [kind for kind in found.values() if "step" in vars(kind)]
+
+
+def _look(module: torch.nn.Module, found: list[torch.nn.Module]) -> None:
+    children = list(module.children())
+    blocks: list[torch.nn.Module] = []
+    if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
+        composite = [child for child in children if next(child.children(), None) is not None]
+        kinds = [type(child) for child in composite]
+        blocks = [child for child in composite if kinds.count(type(child)) > 1]
+    found += [block for block in blocks if all(block is not known for known in found)]
+    for child in children:
+        if all(child is not block for block in blocks):
+            _look(child, found)
+
+
+def _has_parameters(module: torch.nn.Module) -> bool:
+    try:
+        return next(module.parameters(), None) is not None
+    except Exception:
+        # half made
+        return False

@@ -1,0 +1,125 @@
+"""Compiled functions, scripts and graphs run as they are written, and libraries are told so."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tensorlens.planning.patches import on_import, patched
+
+Tell = Callable[[str], None]
+
+COMPILED = (
+    "torch.compile was not run: the function ran as it is written. Compiled, it may keep fewer "
+    "activations for backward and make fewer intermediate results, so it may take less; scratch "
+    "buffers of its kernels, and the pools of CUDA graphs with mode='reduce-overhead', come on top"
+)
+SCRIPTED = (
+    "torch.jit was not run: the function ran as it is written. Fused kernels may take less memory"
+)
+GRAPHED = (
+    "a CUDA graph was not captured: what it was to capture ran as it is written, and a replay does "
+    "nothing. A graph keeps the memory of its capture in a pool of its own: more is reserved"
+)
+
+
+@contextlib.contextmanager
+def compiling(caution: Tell) -> Iterator[None]:
+    """Let what a program would have compiled, scripted or captured run as it is written.
+
+    Args:
+        caution: called with one line where a program does so.
+    """
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda decorated: compile(decorated, **options)
+        caution(COMPILED)
+        return _itself(model)
+
+    def compile_module(module: Any, *args: Any, **kwargs: Any) -> None:
+        caution(COMPILED)
+
+    def script(obj: Any = None, *args: Any, **kwargs: Any) -> Any:
+        caution(SCRIPTED)
+        return obj
+
+    def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
+        caution(GRAPHED)
+        return callables
+
+    class Graph(_Graph):
+        """Stands for ``torch.cuda.graph``."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            caution(GRAPHED)
+
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (torch, "compile", compile),
+            (torch.nn.Module, "compile", compile_module),
+            (torch.jit, "script", script),
+            (torch.jit, "trace", script),
+            (torch.jit, "freeze", script),
+            (torch.jit, "optimize_for_inference", script),
+            (torch.cuda, "CUDAGraph", _CUDAGraph),
+            (torch.cuda, "graph", Graph),
+            (torch.cuda, "make_graphed_callables", make_graphed_callables),
+        ):
+            stack.enter_context(patched(owner, name, value))
+        yield
+
+
+def _itself(model: Any) -> Any:
+    if isinstance(model, torch.nn.Module):
+        # programs reach through the wrapper that is not there
+        vars(model)["_orig_mod"] = model
+    return model
+
+
+class _CUDAGraph:
+    """Stands for ``torch.cuda.CUDAGraph``."""
+
+    def replay(self) -> None:
+        """Do nothing: what was captured is there."""
+
+    capture_begin = capture_end = reset = enable_debug_mode = replay
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def pool(self) -> tuple[int, int]:
+        """Return the name of a pool."""
+        return 0, 0
+
+
+class _Graph:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+_QUESTIONS = {"transformers.utils.import_utils": "is_fake_tensor"}
+"""Module to its function that tells whether a tensor is fake: transformers builds a mask then that
+it leaves out where the values show that nothing is masked."""
+
+
+@contextlib.contextmanager
+def not_tracing() -> Iterator[None]:
+    """Let such libraries take fake tensors for real ones, whose values they look at."""
+    with contextlib.ExitStack() as stack:
+
+        def change(module: ModuleType) -> None:
+            name = _QUESTIONS[module.__name__]
+            if hasattr(module, name):
+                stack.enter_context(patched(module, name, _no))
+
+        stack.enter_context(on_import(dict.fromkeys(_QUESTIONS, change)))
+        yield
+
+
+def _no(tensor: Any) -> bool:
+    return False

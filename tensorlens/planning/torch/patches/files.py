@@ -1,0 +1,252 @@
+"""Checkpoints of a run without data.
+
+Nothing is written, and what was to be is given back. Of weights in files the shapes count: what is
+read is mapped, and no page of it is touched.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import importlib.util
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tensorlens.planning.patches import on_import, patched
+
+Tell = Callable[[str], None]
+
+_WRITERS = {
+    "safetensors.torch": ("", ("save_file", "save_model")),
+    "torch.jit": ("", ("save",)),
+    "torch.export": ("", ("save",)),
+    "torch.distributed.checkpoint": ("", ("save", "async_save")),
+    "transformers.modeling_utils": ("PreTrainedModel", ("save_pretrained",)),
+    "transformers.trainer": ("Trainer", ("_save_checkpoint", "save_model", "save_state")),
+    "peft.peft_model": ("PeftModel", ("save_pretrained",)),
+    "accelerate.accelerator": ("Accelerator", ("save_state", "save_model")),
+}
+"""Module to the class, if any, and its functions that write."""
+
+
+@contextlib.contextmanager
+def without_writing(caution: Tell) -> Iterator[None]:
+    """Let ``torch.save`` and its like write no file while it is entered.
+
+    Args:
+        caution: called with one line where something would have been written.
+    """
+    kept: dict[Any, Any] = {}
+    read, before = torch.load, _Before()
+
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        caution(_TEXT)
+        before.put_back(_place(f))
+        kept[_place(f)] = pytree.tree_map(_described, obj)
+
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if _place(f) in kept:
+            return pytree.tree_map(lambda leaf: _made(leaf, map_location), kept[_place(f)])
+        return read(f, map_location, *args, **kwargs)
+
+    def write_nothing(*args: Any, **kwargs: Any) -> None:
+        caution(_TEXT)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(before.drop)
+        for module in (builtins, io):
+            stack.enter_context(patched(module, "open", before.opened))
+        stack.enter_context(patched(torch, "save", save))
+        stack.enter_context(patched(torch, "load", load))
+
+        def change(module: ModuleType) -> None:
+            kind, names = _WRITERS[module.__name__]
+            owner = getattr(module, kind, None) if kind else module
+            for name in names:
+                if hasattr(owner, name):
+                    stack.enter_context(patched(owner, name, write_nothing))
+
+        stack.enter_context(on_import(dict.fromkeys(_WRITERS, change)))
+        if importlib.util.find_spec("safetensors") is not None:
+            owner = importlib.import_module("safetensors.torch")
+            stack.enter_context(patched(owner, "load_file", _load_file))
+            for module in _with_native_reader():
+                stack.enter_context(patched(module, "safe_open", _SafeOpen))
+        yield
+
+
+_TEXT = (
+    "a checkpoint is not written, as there is no data; what writing copies to the host is not in "
+    "the estimate"
+)
+
+
+class _Before:
+    """What was in files that the program opened in order to write a checkpoint.
+
+    ``open(path, "wb")`` empties a file before ``torch.save`` is told of it.
+    """
+
+    def __init__(self) -> None:
+        self._open = open
+        self._aside: dict[Path, Path] = {}
+        """A file to where its content is meanwhile."""
+        self._new: set[Path] = set()
+
+    def opened(self, file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+        """Open a file, having put aside what that would remove."""
+        writes = isinstance(mode, str) and {*mode} >= {"w", "b"}
+        if writes and isinstance(file, (str, os.PathLike)):
+            with contextlib.suppress(OSError, ValueError):
+                self._put_aside(Path(file).resolve())
+        return self._open(file, mode, *args, **kwargs)
+
+    def _put_aside(self, path: Path) -> None:
+        if not path.exists():
+            self._new.add(path)
+        elif path.is_file() and path not in self._aside and path not in self._new:
+            aside = path.with_name(f"{path.name}.{os.getpid()}.before")
+            self._aside[path] = path.rename(aside)
+
+    def put_back(self, place: Any) -> None:
+        """Give a file its content again, for it is not written after all."""
+        aside = self._aside.pop(Path(place), None) if isinstance(place, str) else None
+        if aside is not None:
+            aside.replace(place)
+
+    def drop(self) -> None:
+        """Forget the content of files that the program wrote itself, and files without any."""
+        empty = (path for path in self._new if path.is_file() and not path.stat().st_size)
+        for path in (*self._aside.values(), *empty):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """A tensor that was saved, without its memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: Any
+    device: Any
+    parameter: bool
+
+
+def _with_native_reader() -> list[Any]:
+    """Return the modules imported so far that have the reader by its name."""
+    native = importlib.import_module("safetensors").safe_open
+    modules = [each for each in [*sys.modules.values()] if each is not None]
+    return [
+        each
+        for each in modules
+        if vars(each).get("safe_open") is native and each.__name__ != _NATIVE
+    ]
+
+
+_NATIVE = "safetensors._safetensors_rust"
+
+
+class _SafeOpen:
+    """``safetensors.safe_open``, whose tensors are made where there are no modes."""
+
+    def __init__(
+        self, filename: Any, framework: str = "pt", device: Any = "cpu", **options: Any
+    ) -> None:
+        native = importlib.import_module(_NATIVE)
+        self._device = device
+        self._file = native.safe_open(filename, framework=framework, device="cpu")
+
+    def __enter__(self) -> _SafeOpen:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._file.__exit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def get_tensor(self, name: str) -> Any:
+        """Return a tensor, its bytes mapped from the file."""
+        with _disable_current_modes():
+            tensor = self._file.get_tensor(name)
+        return _placed(tensor, self._device)
+
+    def get_tensors(self) -> dict[str, Any]:
+        """Return all tensors."""
+        return {name: self.get_tensor(name) for name in self._file.keys()}
+
+    def get_slice(self, name: str) -> _Slice:
+        """Return what gives a part of a tensor."""
+        return _Slice(self._file.get_slice(name), self._device)
+
+
+class _Slice:
+    """A part of a file that a tensor is made of."""
+
+    def __init__(self, part: Any, device: Any) -> None:
+        self._part = part
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        with _disable_current_modes():
+            tensor = self._part[index]
+        return _placed(tensor, self._device)
+
+
+def _load_file(filename: Any, device: Any = "cpu") -> dict[str, Any]:
+    return _SafeOpen(filename, device=device).get_tensors()
+
+
+def _placed(tensor: Any, device: Any) -> Any:
+    device = torch.device(device)
+    return tensor if device.type == "cpu" else tensor.to(device)
+
+
+def _described(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
+        return leaf
+    return _Description(
+        tuple(leaf.shape),
+        leaf.stride(),
+        leaf.dtype,
+        leaf.device,
+        isinstance(leaf, torch.nn.Parameter),
+    )
+
+
+def _made(leaf: Any, map_location: Any) -> Any:
+    if not isinstance(leaf, _Description):
+        return leaf
+    device = leaf.device
+    if isinstance(map_location, (str, torch.device, int)):
+        device = torch.device(map_location)
+    elif isinstance(map_location, dict):
+        device = torch.device(map_location.get(str(device), device))
+    tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=device)
+    return torch.nn.Parameter(tensor) if leaf.parameter else tensor
+
+
+def _place(file: Any) -> Any:
+    """Return the path of a file, also of one that is open; of what is in memory its identity."""
+    if not isinstance(file, (str, os.PathLike)):
+        name = getattr(file, "name", None)
+        if not isinstance(name, str) or not Path(name).is_file():
+            return id(file)
+        file = name
+    return os.path.realpath(file)

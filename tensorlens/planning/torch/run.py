@@ -1,0 +1,235 @@
+"""One run of a program on fake tensors, from its job to its trace."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.host.logs import sources_of
+from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
+from tensorlens.planning.tensorflow.keras_training import (
+    SAMPLES,
+    ended_at_training,
+    intercepted,
+    step_of,
+)
+from tensorlens.planning.torch.cautions import Cautions, told_to
+from tensorlens.planning.torch.device.mode import on_host
+from tensorlens.planning.torch.device.setup import Readiness, measure_with
+from tensorlens.planning.torch.memory.attention import FusedAttention
+from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries
+from tensorlens.planning.torch.memory.host_kernels import HostKernels
+from tensorlens.planning.torch.memory.temporaries import Temporaries
+from tensorlens.planning.torch.memory.workspaces import Workspaces
+from tensorlens.planning.torch.names import BlockNames
+from tensorlens.planning.torch.patches.compiled import compiling, not_tracing
+from tensorlens.planning.torch.patches.copies import copying
+from tensorlens.planning.torch.patches.distributed import distributed
+from tensorlens.planning.torch.patches.loading import in_threads, loading, random_states
+from tensorlens.planning.torch.stacks import ProgramStacks
+from tensorlens.planning.torch.tracker import Hidden, HiddenOf, Tracker, noting_nodes
+from tensorlens.planning.torch.values.data_dependent import answering
+from tensorlens.planning.trials.global_settings import SEED, applied
+from tensorlens.planning.trials.jobs import Job
+from tensorlens.planning.trials.steps import Steps, beginning
+from tensorlens.records.cards import H100
+from tensorlens.records.traces import Caution, Trace
+
+
+def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:
+    """Run a job and return what it asked of allocators.
+
+    A program that never uses the device is run again with the device as torch's default one. Where
+    the device cannot be put on stage, host memory stands for it.
+
+    Raises:
+        UsageError: the program keeps its tensors on the CPU.
+
+    Args:
+        job: what to run.
+        readiness: of the CUDA device that is not there.
+        tell: called with the number of steps done.
+    """
+    device = job.device or "cuda"
+    if device == "cpu":
+        return _run(job, tell, [])
+    if not readiness.is_ready:
+        trace = _run(job, tell, [on_host])
+        trace.approximate = readiness.reason
+        return trace
+    trace = _run(job, tell, [])
+    if not any(name.startswith(device) for name in trace.log.devices):
+        trace = _run(job, tell, [lambda: _default_device(device)], device)
+        trace.cautions.insert(
+            0,
+            Caution(
+                f"the program puts nothing on {device}: it was run with "
+                f'torch.set_default_device("{device}")'
+            ),
+        )
+    return trace
+
+
+Setting = Callable[[], AbstractContextManager[Any]]
+
+
+def _run(
+    job: Job, tell: Callable[[int], None], settings: Sequence[Setting], needed: str | None = None
+) -> Trace:
+    """Run a job under some settings; with ``needed``, refuse one that keeps off that device."""
+    trace = Trace(versions={"torch": str(torch.__version__), "python": platform.python_version()})
+    stacks = ProgramStacks(trace.log.stacks)
+    cautions = Cautions()
+    with contextlib.ExitStack() as stage:
+        enter = stage.enter_context
+        enter(told_to(cautions))
+        enter(_defaults())
+        if job.program.caller is not None:
+            # tensors have no data: no numbers are drawn
+            enter(applied(job.program.caller.settings, leave=(SEED,)))
+        host = HostKernels.here() if job.device == "cpu" else None
+        hidden: HiddenOf | None = host
+        if host is not None:
+            enter(host.rnn_workspaces())
+        if job.device == "cuda":
+            card = job.card or H100
+            hidden = Together(
+                (Temporaries(card), AttentionTemporaries(card, cautions), Workspaces(card))
+            )
+            enter(FusedAttention(card, cautions))
+        enter(answering(cautions))
+        enter(loading(cautions))
+        enter(compiling(cautions))
+        enter(copying())
+        enter(random_states())
+        enter(not_tracing())
+        enter(in_threads())
+        enter(distributed(job.world_size if job.world_size > 1 else None, 0, cautions))
+        enter(FakeTensorMode(allow_non_fake_inputs=True))
+        enter(stacks)
+        enter(noting_nodes(stacks))
+        # threads of autograd give up their references some time after the caller goes on
+        enter(torch.autograd.set_multithreading_enabled(False))
+        on_device = job.device != "cpu"
+        tracker = enter(Tracker(trace, stacks, hidden, backward_elsewhere=on_device))
+        for setting in settings:
+            enter(setting())
+        names = enter(contextlib.closing(BlockNames(tracker)))
+        measure_with(TraceMeter(tracker))
+        steps = Steps(job.steps, tracker, tell, OptimizerSteps)
+        steps.run(
+            job.program,
+            lambda: stacks.call_program(_begun, job, trace, enter),
+            stacks.call_program,
+        )
+        names.look()
+    if needed is not None and _keeps_off(needed, tracker.held_at_marks):
+        raise UsageError(
+            f"the program keeps its tensors on the CPU: nothing of a step is on {needed}; estimate"
+            f' it with device="cpu", or let it use the device (no .to("cpu"), no cpu=True)'
+        )
+    if steps.was_ended:
+        cautions.found.append(
+            Caution(
+                f"the program was ended after {job.steps} steps of its optimizer: what it does "
+                "later, an evaluation say, is not in the figures"
+            )
+        )
+    trace.brought = tracker.brought
+    trace.seconds = tuple(steps.seconds)
+    trace.cautions = cautions.found
+    trace.log.sources = sources_of(trace.log, linecache.getlines)
+    return trace
+
+
+def _begun(job: Job, trace: Trace, enter: Callable[[AbstractContextManager[None]], None]) -> Any:
+    """Begin a program and return its step, that of a Keras model where it made one."""
+    from tensorlens.planning.torch.options.program import begin
+
+    has_option = job.choice.settings or job.choice.parcel is not None
+    made = ended_at_training(lambda: begin(job) if has_option else beginning(job))
+    given = dict(job.of_keras)
+    samples = given.pop("batch", None) or SAMPLES
+    step = step_of(made, samples, given, estimated=True)
+    if step is not made:
+        trace.batch = samples
+    enter(intercepted())
+    return step
+
+
+def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
+    """Tell whether a program holds tensors at every step, and none of them on a device."""
+    return bool(held_at_marks) and all(
+        held.get("cpu", 0) and not any(held[each] for each in held if each.startswith(device))
+        for held in held_at_marks
+    )
+
+
+class Together:
+    """What several rules say of an operator, in their order."""
+
+    def __init__(self, rules: Sequence[HiddenOf]) -> None:
+        self._rules = rules
+
+    def __call__(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
+    ) -> Sequence[Hidden]:
+        """Return what all of them say."""
+        found: list[Hidden] = []
+        for rule in self._rules:
+            found += rule(func, args, kwargs, result, thread)
+        return found
+
+
+class TraceMeter:
+    """Answers with what is in a trace so far; what the allocator caches is not in it."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+
+    def allocated(self, device: int) -> int:
+        """Return what is handed out now."""
+        return self._tracker.allocated.get(f"cuda:{device}", 0)
+
+    def peak_allocated(self, device: int) -> int:
+        """Return the most since the last reset."""
+        return self._tracker.peaks.get(f"cuda:{device}", 0)
+
+    reserved, peak_reserved = allocated, peak_allocated
+
+    def reset_peak(self, device: int) -> None:
+        """Begin a new peak."""
+        self._tracker.reset_peak(f"cuda:{device}")
+
+    def empty_cache(self) -> None:
+        """Note that cached memory is given back."""
+        for device in [*self._tracker.allocated]:
+            self._tracker.empty_cache(device)
+
+
+@contextlib.contextmanager
+def _defaults() -> Iterator[None]:
+    """Let what a program sets for its whole process end with it."""
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+
+
+@contextlib.contextmanager
+def _default_device(device: str) -> Iterator[None]:
+    torch.set_default_device(device)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)

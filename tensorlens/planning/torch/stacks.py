@@ -1,0 +1,216 @@
+"""Python stacks of the program, the modules whose calls are on them, and what it wrote there."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from tensorlens.records.events import Frame, Stacks
+from tensorlens.user_code import is_foreign
+
+
+class ProgramStacks:
+    """Gives the node of the stack that runs now.
+
+    While it is entered, calls of ``torch.nn.Module`` are followed; what lies outside of
+    :meth:`call_program` is not part of a stack.
+    """
+
+    def __init__(self, stacks: Stacks) -> None:
+        self._stacks = stacks
+        self._nodes: dict[tuple[int, int, int, str | None], int] = {}
+        self._code: dict[int, CodeType] = {}
+        """By address, kept so that no other takes it."""
+        self._local = _Calls()
+        self._paths: dict[int, _ModulePath] = {}
+        """By address of the module, as long as it lives."""
+        self._original = torch.nn.Module._call_impl
+        self._call: CodeType | None = None
+
+    def __enter__(self) -> ProgramStacks:
+        original, local = self._original, self._local
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            calls = local.modules
+            calls.append(module)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                calls.pop()
+
+        self._call = call.__code__
+        torch.nn.Module._call_impl = call
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        torch.nn.Module._call_impl = self._original
+
+    def call_program(self, function: Any, *args: Any) -> Any:
+        """Call what the program begins with."""
+        return function(*args)
+
+    def node(self, frame: FrameType | None) -> int:
+        """Return the node of a frame and all outside of it; -1 for none."""
+        outermost = ProgramStacks.call_program.__code__
+        calls = self._local.modules
+        depth = len(calls)
+        chain: list[tuple[FrameType, int, str | None]] = []
+        while frame is not None:
+            code = frame.f_code
+            if code is outermost:
+                break
+            if code is self._call:
+                depth -= 1
+                if chain and depth >= 0:
+                    inner, lasti, _ = chain[-1]
+                    chain[-1] = inner, lasti, self.path(calls[depth])
+            else:
+                chain.append((frame, frame.f_lasti, None))
+            frame = frame.f_back
+        nodes, node = self._nodes, -1
+        for frame, lasti, path in reversed(chain):
+            key = node, id(frame.f_code), lasti, path
+            known = nodes.get(key)
+            if known is None:
+                known = nodes[key] = self._push(node, frame, path)
+            node = known
+        return node
+
+    def path(self, module: Any) -> str:
+        """Return the path of a module below the outermost one whose call is on."""
+        known = self._paths.get(id(module))
+        if known is None:
+            calls = self._local.modules
+            root = calls[0] if calls else module
+            for path, each in root.named_modules():
+                self._learn(each, path or type(each).__name__)
+            known = self._learn(module, type(module).__name__)
+        return known.path
+
+    def _learn(self, module: Any, path: str) -> _ModulePath:
+        known = self._paths.get(id(module))
+        if known is None:
+            known = self._paths[id(module)] = _ModulePath(module, self._forget, path)
+        return known
+
+    def _forget(self, known: _ModulePath) -> None:
+        if self._paths.get(known.address) is known:
+            del self._paths[known.address]
+
+    def _push(self, parent: int, frame: FrameType, path: str | None) -> int:
+        code = frame.f_code
+        self._code[id(code)] = code
+        filename = code.co_filename
+        line = Frame(filename, frame.f_lineno or 0, code.co_qualname, not is_foreign(filename))
+        return self._stacks.push(parent, line, path)
+
+
+class _Calls(threading.local):
+    def __init__(self) -> None:
+        self.modules: list[Any] = []
+
+
+class _ModulePath(weakref.ref[Any]):
+    """The path of a module, which lives as long as the program keeps it."""
+
+    __slots__ = ("address", "path")
+
+    def __new__(cls, module: Any, end: Callable[[_ModulePath], None], path: str) -> _ModulePath:
+        return super().__new__(cls, module, end)
+
+    def __init__(self, module: Any, end: Callable[[_ModulePath], None], path: str) -> None:
+        super().__init__(module, end)  # type: ignore[call-arg]
+        self.address, self.path = id(module), path
+
+
+_LONGEST = 60
+_NO_DATA = tuple(str(Path(torch.__file__).parent / name) for name in ("nn", "optim"))
+_MOVES = ("to", "cuda", "cpu", "pin_memory", "clone", "contiguous", "float", "half", "long")
+
+BRINGING = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_to_copy", "clone", "copy_", "lift_fresh", "empty", "empty_strided", "_pin_memory"),
+        *("randn", "rand", "randint", "randperm", "zeros", "ones", "full", "arange", "normal_"),
+        *("stack", "cat", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like"),
+        *("randn_like", "rand_like", "randint_like", "full_like", "eye", "linspace"),
+    )
+)
+"""Operators that bring data: they copy, collate or make it."""
+
+
+class Expressions:
+    """What the user's program wrote for what runs now."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str | None] = {}
+        self._code: list[CodeType] = []
+        """Kept so that no other takes its address."""
+
+    def of(self, frame: FrameType | None) -> str | None:
+        """Return ``images`` for ``images.cuda()``, or what is assigned to, else the expression.
+
+        None for what an object being made takes for itself, the weights of a layer, and for what
+        torch's layers and optimizers do.
+        """
+        while frame is not None and is_foreign(frame.f_code.co_filename):
+            if frame.f_code.co_name == "__init__" or frame.f_code.co_filename.startswith(_NO_DATA):
+                return None
+            frame = frame.f_back
+        if frame is None or frame.f_code.co_name == "__init__":
+            return None
+        key = id(frame.f_code), frame.f_lasti
+        if key not in self._known:
+            self._code.append(frame.f_code)
+            self._known[key] = _written(frame)
+        return self._known[key]
+
+
+def _written(frame: FrameType) -> str | None:
+    position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    if position is None or None in position:
+        return None
+    first, last, begin, end = position
+    assert first and last and begin is not None and end is not None
+    lines = linecache.getlines(frame.f_code.co_filename)[first - 1 : last]
+    if not lines:
+        return None
+    # columns count bytes of UTF-8; the last line is cut first, as it may be the only one
+    cut = [line.encode() for line in lines]
+    cut[-1] = cut[-1][:end]
+    cut[0] = cut[0][begin:]
+    text = b"".join(cut).decode("utf-8", "replace")
+    return _assigned(lines, text) or _moved(text) or " ".join(text.split())[:_LONGEST]
+
+
+def _moved(text: str) -> str | None:
+    """Return what is moved by ``.to()`` or its like."""
+    try:
+        expression = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Attribute):
+        return None
+    return ast.unparse(expression.func.value) if expression.func.attr in _MOVES else None
+
+
+def _assigned(lines: Sequence[str], text: str) -> str | None:
+    """Return the one variable that all of an expression's value is assigned to."""
+    try:
+        (statement,) = ast.parse("".join(lines).strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    if ast.get_source_segment("".join(lines).strip(), statement.value) != text:
+        return None
+    return ast.unparse(statement.targets[0])

@@ -1,0 +1,90 @@
+"""Steps changed from outside: a variable freed before backward, gradients gone before the step."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from tensorlens.heap.objects import instances
+from tensorlens.planning.patches import wrapped
+from tensorlens.planning.step_facts import Waiting
+from tensorlens.planning.trials.stage import CannotApply
+
+
+def freed_before_backward(
+    make_step: Callable[[], Callable[[], Any]], waiting: Waiting
+) -> Callable[[], Any]:
+    """Make the step, and return it with a variable set to None where ``backward()`` is called.
+
+    Args:
+        make_step: makes the step.
+        waiting: the variable, of a function that does not look at it again.
+
+    The step raises CannotApply where ``backward()`` is not called from that line of the function.
+    """
+    step, freed = make_step(), 0
+
+    def freeing(function: Any) -> Any:
+        @functools.wraps(function)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            nonlocal freed
+            frame = _frame_of(waiting)
+            if frame is not None:
+                _set_to_none(frame, waiting.name)
+                freed += 1
+                del frame
+            return function(*args, **kwargs)
+
+        return backward
+
+    def run() -> Any:
+        with contextlib.ExitStack() as stack:
+            for owner in (torch.Tensor, torch.autograd):
+                stack.enter_context(wrapped(owner, "backward", freeing))
+            result = step()
+        if not freed:
+            raise CannotApply(f"backward() was not called from line {waiting.lineno} of the step")
+        return result
+
+    return run
+
+
+def _frame_of(waiting: Waiting) -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == waiting.filename and frame.f_lineno == waiting.lineno:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _set_to_none(frame: FrameType, name: str) -> None:
+    variables = frame.f_locals
+    if sys.version_info >= (3, 13):
+        variables[name] = None
+        return
+    # a copy, which would keep the others: it is emptied, and one name of it written back
+    variables.clear()
+    variables[name] = None
+    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def gradients_first(make_step: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
+    """Make the step, and return it with ``zero_grad()`` of all optimizers called before it."""
+    step = make_step()
+    optimizers = instances(torch.optim.Optimizer)
+
+    def run() -> Any:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        return step()
+
+    return run

@@ -1,0 +1,229 @@
+"""What a running program's steps tell besides their allocations: see :class:`StepFacts`."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.torch.census.names.modules import class_name
+from tensorlens.frameworks.torch.census.tensors.graph import walk
+from tensorlens.frameworks.torch.recorder.module_paths import module_paths
+from tensorlens.heap.objects import instances
+from tensorlens.planning.step_facts import (
+    BACKWARD,
+    ZERO_GRAD,
+    Block,
+    MadeOptimizer,
+    StepFacts,
+    Waiting,
+)
+from tensorlens.planning.torch.options.stage import Stage, cache_configs, repeated_blocks, wrapped
+from tensorlens.planning.torch.prefetched_batches import LoaderWatch
+from tensorlens.user_code import is_foreign
+
+_LOWER = (torch.bfloat16, torch.float16)
+_NOT_REENTRANT = '{"use_reentrant": False}'
+
+
+class StepWatch:
+    """Watches the steps of a program.
+
+    Args:
+        mark: gives the moment a name.
+    """
+
+    def __init__(self, mark: Callable[[str], None]) -> None:
+        self.is_last = False
+        """Whether the step is the last one: only then variables are looked at, for before Python
+        3.13 a frame that was looked at keeps them until its function returns."""
+        self._mark = mark
+        self._sets_to_none: bool | None = None
+        self._inside = False
+        self._is_lower = False
+        self._waiting: dict[tuple[str, str], Waiting] = {}
+        self._own_results: set[int] = set()
+        self._loaders = LoaderWatch()
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Note what steps call."""
+        with contextlib.ExitStack() as stack:
+            for owner in (torch.optim.Optimizer, torch.nn.Module):
+                stack.enter_context(wrapped(owner, "zero_grad", self._zero_grad))
+            for owner in (torch.Tensor, torch.autograd):
+                stack.enter_context(wrapped(owner, "backward", self._backward))
+            stack.enter_context(self._loaders.on())
+            yield
+
+    def facts(self, is_whole: bool) -> StepFacts:
+        """Return what is known now; models and optimizers are those that are alive."""
+        models = Stage(estimated=False, batch=None).models()
+        path = module_paths()
+        found = [
+            (path(id(block), class_name(block)), class_name(block))
+            for block in repeated_blocks(models)
+        ]
+        parameters = [each for model in models for each in model.parameters()]
+        lower = sum(each.nbytes for each in parameters if each.dtype in _LOWER)
+        return StepFacts(
+            blocks=tuple(Block(where, kind) for where, kind in found if where is not None),
+            optimizers=tuple(map(_described, instances(torch.optim.Optimizer))),
+            sets_to_none=self._sets_to_none,
+            is_lower=self._is_lower or 2 * lower > sum(each.nbytes for each in parameters),
+            has_8bit=importlib.util.find_spec("bitsandbytes") is not None,
+            waiting=tuple(self._waiting.values()),
+            own_results=tuple(self._own_results),
+            queues=self._loaders.most,
+            is_whole=is_whole,
+            has_cache=bool(cache_configs(models)),
+            own_checkpoints=_own_checkpoints(models),
+        )
+
+    def _zero_grad(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
+            if self._inside:
+                return function(owner, set_to_none)
+            self._sets_to_none, self._inside = bool(set_to_none), True
+            self._mark(ZERO_GRAD)
+            try:
+                return function(owner, set_to_none)
+            finally:
+                self._inside = False
+
+        return zero_grad
+
+    def _backward(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._inside:
+                self._mark(BACKWARD)
+                # the program goes on whatever the graph has in it that is not understood
+                with contextlib.suppress(Exception):
+                    self._look(tensors)
+            before, self._inside = self._inside, True
+            try:
+                return function(tensors, *args, **kwargs)
+            finally:
+                self._inside = before
+
+        return backward
+
+    def _look(self, tensors: Any) -> None:
+        """Note which variables backward has no use for, and whether autocast is on."""
+        given = tensors if isinstance(tensors, list | tuple) else [tensors]
+        roots = [each for each in given if isinstance(each, torch.Tensor)]
+        graph = walk((each.grad_fn for each in roots), lambda: True)
+        saved = [each.tensor for each in graph.saved]
+        self._is_lower |= any(each.dtype in _LOWER for each in (*roots, *saved))
+        needed = {_address(each) for each in (*roots, *saved, *graph.leaves.values())}
+        if not self.is_last:
+            return
+        self._waiting.clear()
+        inputs = {_address(each.tensor) for each in graph.saved if not each.is_result()}
+        self._own_results = {_address(each) for each in saved} - inputs
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if not is_foreign(frame.f_code.co_filename):
+                for name in unused(frame):
+                    self._add(frame, name, needed)
+            frame = frame.f_back
+
+    def _add(self, frame: FrameType, name: str, needed: set[int]) -> None:
+        code, tensor = frame.f_code, frame.f_locals.get(name)
+        if not isinstance(tensor, torch.Tensor) or tensor.is_leaf:
+            return
+        address = _address(tensor)
+        if address and address not in needed:
+            function = getattr(code, "co_qualname", code.co_name)
+            self._waiting[function, name] = Waiting(
+                name, function, code.co_filename, frame.f_lineno, address
+            )
+
+
+def _address(tensor: Any) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except Exception:
+        # sparse tensors and the like have none of their own
+        return 0
+
+
+def _described(optimizer: torch.optim.Optimizer) -> MadeOptimizer:
+    groups = optimizer.param_groups
+    sizes = [each.nbytes for group in groups for each in group["params"]]
+    usual = _usual_decay(type(optimizer))
+    return MadeOptimizer(
+        kind=class_name(optimizer),
+        momentum=any(group.get("momentum") for group in groups),
+        decays=any(group.get("weight_decay", usual) != usual for group in groups),
+        largest=max(sizes, default=0),
+    )
+
+
+def _usual_decay(kind: type) -> Any:
+    try:
+        return inspect.signature(kind).parameters["weight_decay"].default
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def _own_checkpoints(models: Sequence[torch.nn.Module]) -> str:
+    """Return the call with which models of transformers, or PEFT around them, checkpoint."""
+    if not models or not all(map(_supports_checkpoints, models)):
+        return ""
+    is_trained = all(each.requires_grad for model in models for each in model.parameters())
+    # reentrant ones, the default before transformers 5, pass no gradient where inputs are frozen
+    return f"gradient_checkpointing_enable({'' if is_trained else _NOT_REENTRANT})"
+
+
+def _supports_checkpoints(model: torch.nn.Module) -> bool:
+    try:
+        # PEFT hands attributes of the model inside on
+        is_supported = getattr(model, "supports_gradient_checkpointing", False) is True
+        return is_supported and callable(getattr(model, "gradient_checkpointing_enable", None))
+    except Exception:
+        return False
+
+
+_STORES = ("STORE_", "DELETE_")
+
+
+def unused(frame: FrameType) -> tuple[str, ...]:
+    """Return the variables that the function stores again, or never reads, from here on.
+
+    A loop that it is in is taken to go round once more. Variables that inner functions see are
+    left out, and so are globals, which anyone may read.
+    """
+    code = frame.f_code
+    shared = {*code.co_cellvars, *code.co_freevars}
+    first: dict[str, bool] = {}
+    for instruction in _following(code, frame.f_lasti):
+        name = instruction.argval
+        for each in name if isinstance(name, tuple) else (name,):
+            if isinstance(each, str) and "_FAST" in instruction.opname:
+                first.setdefault(each, instruction.opname.startswith(_STORES))
+    return tuple(name for name in code.co_varnames if name not in shared and first.get(name, True))
+
+
+def _following(code: CodeType, last: int) -> Iterator[dis.Instruction]:
+    """Give what may run after an instruction: what comes below it, then the loop around it."""
+    instructions = [*dis.get_instructions(code)]
+    begins = None
+    for each in instructions:
+        if each.offset <= last:
+            continue
+        yield each
+        if "JUMP" in each.opname and isinstance(each.argval, int) and each.argval <= last:
+            begins = each.argval if begins is None else min(begins, each.argval)
+    if begins is not None:
+        yield from (each for each in instructions if begins <= each.offset <= last)

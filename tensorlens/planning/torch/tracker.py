@@ -1,0 +1,398 @@
+"""Sees every storage that fake tensors would have had, when it would have come and gone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tensorlens.planning.torch.memory.reduced_losses import keep_elements
+from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
+from tensorlens.planning.trials.steps import END
+from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
+from tensorlens.records.traces import Trace
+
+_sequence = torch._C._autograd._get_sequence_nr
+_node_running = torch._C._current_autograd_node
+_AUTOGRAD = -1
+"""Stands for autograd's own threads among the idents of threads."""
+_PLAIN = (FakeTensor, torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Memory that a kernel takes for itself, which no fake tensor shows."""
+
+    nbytes: int
+    """Bytes asked for; the likeliest, where that depends on the device."""
+    least: int
+    most: int
+    name: str
+    """What it is: ``cuDNN workspace``."""
+    before: bool = False
+    """Whether it is taken before the operator's results are."""
+    stays: bool = False
+    """Whether it outlives the operator: a library's workspace."""
+
+    @classmethod
+    def exactly(
+        cls, nbytes: int, name: str, *, before: bool = False, stays: bool = False
+    ) -> Hidden:
+        """Return memory whose size is known."""
+        return cls(nbytes, nbytes, nbytes, name, before, stays)
+
+
+HiddenOf = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[Hidden]]
+"""Gives what an operator (``torch._ops.OpOverload``) takes besides its results, by its arguments,
+its results and the number of the thread; asked once the operator has run."""
+
+
+_New = tuple[Any, Any, str]
+"""A tensor, its storage and its device."""
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[misc]
+    """Writes requests into a trace while it is entered, on top of a ``FakeTensorMode``.
+
+    Args:
+        stacks: of the program.
+        hidden: what operators take besides their results; None: nothing.
+        backward_elsewhere: whether autograd would run the backward pass on threads of its own.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        stacks: ProgramStacks,
+        hidden: HiddenOf | None = None,
+        *,
+        backward_elsewhere: bool = False,
+    ) -> None:
+        super().__init__()
+        self._backward_elsewhere = backward_elsewhere
+        self.trace = trace
+        self._log = trace.log
+        self._stacks = stacks
+        self._hidden = hidden
+        self._live: dict[int, _Storage] = {}
+        """Address of a storage to what is known of it."""
+        self.held_at_marks: list[dict[str, int]] = []
+        """What each device held at the steps' marks that were taken when they were reached."""
+        self._numbers = 0
+        self._here = _Here()
+        self._threads: dict[int, int] = {}
+        self._contexts: dict[tuple[Any, ...], int] = {}
+        self._lock = threading.RLock()
+        self.allocated: dict[str, int] = {}
+        """Bytes of each device now, rounded up as its allocator would."""
+        self.peaks: dict[str, int] = {}
+        self._expressions = Expressions()
+        self.brought: dict[int, Label] = {}
+        """See :attr:`tensorlens.records.traces.Trace.brought`."""
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> Tracker:
+        tracker, original = self, self._resize
+
+        def resize_(storage: Any, size: int) -> Any:
+            result = original(storage, size)
+            tracker._resized(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        torch.UntypedStorage.resize_ = self._resize
+
+    def mark(self, name: str, row: int | None = None) -> None:
+        """Give this moment a name, or the one after so many events."""
+        with self._lock:
+            self._log.marks.append(Mark(name, len(self._log) if row is None else row, 0))
+            if row is None and name != END:
+                self.held_at_marks.append(dict(self.allocated))
+
+    def forget_marks(self) -> None:
+        """Take all marks back."""
+        self._log.marks.clear()
+        self.held_at_marks.clear()
+
+    def empty_cache(self, device: str) -> None:
+        """Note that the program gave cached memory back."""
+        with self._lock:
+            self.trace.emptied.append((len(self._log), device))
+
+    def reset_peak(self, device: str) -> None:
+        """Begin a new peak."""
+        self.peaks[device] = self.allocated.get(device, 0)
+
+    def row_of(self, tensor: Any) -> int | None:
+        """Return the row of a tensor's storage; None for one that is none of the trace's."""
+        if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+            return None
+        known = self._live.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known.row
+
+    def name(self, row: int, label: Label) -> None:
+        """Say what a block is; what was said first counts."""
+        with self._lock:
+            if self._log.label[row] < 0:
+                self._log.name(row, label)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator and note what it brought into being."""
+        for kind in types:
+            if kind not in _PLAIN and not issubclass(kind, FakeTensor):
+                # a tensor made of others: it comes again with its parts
+                return NotImplemented
+        here = self._here
+        here.frame, here.place = sys._getframe(1), None
+        outer, here.op = here.op, func
+        made = _sequence()
+        here.grad = made != here.sequence
+        here.sequence = made
+        try:
+            result = func(*args, **({} if kwargs is None else kwargs))
+            keep_elements(func, args, result)
+            new = list(self._new(result))
+            hidden = () if self._hidden is None else self._hidden_of(func, args, kwargs, result)
+            if new or hidden:
+                self._note(new, hidden)
+            return result
+        finally:
+            here.op, here.frame = outer, None
+
+    def _new(self, result: Any) -> Iterator[_New]:
+        """Give the tensors whose storages were not there before."""
+        if isinstance(result, torch.Tensor):
+            if type(result) is FakeTensor or isinstance(result, FakeTensor):
+                device = str(result.fake_device)
+                for part in (result,) if result.layout is torch.strided else _parts(result):
+                    storage = part.untyped_storage()
+                    known = self._live.get(storage._cdata)
+                    if known is None:
+                        yield part, storage, device
+                    elif known.nbytes != storage.nbytes():
+                        self._resized(storage)
+        elif isinstance(result, (list, tuple)):
+            for each in result:
+                yield from self._new(each)
+
+    def _hidden_of(self, func: Any, args: Any, kwargs: Any, result: Any) -> Sequence[Hidden]:
+        assert self._hidden is not None
+        return self._hidden(func, args, kwargs or {}, result, self._thread())
+
+    def _note(self, new: Sequence[_New], hidden: Sequence[Hidden]) -> None:
+        with self._lock:
+            device = new[0][2] if new else self._here.device
+            taken = [self._take(each, device) for each in hidden if each.before]
+            seen = set()
+            for tensor, storage, where in new:
+                if storage._cdata not in seen:
+                    seen.add(storage._cdata)
+                    self._begin(tensor, storage, where)
+            taken += [self._take(each, device) for each in hidden if not each.before]
+            for row in taken:
+                if row is not None:
+                    self._free(row)
+
+    def _take(self, hidden: Hidden, device: str) -> int | None:
+        """Note hidden memory; the row of what goes with the operator."""
+        row = self._allocate(device, hidden.nbytes, hidden.name)
+        self.trace.hidden[row] = hidden.name
+        if hidden.least != hidden.most:
+            self.trace.bounds[row] = hidden.least, hidden.most
+        return None if hidden.stays else row
+
+    def _begin(self, tensor: Any, storage: Any, device: str) -> None:
+        if device == "meta":
+            return
+        address, nbytes = storage._cdata, storage.nbytes()
+        row = self._allocate(device, nbytes)
+        self._live[address] = _Storage(storage, self._end, address, nbytes, row)
+        here = self._here
+        if not here.grad and here.op is not None and here.op._schema.name in BRINGING:
+            self._note_brought(row, tensor)
+
+    def _note_brought(self, row: int, tensor: Any) -> None:
+        expression = self._expressions.of(self._here.frame)
+        if expression is not None:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            shape = tuple(int(size) for size in tensor.shape)
+            self.brought[row] = Label(expression, "input", dtype, shape)
+
+    def _end(self, storage: _Storage) -> None:
+        with self._lock:
+            if self._live.get(storage.address) is storage:
+                del self._live[storage.address]
+                self._free(storage.row)
+
+    def _resized(self, storage: Any) -> None:
+        """Note that a storage is of another size: a new block, then the old one goes."""
+        with self._lock:
+            known = self._live.get(storage._cdata)
+            if known is None or known.nbytes == storage.nbytes():
+                return
+            old, known.nbytes = known.row, storage.nbytes()
+            known.row = self._allocate(self._log.devices[self._log.device[old]], known.nbytes)
+            self._free(old)
+
+    def _allocate(self, device: str, nbytes: int, name: str | None = None) -> int:
+        self._here.device = device
+        stack, context = self._place(name)
+        self._numbers += 1
+        row = self._log.append(ALLOC, device, self._numbers, nbytes, len(self._log), stack)
+        self._log.context[row] = context
+        held = self.allocated.get(device, 0) + rounded(device, nbytes)
+        self.allocated[device] = held
+        self.peaks[device] = max(held, self.peaks.get(device, 0))
+        return row
+
+    def _free(self, row: int) -> None:
+        log = self._log
+        device = log.devices[log.device[row]]
+        nbytes = log.size[row]
+        stack, context = self._here.place or self._here.last
+        freed = log.append(FREE, device, log.address[row], nbytes, len(log), stack)
+        log.context[freed] = context
+        self.allocated[device] -= rounded(device, nbytes)
+
+    def _place(self, name: str | None) -> tuple[int, int]:
+        """Return the stack and context of what happens now in this thread."""
+        here = self._here
+        if here.place is None:
+            node = _node_running()
+            forward = -1
+            if node is not None:
+                forward = forward_stack(node)
+            key = (
+                self._thread(),
+                here.op,
+                None if node is None else node.name(),
+                forward,
+                here.grad,
+            )
+            context = self._contexts.get(key)
+            if context is None:
+                context = self._contexts[key] = self._log.context_number(_context(*key))
+            here.place = self._stacks.node(here.frame), context
+            here.last = here.place
+        if name is None:
+            return here.place
+        stack, context = here.place
+        named = _named(self._log.contexts[context], name)
+        return stack, self._log.context_number(named)
+
+    def _thread(self) -> int:
+        """Return the number of the thread that this would run on where the device is real.
+
+        There autograd runs the backward pass on a thread of its own for each device.
+        """
+        ident = threading.get_ident()
+        if self._backward_elsewhere and _node_running() is not None:
+            ident = _AUTOGRAD
+        return self._threads.setdefault(ident, len(self._threads))
+
+
+class _Here(threading.local):
+    """What a thread is at."""
+
+    frame: Any = None
+    op: Any = None
+    grad: bool = False
+    sequence: int = -1
+    device: str = "cpu"
+    place: tuple[int, int] | None = None
+    last: tuple[int, int] = (-1, -1)
+
+
+class _Storage(weakref.ref[Any]):
+    """A storage that lives, without keeping it."""
+
+    __slots__ = ("address", "nbytes", "row")
+
+    def __new__(
+        cls, storage: Any, end: Callable[[_Storage], None], address: int, nbytes: int, row: int
+    ) -> _Storage:
+        return super().__new__(cls, storage, end)
+
+    def __init__(
+        self, storage: Any, end: Callable[[_Storage], None], address: int, nbytes: int, row: int
+    ) -> None:
+        super().__init__(storage, end)  # type: ignore[call-arg]
+        self.address, self.nbytes, self.row = address, nbytes, row
+
+
+def rounded(device: str, nbytes: int) -> int:
+    """Return what a device's allocator sets aside for a request, by its simplest rule."""
+    return nbytes if device == "cpu" else -(-nbytes // 512) * 512
+
+
+def forward_stack(node: Any) -> int:
+    """Return the number of the stack on which a node was made, -1 where it is not known."""
+    noted = node.metadata.get("traceback_")
+    return int(noted[0]) if noted else -1
+
+
+@contextlib.contextmanager
+def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
+    """Let every node of autograd keep the number of the stack on which it is made.
+
+    torch's anomaly mode asks ``torch.fx.traceback.format_stack`` for the lines to keep.
+    """
+    import torch.fx.traceback as traceback
+
+    original = traceback.format_stack
+    anomaly, check = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+    def number_of_stack() -> list[str]:
+        return [str(stacks.node(sys._getframe(1)))]
+
+    traceback.format_stack = number_of_stack
+    torch.autograd.set_detect_anomaly(True, check_nan=False)
+    try:
+        yield
+    finally:
+        torch.autograd.set_detect_anomaly(anomaly, check)
+        traceback.format_stack = original
+
+
+def _parts(tensor: Any) -> tuple[Any, ...]:
+    """Return the tensors that a sparse one is made of; none for what cannot be looked into."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()
+
+
+def _context(thread: int, op: Any, node: str | None, forward: int, grad: bool) -> Context:
+    name = None
+    if op is not None:
+        name = op._schema.name
+    return Context(thread=thread, op=name, node=node, forward=forward, grad=grad)
+
+
+def _named(context: Context, name: str) -> Context:
+    return Context(
+        thread=context.thread,
+        op=name,
+        node=context.node,
+        forward=context.forward,
+        outer=context.op,
+        grad=context.grad,
+    )

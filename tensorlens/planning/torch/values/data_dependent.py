@@ -1,0 +1,281 @@
+"""Answers to what a program asks of values that are not there.
+
+A value that follows from the program alone is answered as it is; any other is assumed, and said
+once for each line: numbers are 1, comparisons hold, nothing is infinite or not a number, and a
+selection by a condition takes every element.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from tensorlens.planning.patches import patched
+from tensorlens.planning.torch.patches.files import without_writing
+from tensorlens.planning.torch.values.const_propagation import compute, known
+from tensorlens.planning.torch.values.initial_values import are_known, makers
+from tensorlens.planning.torch.values.selections import Selections, grouped_mm
+
+MOST_ASKED = 100
+"""Times one line may ask for a value until the answer changes, which ends a loop that waits."""
+
+MOST_ASKED_AGAIN = 10
+"""The same once the answer has changed: where a loop waits it will wait in the next step too."""
+
+MOST_DRAWN = 3
+"""The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
+
+_aten = torch.ops.aten
+Tell = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def answering(caution: Tell) -> Iterator[None]:
+    """Let fake tensors answer while it is entered.
+
+    Args:
+        caution: called with one line for everything that is assumed.
+    """
+    answers = Answers(caution)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
+        stack.enter_context(without_writing(caution))
+        for name, method in methods(answers.scalar, caution).items():
+            stack.enter_context(patched(FakeTensor, name, method))
+        from torch.nn import functional
+
+        for owner in (functional, torch._C._nn):
+            stack.enter_context(patched(owner, "one_hot", _one_hot(functional.one_hot)))
+        yield
+
+
+class Answers:
+    """Stands before ``FakeTensorMode.dispatch``."""
+
+    def __init__(self, caution: Tell) -> None:
+        self._caution = caution
+        self._asked: Counter[tuple[int, int]] = Counter()
+        original = FakeTensorMode.dispatch
+        self._makers = makers()
+        self._special: dict[Any, Callable[..., Any]] = {
+            _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
+            _aten.item.default: lambda mode, func, x: self.scalar(x),
+            _aten.equal.default: self._equal,
+            _aten.allclose.default: self._allclose,
+            _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
+            **_where_there_is("_grouped_mm", grouped_mm),
+            **Selections(original, caution).table(),
+        }
+        makers_, special = self._makers, self._special
+        keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
+
+        def dispatch(
+            mode: Any, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            answer = special.get(func)
+            if answer is not None:
+                result = answer(mode, func, *args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            result = original(mode, func, types, args, kwargs)
+            if result is NotImplemented or func is keeps_flag:
+                return result
+            make = makers_.get(func)
+            if make is None:
+                if args and type(args[0]) is FakeTensor and "_known" not in args[0].__dict__:
+                    if args[0].constant is None:
+                        return result
+                compute(func, args, kwargs, result)
+            else:
+                compute(func, args, kwargs, result)
+                if not are_known(result):
+                    make(result, args, kwargs)
+            return result
+
+        self.dispatch = dispatch
+
+    def scalar(self, tensor: Any) -> Any:
+        """Return the value of a tensor of one element."""
+        if tensor.numel() != 1:
+            raise RuntimeError(
+                f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar"
+            )
+        found = known(tensor)
+        if found is not None:
+            value = _value(found.tensor)
+            if not found.origin.assumed:
+                return value
+        else:
+            value = _ONES[_kind(tensor.dtype)]
+        asking = _asking(sys._getframe(1))
+        if self._goes_round(asking):
+            value = type(value)(not value)
+        if not (tensor.dtype is torch.bool and _is_torch(asking.f_code.co_filename)):
+            # torch itself asks whether all is well, as where it draws until all values are
+            self._say(value, tensor.dtype)
+        return value
+
+    def _say(self, value: Any, dtype: Any) -> None:
+        if dtype is torch.bool:
+            what = f"whether something holds, which depends on data: it was taken as {value}"
+        elif dtype.is_floating_point or dtype.is_complex:
+            what = "the value of a tensor, which depends on data: it was given 1.0 or the like"
+        else:
+            what = "a whole number that depends on data: it was given a likely one"
+        self._caution(
+            f"the program asks for {what}; what it decides by it may take more or less memory"
+        )
+
+    def _goes_round(self, asking: FrameType) -> bool:
+        """Whether a line has asked so often that it seems to wait for another answer."""
+        key = id(asking.f_code), asking.f_lasti
+        self._asked[key] += 1
+        is_torch = _is_torch(asking.f_code.co_filename)
+        if self._asked[key] <= (MOST_DRAWN if is_torch else MOST_ASKED):
+            return False
+        self._asked[key] = 0 if is_torch else MOST_ASKED - MOST_ASKED_AGAIN
+        return True
+
+    def _equal(self, mode: Any, func: Any, one: Any, other: Any) -> bool:
+        if one is other or one.shape != other.shape:
+            return one is other
+        mine, theirs = known(one), known(other)
+        if mine is not None and theirs is not None:
+            with torch._C._DisableTorchDispatch():
+                return bool(torch.equal(mine.tensor, theirs.tensor))
+        self._caution("two tensors are compared, which depends on data: they were taken as equal")
+        return True
+
+    def _allclose(self, mode: Any, func: Any, one: Any, other: Any, *_: Any, **__: Any) -> bool:
+        return self._equal(mode, func, one, other)
+
+
+def _where_there_is(name: str, answer: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+    packet = getattr(_aten, name, None)
+    return {} if packet is None else {packet.default: answer}
+
+
+_ONES = {"truth": True, "whole": 1, "float": 1.0, "complex": 1 + 0j}
+
+
+def _kind(dtype: Any) -> str:
+    if dtype is torch.bool:
+        return "truth"
+    if dtype.is_complex:
+        return "complex"
+    return "float" if dtype.is_floating_point else "whole"
+
+
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_BETWEEN = (
+    str(Path(__file__).parents[1]) + os.sep,
+    *(_TORCH + name for name in ("_subclasses", "_dynamo", "utils", "_ops", "_compile", "_tensor")),
+)
+"""Where code lies that is between one who asks and the answer."""
+
+
+def _is_torch(filename: str) -> bool:
+    return filename.startswith(_TORCH)
+
+
+def _asking(frame: FrameType) -> FrameType:
+    while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _value(tensor: Any) -> Any:
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        return tensor.item()
+
+
+def _one_hot(original: Any) -> Any:
+    """Return ``one_hot`` with the memory it takes where there are values.
+
+    For tensors without data torch compares with an ``arange`` instead of scattering into zeros
+    (aten/src/ATen/native/Onehot.cpp, torch 2.13).
+    """
+
+    def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+        if not isinstance(tensor, FakeTensor) or tensor.numel() == 0:
+            return original(tensor, num_classes)
+        if num_classes == -1:
+            num_classes = int(tensor.max().item()) + 1
+        zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+        return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    return one_hot
+
+
+def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
+    """Return methods by their names.
+
+    Args:
+        scalar: gives the value of a tensor of one element.
+        caution: called with one line for everything that is assumed.
+    """
+
+    def tolist(tensor: Any) -> Any:
+        if tensor.dim() == 0:
+            return scalar(tensor)
+        found = known(tensor)
+        if found is None or found.origin.assumed:
+            _say_listed(tensor, caution)
+        if found is not None:
+            with torch._C._DisableTorchDispatch():
+                return found.tensor.tolist()
+        value = torch.ones((), dtype=tensor.dtype, device="meta").dtype
+        return _nested(tensor.shape, 1.0 if value.is_floating_point else 1)
+
+    def numpy(tensor: Any, *, force: bool = False) -> Any:
+        if tensor.requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. "
+                "Use tensor.detach().numpy() instead."
+            )
+        found = known(tensor)
+        with torch._C._DisableTorchDispatch():
+            if found is not None:
+                if found.origin.assumed:
+                    _say_listed(tensor, caution)
+                return found.tensor.detach().clone().numpy()
+            _say_listed(tensor, caution)
+            import numpy as np
+
+            kind = torch.empty((), dtype=tensor.dtype, device="cpu").numpy().dtype
+        return np.zeros(tuple(tensor.shape), kind)
+
+    def text(tensor: Any, form: str) -> str:
+        if form and tensor.dim() == 0:
+            return format(scalar(tensor), form)
+        return object.__format__(tensor, form)
+
+    def data_ptr(tensor: Any) -> int:
+        # one number for each storage: programs tell shared weights by it
+        offset = tensor.storage_offset() * tensor.element_size()
+        return int(tensor.untyped_storage()._cdata + offset)
+
+    return {"tolist": tolist, "numpy": numpy, "__format__": text, "data_ptr": data_ptr}
+
+
+def _say_listed(tensor: Any, caution: Tell) -> None:
+    caution(
+        f"the program asks for the {tensor.numel():,} values of a tensor, which depend on data: "
+        "it was given made-up ones; what it decides by them may take more or less memory"
+    )
+
+
+def _nested(shape: Any, value: Any) -> Any:
+    if len(shape) == 1:
+        return [value] * shape[0]
+    return [_nested(shape[1:], value) for _ in range(shape[0])]

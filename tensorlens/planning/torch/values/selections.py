@@ -1,0 +1,322 @@
+"""Operators whose result has a size that depends on data, as groups of rows have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.planning.torch.values.const_propagation import (
+    MOST_ELEMENTS,
+    is_uniform,
+    known,
+    note,
+)
+
+_aten = torch.ops.aten
+Tell = Callable[[str], None]
+
+
+class Selections:
+    """Gives their results: by the values where they are known, else with every element.
+
+    Args:
+        original: ``FakeTensorMode.dispatch``.
+        caution: called with one line for everything that is assumed.
+    """
+
+    def __init__(self, original: Callable[..., Any], caution: Tell) -> None:
+        self._original = original
+        self._caution = caution
+
+    def table(self) -> dict[Any, Callable[..., Any]]:
+        """Return what gives the result of each operator."""
+        return {
+            _aten.nonzero.default: self._nonzero,
+            _aten.nonzero_numpy.default: self._nonzero_numpy,
+            _aten.masked_select.default: self._masked_select,
+            _aten.index.Tensor: self._index,
+            _aten.repeat_interleave.Tensor: self._repeat_interleave,
+            _aten.bincount.default: self._bincount,
+            _aten._unique2.default: self._unique2,
+            _aten._unique.default: self._unique,
+            _aten.unique_dim.default: self._unique_dim,
+            _aten.unique_consecutive.default: self._unique_consecutive,
+            _aten._ctc_loss.Tensor: self._ctc_loss,
+            _aten._ctc_loss.default: self._ctc_loss,
+            _aten._pack_padded_sequence.default: self._pack,
+        }
+
+    def _count(self, mask: Any, what: str) -> tuple[int, Any]:
+        """Return how many elements hold, and their indices (count, dimensions) where known."""
+        found = known(mask)
+        if found is None:
+            self._say(what, mask.numel())
+            return mask.numel(), None
+        values = found.tensor
+        with torch._C._DisableTorchDispatch():
+            if values.numel() > MOST_ELEMENTS:
+                if not is_uniform(values):
+                    self._say(what, mask.numel())
+                    return mask.numel(), None
+                first = values.as_strided((1,), (1,)).item()
+                count = values.numel() if first else 0
+                indices = None
+            else:
+                indices = values.nonzero()
+                count = len(indices)
+        if found.origin.assumed:
+            self._say(what, count, mask.numel())
+        return count, indices
+
+    def _say(self, what: str, count: int, most: int | None = None) -> None:
+        all_of = "all " if most is None or most == count else ""
+        of = "" if not all_of and most is None else f" of {most or count:,}"
+        self._caution(
+            f"the size of what {what} gives depends on data: it was taken as "
+            f"{all_of}{count:,}{'' if all_of else of} elements; "
+            + ("it may be less" if all_of else "it may be more or less")
+        )
+
+    def _nonzero(self, mode: Any, func: Any, mask: Any) -> Any:
+        count, indices = self._count(mask, "nonzero")
+        with mode:
+            result = _aten.empty_strided.default(
+                (count, mask.dim()), (1, count or 1), dtype=torch.int64, device=mask.device
+            )
+        if indices is not None:
+            note(result, indices, known(mask).origin.assumed)  # type: ignore[union-attr]
+        return result
+
+    def _nonzero_numpy(self, mode: Any, func: Any, mask: Any) -> Any:
+        with mode:
+            indices = _aten.nonzero.default(mask.unsqueeze(0) if mask.dim() == 0 else mask)
+            return list(indices.unbind(1))
+
+    def _masked_select(self, mode: Any, func: Any, tensor: Any, mask: Any) -> Any:
+        with mode:
+            shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+            wide = mask.expand(shape)
+        count, _ = self._count(wide, "masked_select")
+        return _new(mode, tensor, (count,))
+
+    def _index(self, mode: Any, func: Any, tensor: Any, indices: Sequence[Any]) -> Any:
+        if not any(_is_mask(each) for each in indices):
+            return NotImplemented
+        plain: list[Any] = []
+        for each in indices:
+            if not _is_mask(each):
+                plain.append(each)
+                continue
+            count, where = self._count(each, "a selection by a mask")
+            with mode:
+                for column in range(each.dim()):
+                    index = _new(mode, each, (count,), torch.int64)
+                    if where is not None:
+                        note(index, where[:, column])
+                    plain.append(index)
+        return self._original(mode, func, (), (tensor, plain), {})
+
+    def _repeat_interleave(
+        self, mode: Any, func: Any, repeats: Any, output_size: int | None = None
+    ) -> Any:
+        found = known(repeats)
+        if found is None:
+            if output_size is None:
+                self._say("repeat_interleave", repeats.numel(), 0)
+            return _new(mode, repeats, (repeats.numel() if output_size is None else output_size,))
+        with torch._C._DisableTorchDispatch():
+            values = func(found.tensor)
+        return _noted(mode, repeats, values, found.origin.assumed)
+
+    def _bincount(
+        self, mode: Any, func: Any, tensor: Any, weights: Any = None, minlength: int = 0
+    ) -> Any:
+        found = known(tensor)
+        dtype = torch.int64
+        if weights is not None:
+            dtype = weights.dtype if weights.dtype is torch.float32 else torch.float64
+        if found is None:
+            if not minlength:
+                self._say("bincount", 1, 0)
+            return _new(mode, tensor, (max(minlength, 1),), dtype)
+        with torch._C._DisableTorchDispatch():
+            values = func(found.tensor, None, minlength)
+        if weights is not None:
+            return _new(mode, tensor, values.shape, dtype)
+        return _noted(mode, tensor, values, found.origin.assumed)
+
+    def _unique2(
+        self,
+        mode: Any,
+        func: Any,
+        tensor: Any,
+        sorted: bool = True,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+    ) -> Any:
+        return self._distinct(
+            mode, func, tensor, (sorted, return_inverse, return_counts), 3, return_inverse
+        )
+
+    def _unique(
+        self, mode: Any, func: Any, tensor: Any, sorted: bool = True, return_inverse: bool = False
+    ) -> Any:
+        return self._distinct(mode, func, tensor, (sorted, return_inverse), 2, return_inverse)
+
+    def _unique_consecutive(
+        self,
+        mode: Any,
+        func: Any,
+        tensor: Any,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+        dim: int | None = None,
+    ) -> Any:
+        options = (return_inverse, return_counts, dim)
+        return self._distinct(mode, func, tensor, options, 3, return_inverse, dim)
+
+    def _unique_dim(
+        self,
+        mode: Any,
+        func: Any,
+        tensor: Any,
+        dim: int,
+        sorted: bool = True,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+    ) -> Any:
+        options = (dim, sorted, return_inverse, return_counts)
+        return self._distinct(mode, func, tensor, options, 3, True, dim)
+
+    def _distinct(
+        self,
+        mode: Any,
+        func: Any,
+        tensor: Any,
+        options: tuple[Any, ...],
+        results: int,
+        inverse: bool,
+        dim: int | None = None,
+    ) -> Any:
+        found = known(tensor)
+        if found is not None and found.tensor.numel() <= MOST_ELEMENTS:
+            with torch._C._DisableTorchDispatch():
+                parts = func(found.tensor, *options)
+            if found.origin.assumed:
+                self._say("unique", parts[0].numel(), tensor.numel())
+            return tuple(_noted(mode, tensor, part, found.origin.assumed) for part in parts)
+        self._say("unique", tensor.numel())
+        size = tensor.numel() if dim is None else tensor.shape[dim]
+        each = tensor.shape if dim is None else (size,)
+        values = _new(mode, tensor, (size,) if dim is None else tensor.shape)
+        index = _new(mode, tensor, each if inverse else (0,), torch.int64)
+        return (values, index, _new(mode, tensor, (size,), torch.int64))[:results]
+
+    def _ctc_loss(
+        self,
+        mode: Any,
+        func: Any,
+        log_probs: Any,
+        targets: Any,
+        input_lengths: Any,
+        target_lengths: Any,
+        *_: Any,
+    ) -> Any:
+        # aten/src/ATen/native/cuda/LossCTC.cu: log_alpha is (batch, time, 2 * longest target + 1)
+        steps, batch = log_probs.shape[0], log_probs.shape[1]
+        longest = _longest(target_lengths)
+        if longest is None:
+            longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
+            self._say("ctc_loss", longest)
+        return (
+            _new(mode, log_probs, (batch,)),
+            _new(mode, log_probs, (batch, steps, 2 * longest + 1)),
+        )
+
+    def _pack(self, mode: Any, func: Any, data: Any, lengths: Any, batch_first: bool) -> Any:
+        batch, steps = (0, 1) if batch_first else (1, 0)
+        found = known(lengths)
+        if found is None or found.origin.assumed:
+            self._say("pack_padded_sequence", data.shape[0] * data.shape[1])
+            total = data.shape[0] * data.shape[1]
+            sizes = [data.shape[batch]] * data.shape[steps]
+        else:
+            each = found.tensor.tolist()
+            total = sum(each)
+            sizes = [sum(length > step for length in each) for step in range(max(each))]
+        packed = _new(mode, data, (total, *data.shape[2:]))
+        with torch._C._DisableTorchDispatch():
+            values = torch.tensor(sizes, device="cpu")
+        with mode:
+            counts = _aten.empty.memory_format(
+                [len(sizes)], dtype=torch.int64, device=torch.device("cpu")
+            )
+        note(counts, values)
+        return packed, counts
+
+
+def _longest(lengths: Any) -> int | None:
+    if not isinstance(lengths, torch.Tensor):
+        return max(lengths, default=0)
+    found = known(lengths)
+    if found is None:
+        return None
+    with torch._C._DisableTorchDispatch():
+        return int(found.tensor.max().item())
+
+
+def _is_mask(index: Any) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _new(mode: Any, like: Any, shape: Sequence[int], dtype: Any = None) -> Any:
+    with mode:
+        return _aten.empty.memory_format(
+            [*shape], dtype=like.dtype if dtype is None else dtype, device=like.device
+        )
+
+
+def _noted(mode: Any, like: Any, values: Any, assumed: bool) -> Any:
+    result = _new(mode, like, values.shape, values.dtype)
+    note(result, values, assumed)
+    return result
+
+
+_ALIGNED = 16
+
+
+def grouped_mm(
+    mode: Any,
+    func: Any,
+    one: Any,
+    other: Any,
+    offs: Any = None,
+    bias: Any = None,
+    out_dtype: Any = None,
+) -> Any:
+    """Return the result of ``_grouped_mm`` on a fake device, in any floating type.
+
+    torch's own rule for tensors without data knows bfloat16 alone, while the CUDA operator runs
+    the others group by group into the same result (aten/src/ATen/native/cuda/GroupedBlas.cpp,
+    torch 2.10 and later). Rows begin at multiples of 16 bytes there
+    (aten/src/ATen/native/GroupedMMUtils.h).
+    """
+    flat, other_flat = one.dim() == 2, other.dim() == 2
+    if flat and other_flat:
+        size = [offs.shape[0], one.shape[0], other.shape[1]]
+    elif flat:
+        size = [one.shape[0], other.shape[-1]]
+    elif other_flat:
+        size = [one.shape[1], other.shape[1]]
+    else:
+        size = [one.shape[0], one.shape[1], other.shape[-1]]
+    dtype = out_dtype or one.dtype
+    row = size[-1]
+    if one.device.type == "cuda":
+        elements = _ALIGNED // dtype.itemsize
+        row = -(-row // elements) * elements
+    strides = [row, 1] if len(size) == 2 else [size[1] * row, row, 1]
+    with mode:
+        return torch.ops.aten.empty_strided.default(size, strides, dtype=dtype, device=one.device)

@@ -1,0 +1,202 @@
+"""Jobs: a program to run in a process of its own, and how that answers.
+
+The seam for frameworks: a module in :data:`OPTIONS` has ``catalogue() -> Catalogue``, which
+imports no framework, ``prepare()``, which imports what jobs need, and ``run(job)``, which the
+process calls.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tensorlens.errors import TensorlensError
+from tensorlens.planning.trials.caller import Caller
+from tensorlens.records.cards import Card
+from tensorlens.records.traces import Trace
+
+OPTIONS = {
+    "torch": "tensorlens.planning.torch.options",
+    "tensorflow": "tensorlens.planning.tensorflow.options",
+}
+"""Framework to the module of its built-in options."""
+
+
+class CannotApply(TensorlensError):
+    """An option that cannot work here; the text is the reason, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One built-in setting that an option may have."""
+
+    name: str
+    takes: str
+    """What its value is, for a message: ``True or False``."""
+    check: Callable[[Any], bool]
+    what: str
+    """One line: what it does."""
+
+
+Catalogue = Mapping[str, Setting]
+
+
+def catalogue(framework: str) -> Catalogue:
+    """Return the built-in settings of a framework, without importing it."""
+    found: Catalogue = importlib.import_module(OPTIONS[framework]).catalogue()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run: a function on its way, one to import, or a script."""
+
+    name: str
+    """As a person calls it: ``train.py:make_step``."""
+    parcel: bytes | None = None
+    """A function as :mod:`.pickling` packs it."""
+    module: str | None = None
+    """The module it is in."""
+    file: str | None = None
+    """Or the file; run as a script where there is no function."""
+    function: str | None = None
+    arguments: Sequence[str] = ()
+    """What a script finds in ``sys.argv[1:]``."""
+    caller: Caller | None = None
+    """The process that asks; None: nothing of it matters."""
+    carried: Sequence[str] = ()
+    """Names of the caller's main module whose values the parcel has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a program is begun: with which arguments, and under which option."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the catalogue."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the function that makes the step."""
+    parcel: bytes | None = None
+    """One's own function, packed: it is called with ``make_step`` and returns the step."""
+
+
+class Mode(StrEnum):
+    """How the steps of a job are run."""
+
+    MEASURED = "measured"
+    """For real."""
+    FAKE = "fake"
+    """On fake tensors of torch."""
+    TRACED = "traced"
+    """Built for real, and traced where it would train a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a program."""
+
+    name: str
+    """As messages call it: the program's, or the option's."""
+    program: Program
+    choice: Choice
+    framework: str
+    path: Sequence[str]
+    """``sys.path`` of whoever asks."""
+    mode: Mode = Mode.MEASURED
+    device: str | None = None
+    """Whose figures are wanted; None: the accelerator that is used most, else the CPU."""
+    card: Card | None = None
+    """Of an estimate for CUDA."""
+    batch: int | None = None
+    """Given to the function that makes the step; None: it is called without one."""
+    batch_argument: str = ""
+    """The name of the argument that takes it; empty: the first one."""
+    warmup: int = 1
+    steps: int = 3
+    of_keras: Mapping[str, Any] = field(default_factory=dict)
+    """What is asked of a Keras model, if a program on fake tensors makes or trains one."""
+    world_size: int = 1
+    limit: int | None = None
+    """Bytes of memory that there are to be; None: as many as there are."""
+    rehearsal: int | None = None
+    """The batch of one step before there is a limit, for what libraries load when first used."""
+    timeout: float | None = None
+    """Seconds after which the process is ended."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one run came to; sizes are bytes."""
+
+    device: str
+    peak_allocated: int
+    peak_reserved: int | None
+    setup_allocated: int
+    """When the first step begins."""
+    seconds: tuple[float, ...]
+    """Of each step after the warm-up."""
+    losses: tuple[float, ...] | None
+    """Of every step; None where ``step()`` returns none."""
+    held_ahead: int | None = None
+    """What loaders with workers hold when their queues are full."""
+    step_peaks: tuple[int, ...] = ()
+    """What would have been the peak with set-up and one step alone, for each step after the
+    warm-up; of TensorFlow's CPU allocator, of others empty."""
+    notes: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Figure to why it is not known."""
+
+
+class Reason(StrEnum):
+    """Why a run has no figures."""
+
+    OUT_OF_MEMORY = "out of memory"
+    CANNOT = "cannot"
+    """An option, or what is asked, cannot work here."""
+    USAGE = "usage"
+    """It was asked what makes no sense."""
+    FAILED = "failed"
+    """The program raised an error, or its process ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A run without figures."""
+
+    kind: Reason
+    text: str
+    """One line."""
+    details: str = ""
+    """The program's traceback, and what it wrote last."""
+
+
+Result = Measured | Trace | Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    steps_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A job has a process of its own now."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process of a job is over."""
+
+    code: int
+    """As ``subprocess`` has it: negative for a signal."""
+
+
+Message = Result | Progress | Began | Ended

@@ -1,0 +1,153 @@
+"""The process that jobs run in: they come in on standard input, answers go to standard output.
+
+Steps on fake tensors run in the process itself, whose device is made ready once. For any other job
+it imports what that needs and forks a process, which finds memory as a fresh one has it and is
+spared the import. Where forking is not safe it runs one such job and is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import io
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from os import _exit
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.planning.trials.jobs import (
+    OPTIONS,
+    Began,
+    Ended,
+    Job,
+    Message,
+    Mode,
+    Progress,
+    Reason,
+    Result,
+    Trouble,
+)
+
+FORKS = sys.platform == "linux"
+"""Whether a process is forked for each job; elsewhere system libraries forbid it."""
+_FAKE = "tensorlens.planning.torch.job"
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_LAST = 2000
+"""Characters of the program's own output that a failure shows."""
+_SEVERAL_DEVICES = ("two different devices", "at least two devices")
+"""How torch's fake tensors say that an operator has operands on several devices."""
+
+Send = Callable[[Message], None]
+
+
+def serve() -> None:
+    """Run the jobs that come on standard input, until there are no more.
+
+    Programs have neither standard input nor standard output.
+    """
+    source, target = _taken(0, "rb"), _taken(1, "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+
+    def send(message: Message) -> None:
+        # in one write: a job and the process it was forked from share the pipe
+        target.write(pickle.dumps(message, protocol=5))
+        target.flush()
+
+    while True:
+        try:
+            job: Job = pickle.load(source)
+        except EOFError:
+            return
+        sys.path[:] = job.path
+        if job.mode is Mode.FAKE:
+            send(_result(job, send))
+            gc.collect()
+        elif FORKS:
+            _fork(job, source, send)
+        else:
+            _run_alone(job, source, send)
+
+
+def _fork(job: Job, source: BinaryIO, send: Send) -> None:
+    importlib.import_module(OPTIONS[job.framework]).prepare()
+    pid = os.fork()
+    if not pid:
+        # a group of its own: processes that the program starts have to go with it
+        os.setpgid(0, 0)
+        # it says so itself: two that write into one pipe would cut each other's answers
+        send(Began(os.getpid()))
+        _run_alone(job, source, send)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+    send(Ended(os.waitstatus_to_exitcode(status)))
+
+
+def _run_alone(job: Job, source: BinaryIO, send: Send) -> None:
+    """Run a job and end this process; it ends too when whoever asked is gone."""
+    threading.Thread(target=_end_with, args=(source,), daemon=True).start()
+    send(_result(job, send))
+    # what the program leaves running must not keep the process
+    _exit(0)
+
+
+def _result(job: Job, send: Send) -> Result:
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            if job.mode is Mode.FAKE:
+                fake = importlib.import_module(_FAKE)
+                result: Result = fake.run_job(job, lambda done: send(Progress(done)))
+            else:
+                result = importlib.import_module(OPTIONS[job.framework]).run(job)
+        return result
+    except BaseException as error:
+        return _trouble(error, output.getvalue())
+
+
+def _end_with(source: BinaryIO) -> None:
+    with contextlib.suppress(OSError):
+        os.read(source.fileno(), 1)
+    _exit(1)
+
+
+def _taken(descriptor: int, mode: str) -> Any:
+    return os.fdopen(os.dup(descriptor), mode)
+
+
+def _trouble(error: BaseException, output: str) -> Trouble:
+    """Return what is told of an error: one line, the program's traceback, what it wrote last."""
+    if isinstance(error, TensorlensError):
+        is_usage = isinstance(error, UsageError)
+        return Trouble(Reason.USAGE if is_usage else Reason.CANNOT, str(error))
+    kind = type(error).__name__
+    lines = [*_own_frames(error), f"{kind}: {error}"]
+    last = output[-_LAST:].strip()
+    if last:
+        lines += ["it wrote last:", last]
+    text = " ".join(str(error).split())[:300]
+    if any(each in text for each in _SEVERAL_DEVICES):
+        reason = (
+            "an operator has tensors on different devices: make_step must build everything that the"
+            " step uses, model and optimizer included, and put it on the device"
+        )
+    else:
+        reason = f"{kind}: {text}"
+    return Trouble(Reason.FAILED, reason, "\n".join(lines))
+
+
+def _own_frames(error: BaseException) -> Iterator[str]:
+    """Give the traceback from where the program begins, without our own frames."""
+    entries: list[Any] = traceback.extract_tb(error.__traceback__)
+    begins = next((at + 1 for at, each in enumerate(entries) if each.name == "call_program"), 0)
+    own = [each for each in entries[begins:] if not each.filename.startswith(_PACKAGE)]
+    yield from (line.rstrip() for line in traceback.format_list(own))

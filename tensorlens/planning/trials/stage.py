@@ -1,0 +1,153 @@
+"""Options around a program, and the places where they act."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from tensorlens.errors import UsageError
+from tensorlens.planning.trials.jobs import CannotApply, Job
+from tensorlens.planning.trials.pickling import unpack
+from tensorlens.planning.trials.steps import Enough, beginning
+
+__all__ = ["CannotApply", "Option", "Stage", "Step"]
+
+Step = Callable[[], Any]
+
+
+class Stage:
+    """What options know of the program, and what they have to say.
+
+    Args:
+        estimated: whether it runs without data.
+        batch: what the function that makes the step is called with; None: nothing.
+    """
+
+    def __init__(self, *, estimated: bool, batch: int | None) -> None:
+        self.estimated = estimated
+        self.batch = batch
+        self.notes: list[str] = []
+
+
+S = TypeVar("S", bound=Stage)
+
+
+class Option(Generic[S]):
+    """One setting; each method is a place where it can act."""
+
+    def __init__(self, value: Any, stage: S) -> None:
+        self.value = value
+        self.stage = stage
+
+    def building(self) -> AbstractContextManager[Any]:
+        """Return what is entered while the step is made."""
+        return nullcontext()
+
+    def built(self) -> None:
+        """Act on the models, before the first step."""
+
+    def stepping(self) -> AbstractContextManager[Any]:
+        """Return what is entered around each step."""
+        return nullcontext()
+
+    def around(self, step: Step) -> Step:
+        """Return the step to run in the place of ``step``."""
+        return step
+
+    def finished(self) -> None:
+        """Say after the steps whether it could do anything.
+
+        Raises:
+            CannotApply: it changed nothing.
+        """
+
+
+_NEEDS_STEP = "built-in settings need a make_step() that returns step(): this is a whole program"
+
+
+class Optioned:
+    """A program with an option.
+
+    Args:
+        job: what is run, and the option.
+        stage: what the settings know of the program.
+        options: the settings, in the order in which they act.
+        step_of: what runs a step of what the program made.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        stage: Stage,
+        options: Sequence[Option[Any]],
+        step_of: Callable[..., Any],
+    ) -> None:
+        self._job = job
+        self._step_of = step_of
+        self.stage = stage
+        self._options = options
+
+    def begin(self) -> Callable[[], Any] | None:
+        """Make the step; None where the program was a whole one, which is over then.
+
+        Raises:
+            CannotApply: the option cannot work here.
+            UsageError: the program is none that makes a step.
+        """
+        with contextlib.ExitStack() as stack:
+            for option in self._options:
+                stack.enter_context(option.building())
+            try:
+                step = self._made()
+            except Enough:
+                if self._options:
+                    raise CannotApply(_NEEDS_STEP) from None
+                raise
+        if step is None:
+            if self._options:
+                raise CannotApply(_NEEDS_STEP)
+            return None
+        for option in self._options:
+            option.built()
+        for option in self._options:
+            step = option.around(step)
+        return self._stepping(step)
+
+    def finished(self) -> None:
+        """Say after the steps whether each option could do anything.
+
+        Raises:
+            CannotApply: one changed nothing.
+        """
+        for option in self._options:
+            option.finished()
+
+    def _made(self) -> Any:
+        def make_step() -> Any:
+            # a setting may have changed the batch
+            made = beginning(replace(self._job, batch=self.stage.batch))
+            return self._step_of(made, self.stage.batch, estimated=self.stage.estimated)
+
+        parcel = self._job.choice.parcel
+        step = make_step() if parcel is None else unpack(parcel)(make_step)
+        if step is not None and not callable(step):
+            what = self._job.program.name if parcel is None else "the option's function"
+            raise UsageError(
+                f"{what} returned a {type(step).__name__}: return a function that runs one step"
+            )
+        return step
+
+    def _stepping(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        if not self._options:
+            return step
+
+        def run() -> Any:
+            with contextlib.ExitStack() as stack:
+                for option in self._options:
+                    stack.enter_context(option.stepping())
+                return step()
+
+        return run

@@ -1,0 +1,231 @@
+"""How a program begins, by its function or as a script, and its steps, as many as are wanted."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from tensorlens.errors import UsageError
+from tensorlens.frameworks.keras import kinds
+from tensorlens.planning.trials.caller import adopt
+from tensorlens.planning.trials.jobs import Job, Program
+from tensorlens.planning.trials.pickling import unpack
+
+
+def beginning(job: Job) -> Any:
+    """Import or unpack a program and begin it: call its function, or run the script.
+
+    A function that takes no batch may return a Keras model: the batch is then its train step's.
+
+    Args:
+        job: what is run.
+
+    Raises:
+        UsageError: there is no such module or function, or it takes no batch.
+    """
+    program, options = job.program, job.choice.arguments
+    batch, keyword = job.batch, job.batch_argument
+    sys.argv = [program.file or program.name, *program.arguments]
+    if program.function is None and program.parcel is None:
+        return _run_script(program)
+    function = _function(program)
+    if batch is None:
+        return function(**options)
+    positional = () if keyword else (batch,)
+    named = {**options, keyword: batch} if keyword else options
+    if _takes(function, *positional, **named) or not _takes(function, **options):
+        return function(*positional, **named)
+    made = function(**options)
+    if not isinstance(made, kinds.model()):
+        raise UsageError(
+            f"{program.name} takes no {keyword or 'batch'}: give it that argument, or let it"
+            " return a compiled Keras model"
+        )
+    return made
+
+
+def _takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Tell whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:
+        # nothing is known of its arguments
+        return True
+    return True
+
+
+def _function(program: Program) -> Callable[..., Any]:
+    if program.parcel is not None:
+        unpacked = unpack(program.parcel)
+        adopt(getattr(unpacked, "__globals__", {}))
+        return unpacked
+    module = _module(program)
+    found: Any = module
+    assert program.function is not None
+    for name in program.function.split("."):
+        if not hasattr(found, name):
+            raise UsageError(f"{program.name}: there is no {name!r} in it")
+        found = getattr(found, name)
+    if not callable(found):
+        raise UsageError(f"{program.name} is no function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _module(program: Program) -> ModuleType:
+    if program.file is None:
+        assert program.module is not None
+        try:
+            return importlib.import_module(program.module)
+        except ModuleNotFoundError as error:
+            if error.name is not None and program.module.startswith(error.name):
+                raise UsageError(f"{program.name}: there is no module {error.name!r}") from None
+            raise
+    folder = str(Path(program.file).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = Path(program.file).stem
+    specification = importlib.util.spec_from_file_location(name, program.file)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def _run_script(program: Program) -> None:
+    assert program.file is not None
+    sys.path.insert(0, str(Path(program.file).resolve().parent))
+    runpy.run_path(program.file, run_name="__main__")
+
+
+END = "end"
+"""The mark after the last step."""
+
+
+class Enough(BaseException):
+    """Ends a program that has made all steps wanted."""
+
+
+class Marks(Protocol):
+    """Takes note of where steps begin and end."""
+
+    def mark(self, name: str, row: int | None = None) -> None:
+        """Take a mark; ``row`` 0 for one before all that was seen."""
+
+    def forget_marks(self) -> None:
+        """Begin anew: what ran before were no steps."""
+
+
+class Followed(Protocol):
+    """Calls of optimizers that are followed."""
+
+    def close(self) -> None:
+        """Follow them no longer."""
+
+
+class Steps:
+    """The steps of one run.
+
+    Args:
+        wanted: how many.
+        marks: takes a mark where each begins, and ``end``.
+        done: called with the number of steps done.
+        follow: follows the steps of a framework's optimizers, and calls what it is given after
+            each.
+    """
+
+    def __init__(
+        self,
+        wanted: int,
+        marks: Marks,
+        done: Callable[[int], None],
+        follow: Callable[[Callable[[], None]], Followed],
+    ) -> None:
+        self._wanted = wanted
+        self._marks = marks
+        self._done = done
+        self._follow = follow
+        self._began = 0.0
+        self.seconds: list[float] = []
+        self.was_ended = False
+        """Whether a whole program was ended after the last step wanted."""
+
+    def run(
+        self, program: Program, begin: Callable[[], Any], call: Callable[[Callable[[], Any]], Any]
+    ) -> None:
+        """Run a program's steps.
+
+        Args:
+            program: whose.
+            begin: begins it. What it returns runs one step; None if it was the whole program, whose
+                steps are those of its first optimizer, or itself if there are none.
+            call: calls what runs one step.
+
+        Raises:
+            UsageError: it returned something else.
+        """
+        step = self._begun(begin)
+        if step is None:
+            if not self.seconds:
+                self._marks.mark("step 1", row=0)
+                self._end()
+        elif not callable(step):
+            raise UsageError(
+                f"{program.name} returned a {type(step).__name__}: return a function that runs one "
+                "step, or nothing if it is the whole program"
+            )
+        else:
+            self._marks.forget_marks()
+            self.seconds.clear()
+            self.was_ended = False
+            for number in range(1, self._wanted + 1):
+                self._begin(number)
+                call(step)
+                self._end()
+        self._marks.mark(END)
+
+    def _begun(self, begin: Callable[[], Any]) -> Any:
+        """Begin the program, and end it if it makes all steps wanted by itself."""
+        counted = self._follow(self._stepped)
+        self._began = time.perf_counter()
+        try:
+            return begin()
+        except Enough:
+            return None
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise UsageError(f"the program ended by itself: {error.code}") from None
+            return None
+        finally:
+            counted.close()
+
+    def _stepped(self) -> None:
+        if self.was_ended:
+            # the program has caught the first one
+            raise Enough
+        if not self.seconds:
+            self._marks.mark("step 1", row=0)
+        self._end()
+        if len(self.seconds) == self._wanted:
+            self.was_ended = True
+            raise Enough
+        self._begin(len(self.seconds) + 1)
+
+    def _begin(self, number: int) -> None:
+        self._marks.mark(f"step {number}")
+        self._began = time.perf_counter()
+
+    def _end(self) -> None:
+        self.seconds.append(time.perf_counter() - self._began)
+        self._done(len(self.seconds))

@@ -1,0 +1,76 @@
+"""Whose code a file is: the user's, or a library's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ANYTHING = "*"
+"""Stands for any part of a file name."""
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+FRAMEWORKS = ("torch", "tensorflow", "keras")
+"""Packages of the frameworks themselves."""
+
+
+def foreign_folders() -> list[str]:
+    """Return how file names of code begin that is not the user's; of :data:`ANYTHING` there is one.
+
+    Python's own, installed packages', those of the frameworks imported so far, what their compilers
+    make, tensorlens's.
+    """
+    # a console script only calls what is installed
+    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    folders = [sysconfig.get_path(name) for name in names]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
+    folders += [str(Path(file).parent) for file in (os.__file__, *files) if file]
+    folders.append(str(Path(__file__).parent))
+    compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    folders += [compiled] if compiled else []
+    both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
+    generated = sorted({*_generated(tempfile.gettempdir())})
+    return ["<frozen ", "<eval_with_key>", *generated, *sorted(path + os.sep for path in both)]
+
+
+def _generated(folder: str) -> Iterator[str]:
+    """Give how the names of files begin that frameworks write code into."""
+    for path in (folder, os.path.realpath(folder)):
+        yield f"{path}{os.sep}torchinductor_"
+        # torch_geometric writes a module for each class of layers
+        yield f"{path}{os.sep}{ANYTHING}_propagate_"
+        yield f"{path}{os.sep}{ANYTHING}_edge_updater_"
+
+
+def is_foreign(filename: str) -> bool:
+    """Tell whether a file is not the user's."""
+    begins, patterns = _folders(tuple(name in sys.modules for name in FRAMEWORKS))
+    if filename.startswith(begins) or any(part in filename for part in _INSTALLED):
+        return True
+    return any(filename.startswith(start) and part in filename for start, part in patterns)
+
+
+def is_framework(filename: str) -> bool:
+    """Tell whether a file is one of a framework's own."""
+    return filename.startswith(
+        _framework_folders(tuple(name in sys.modules for name in FRAMEWORKS))
+    )
+
+
+@functools.cache
+def _framework_folders(imported: tuple[bool, ...]) -> tuple[str, ...]:
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in FRAMEWORKS]
+    folders = {str(Path(file).parent) for file in files if file}
+    both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
+    return tuple(sorted(path + os.sep for path in both))
+
+
+@functools.cache
+def _folders(imported: tuple[bool, ...]) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+    found = foreign_folders()
+    patterns = [each.partition(ANYTHING) for each in found if ANYTHING in each]
+    begins = tuple(each for each in found if ANYTHING not in each)
+    return begins, [(start, part) for start, _, part in patterns]

@@ -1,0 +1,192 @@
+"""Reading the heap runs none of the code of what it finds."""
+
+import gc
+import sys
+import types
+import weakref
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tensorlens.heap import anchors, hold, holders, select
+from tensorlens.heap.native import native
+from tensorlens.records.names import Names
+
+ran: list[str] = []
+
+
+def _trap(name: str) -> Any:
+    def trap(self: Any, *arguments: Any) -> Any:
+        ran.append(name)
+        raise RuntimeError(name)
+
+    return trap
+
+
+class HostileMeta(type):
+    __eq__ = _trap("metaclass __eq__")
+    __hash__ = _trap("metaclass __hash__")
+    __subclasscheck__ = _trap("__subclasscheck__")
+    __instancecheck__ = _trap("__instancecheck__")
+    __getattribute__ = _trap("metaclass __getattribute__")
+
+
+_METHODS = ("__eq__", "__hash__", "__len__", "__getattr__", "__repr__", "__iter__", "__bool__")
+
+
+class Hostile:
+    __class__ = property(_trap("__class__"))  # type: ignore[assignment]
+    for _name in _METHODS:
+        locals()[_name] = _trap(_name)
+
+    def __getattribute__(self, name: str) -> Any:
+        ran.append(f"__getattribute__ {name}")
+        raise RuntimeError(name)
+
+
+class HostileList(list):  # type: ignore[type-arg]
+    __iter__ = __len__ = __getitem__ = __eq__ = _trap("list")  # type: ignore[assignment]
+
+
+class HostileDict(dict):  # type: ignore[type-arg]
+    items = keys = values = __iter__ = __len__ = __getitem__ = _trap("dict")  # type: ignore
+
+
+class HostileStr(str):
+    __eq__ = __hash__ = __str__ = __repr__ = __len__ = _trap("str")  # type: ignore[assignment]
+
+
+class OfMeta(metaclass=HostileMeta):
+    pass
+
+
+class LazyModule(types.ModuleType):
+    def __getattribute__(self, name: str) -> Any:
+        ran.append(f"module {name}")
+        raise RuntimeError(name)
+
+
+class Thing:
+    pass
+
+
+@pytest.fixture(params=["native", "python"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.param == "native" and native() is None:
+        pytest.skip("no compiler")
+    if request.param == "python":
+        monkeypatch.setattr(holders, "native", lambda: None)
+        # what a test does not make is left out: in Python a look at all takes seconds
+        gc.freeze()
+    ran.clear()
+    yield
+    gc.unfreeze()
+    assert ran == []
+
+
+def find(thing: Any, root: Any) -> str:
+    names = Names()
+    (node,) = hold(gc.get_objects(), array("Q", [id(thing)]), {id(root): "f(): root"}, names)
+    return names[node]
+
+
+def test_select_asks_the_type_only() -> None:
+    one, hostile, other = Thing(), Hostile(), OfMeta()
+    dead = weakref.proxy(Thing())
+    objects = [one, hostile, dead, other, 3, Thing]
+    things, hostiles, metas, _ = select(objects, (Thing, Hostile, type(other)))
+    assert len(things) == len(hostiles) == len(metas) == 1
+    assert things[0] is one and hostiles[0] is hostile and metas[0] is other
+
+
+def test_select_takes_subclasses_in_order() -> None:
+    class Below(Thing):
+        pass
+
+    objects = [Below(), 1, Thing(), Below()]
+    found, below, nothing, exact = select(objects, (Thing, Below, complex), (Thing, int))
+    assert found == [objects[0], objects[2], objects[3]]
+    assert below == [objects[0], objects[3]]
+    assert nothing == []
+    assert exact == [objects[1], objects[2]]
+    assert select([], (Thing,)) == ([], [])
+
+
+def test_hostile_holders() -> None:
+    thing = Thing()
+    by_attribute = Hostile()
+    object.__setattr__(by_attribute, "kept", thing)
+    assert find(thing, by_attribute) == "f(): root.kept"
+
+
+def test_hostile_containers() -> None:
+    thing = Thing()
+    items, entries = HostileList(), HostileDict()
+    list.append(items, entries)
+    dict.__setitem__(entries, "k", thing)
+    assert find(thing, items) == "f(): root[0]['k']"
+
+
+def test_hostile_keys() -> None:
+    thing = Thing()
+
+    class Key:
+        def __hash__(self) -> int:
+            return 1
+
+        __repr__ = _trap("key")
+
+    root = {Key(): [thing]}
+    assert find(thing, root) == "f(): root[<Key>][0]"
+
+
+def test_hostile_metaclass() -> None:
+    thing, root = Thing(), OfMeta()
+    object.__setattr__(root, "kept", thing)
+    assert find(thing, root) == "f(): root.kept"
+
+
+def test_dict_property_does_not_run() -> None:
+    class Shadowed:
+        __dict__ = property(_trap("__dict__"))  # type: ignore[assignment]
+
+    thing, root = Thing(), Shadowed()
+    root.kept = thing  # type: ignore[attr-defined]
+    found = find(thing, root)
+    assert found.startswith("f(): root.")
+
+
+def test_hostile_target() -> None:
+    thing = Hostile()
+    root = [thing]
+    assert find(thing, root) == "f(): root[0]"
+
+
+def test_anything_in_sys_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy = LazyModule("heap_lazy")
+    monkeypatch.setitem(sys.modules, "heap_lazy", lazy)
+    monkeypatch.setitem(sys.modules, "heap_odd", Hostile())  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "heap_none", None)  # type: ignore[misc]
+    thing = Thing()
+    types.ModuleType.__dict__["__dict__"].__get__(lazy)["thing"] = thing
+    begin = {place: text for place, text in anchors().items() if "(" not in text}
+    assert "heap_lazy" in begin.values()
+    assert "heap_odd" not in begin.values()
+    names = Names()
+    (node,) = hold(gc.get_objects(), array("Q", [id(thing)]), begin, names)
+    assert names[node] == "heap_lazy.thing"
+
+
+def test_finalizers_do_not_run_early() -> None:
+    class Final:
+        def __del__(self) -> None:
+            ran.append("__del__")
+
+    root = [Final()]
+    assert find(root[0], root) == "f(): root[0]"
+    assert ran == []
+    root.clear()
+    assert ran == ["__del__"]
+    ran.clear()

@@ -1,0 +1,116 @@
+"""A look at the heap while other threads make tuples: nobody may hold one that is half made."""
+
+import gc
+import sys
+import threading
+from array import array
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tensorlens.heap import fallback
+from tensorlens.heap.native import native
+from tensorlens.heap.objects import held_tuples, without_tuples
+from tensorlens.heap.rows import Quest
+
+
+def search() -> None:
+    wanted = [object()]
+    empty = array("Q")
+    target = array("Q", [id(wanted)])
+    fallback.search(Quest(without_tuples(), target, empty, array("b"), empty, 1, 0))
+
+
+def natively() -> None:
+    engine = native()
+    if engine is None:
+        pytest.skip("no compiler")
+    engine.objects()
+
+
+@pytest.fixture
+def quick_turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    # the shorter the look the more of them, and the tuples of others are of no use here
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize(
+    ("look", "times"), [(without_tuples, 1500), (search, 20), (natively, 3000)]
+)
+def test_tuples_are_made_meanwhile(
+    look: Callable[[], object], times: int, quick_turns: None
+) -> None:
+    failures: list[BaseException] = []
+    made = [0, 0, 0]
+    is_over = threading.Event()
+
+    def make(place: int) -> None:
+        while not is_over.is_set():
+            try:
+                assert len(tuple(number for number in range(1000))) == 1000
+            except BaseException as error:
+                failures.append(error)
+                return
+            made[place] += 1
+
+    makers = [threading.Thread(target=make, args=(place,)) for place in range(3)]
+    for maker in makers:
+        maker.start()
+    try:
+        looks = 0
+        while not failures and (looks < times or min(made) < 10):
+            look()
+            looks += 1
+    finally:
+        is_over.set()
+        for maker in makers:
+            maker.join()
+    assert failures == []
+
+
+def test_what_is_in_it() -> None:
+    class Thing:
+        pass
+
+    thing, plain, named = Thing(), ([],), namedtuple("Pair", "one two")([], [])
+    found = without_tuples()
+    addresses = set(map(id, found))
+    assert {id(thing), id(plain[0]), id(named)} <= addresses
+    assert id(plain) not in addresses
+    assert tuple not in set(map(type, found))
+    assert id(found) not in addresses
+
+
+def test_nothing_is_held_afterwards() -> None:
+    class Thing:
+        pass
+
+    thing = Thing()
+    before = sys.getrefcount(thing)
+    gc.disable()
+    try:
+        found = without_tuples()
+        del found
+        # a list that holds itself would keep all of it until the next collection
+        assert sys.getrefcount(thing) == before
+    finally:
+        gc.enable()
+
+
+def test_tuples_that_others_hold() -> None:
+    inner = ([],)
+    holder = [(inner, 1)]
+    by_name = {"held": ([],)}
+    found = held_tuples([holder, by_name, sys])
+    addresses = set(map(id, found))
+    assert {id(holder[0]), id(inner), id(by_name["held"]), id(sys.path_hooks)} - addresses == {
+        id(sys.path_hooks)
+    }
+    assert id(sys.builtin_module_names) in addresses
+    assert len(addresses) == len(found)
