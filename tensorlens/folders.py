@@ -1,4 +1,4 @@
-"""Where tensorlens may write what is not the user's: its cache, and files for a moment."""
+"""Folders that tensorlens may write to: its cache, and scratch folders for a moment."""
 
 from __future__ import annotations
 

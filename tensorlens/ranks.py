@@ -1,4 +1,4 @@
-"""Which of the processes of a distributed job this is, as its launcher says in the environment."""
+"""The rank of this process in a distributed job, as its launcher sets it in the environment."""
 
 from __future__ import annotations
 

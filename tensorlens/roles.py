@@ -1,4 +1,4 @@
-"""What tensors are for."""
+"""The roles of tensors."""
 
 from __future__ import annotations
 

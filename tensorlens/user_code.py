@@ -1,4 +1,4 @@
-"""Whose code a file is: the user's, or a library's."""
+"""Tells the user's code from a library's, by its file."""
 
 from __future__ import annotations
 

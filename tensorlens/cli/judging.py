@@ -1,4 +1,4 @@
-"""When the steps of a program's loop are judged, while the loop still runs."""
+"""Choose when a program's steps are judged, while its loop still runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says of itself: single lines on standard error."""
+"""Messages of the command line itself: single lines on standard error."""
 
 from __future__ import annotations
 

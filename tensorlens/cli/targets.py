@@ -1,4 +1,4 @@
-"""What ``-p`` names: files, modules, packages, functions; found without importing anything."""
+"""Targets of ``-p``: files, modules, packages, functions; found without importing anything."""
 
 from __future__ import annotations
 

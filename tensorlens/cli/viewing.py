@@ -1,4 +1,4 @@
-"""What the verbs that show saved records share: reading them, and choosing what is shown."""
+"""Common parts of the verbs that show saved records: reading them, choosing what is shown."""
 
 from __future__ import annotations
 

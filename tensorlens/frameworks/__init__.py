@@ -1,1 +1,1 @@
-"""Where bytes are counted: the only room that knows torch or TensorFlow."""
+"""Adapters: the room that counts bytes, and knows torch and TensorFlow."""

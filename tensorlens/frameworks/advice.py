@@ -1,4 +1,4 @@
-"""How a framework's users write what advice tells them to do."""
+"""Code that advice tells a person to write, in the words of each framework."""
 
 from __future__ import annotations
 

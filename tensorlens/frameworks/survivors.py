@@ -1,4 +1,4 @@
-"""What is known of a block that survived, and of what hangs below tensors."""
+"""A block that survived its step, and the objects that hang below tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What graphs did whose nodes profiled lines made, which ran only while they were traced."""
+"""Merges the figures of graphs into the profiled lines that made their nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reference is called that the heap alone does not name.
+"""Describes references that the heap alone does not name.
 
 A slot, a place in a deque, an element of a set, a closure's variable, a local of a generator.
 Types' own functions are applied to the objects, so none of the objects' code runs.

@@ -1,4 +1,4 @@
-"""Where names begin: the modules' globals, and the variables of the frames that run.
+"""Anchors of names: the modules' globals, and the variables of the frames that run.
 
 Before Python 3.13 a frame's ``f_locals`` stores a dict of strong references in the frame, so the
 frame is read natively there, by address and without taking references. From 3.13 on it is a view.

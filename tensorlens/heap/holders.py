@@ -1,4 +1,4 @@
-"""Who holds which object: the way from a variable, a global or a class to each of some objects."""
+"""Finds the holders of objects: the way from a variable, a global or a class to each of them."""
 
 from __future__ import annotations
 

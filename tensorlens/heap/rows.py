@@ -1,4 +1,4 @@
-"""What a search of the heap gives: how each of the objects on the way to a target is held.
+"""Rows of a search of the heap: how each object on the way to a target is held.
 
 The numbers here are spelled the same in ``search.h``.
 """

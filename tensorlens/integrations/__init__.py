@@ -1,1 +1,1 @@
-"""Where tensorlens meets other tools: thin, and imported only by them."""
+"""Thin adapters to other tools, imported only by them."""

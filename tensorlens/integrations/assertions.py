@@ -1,4 +1,4 @@
-"""What a test took and what it left behind, measured and in words."""
+"""Measures a test's memory, and writes what it took and left behind in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loop over batches took: by epoch, with the batch of the peak, and whether it grows.
+"""The memory of a loop over batches: by epoch, with the batch of the peak, and whether it grows.
 
 Knows nothing of Keras: it is told when batches and epochs begin and end, and what the counters
 read then. It holds a few numbers an epoch, and nothing of a batch.

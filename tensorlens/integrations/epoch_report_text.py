@@ -1,4 +1,4 @@
-"""What a loop over batches took, as text; epochs and batches count from 1, as Keras prints them."""
+"""Writes the memory of a loop over batches; epochs and batches count from 1, as Keras prints them."""
 
 from __future__ import annotations
 

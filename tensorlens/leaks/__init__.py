@@ -1,1 +1,1 @@
-"""What grows from step to step, and who holds it."""
+"""Growth from step to step, and who holds it."""

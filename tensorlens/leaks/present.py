@@ -1,4 +1,4 @@
-"""What is shown of a leak report: the verdict, each leak with what holds it, what else grew."""
+"""Presents a leak report: the verdict, each leak with what holds it, what else grew."""
 
 from __future__ import annotations
 

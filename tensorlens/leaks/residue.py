@@ -1,4 +1,4 @@
-"""What one stretch of a program left behind: not what grows, but what is still there."""
+"""Residue of one stretch of a program: not growth, but what is still there."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which line takes the memory: tracing, accounting, and the ``@profile`` family."""
+"""Memory by source line: tracing, accounting, and the ``@profile`` family."""

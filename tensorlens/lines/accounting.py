@@ -1,4 +1,4 @@
-"""What each line did, added up as it runs: constant memory per line, however often it runs.
+"""Adds up the figures of each line as it runs: constant memory per line, however often it runs.
 
 Figures travel as one flat sequence, three integers a device (allocated, peak since the previous
 read, reserved), in the order of the process's slots; see :mod:`tensorlens.lines.counters`.

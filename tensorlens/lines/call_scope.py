@@ -1,4 +1,4 @@
-"""What happens around each call of a decorated function."""
+"""Begins and ends the measuring of each call of a decorated function."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a program will need before it runs, which option helps, what the input queue holds."""
+"""Planning before the run: whether it will fit, which option helps, what the input queue holds."""

@@ -1,4 +1,4 @@
-"""What a framework can tell of a program's steps that no log of allocations has.
+"""Facts of a program's steps that no log of allocations has.
 
 The seam for frameworks: a module in :data:`WATCHES` has ``StepWatch``, a :class:`Watch`, which is
 made in the process of the program with what gives the moment a name.

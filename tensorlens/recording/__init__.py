@@ -1,1 +1,1 @@
-"""Which moment: ``record()``, what a recording tells, and failed allocations explained."""
+"""Memory over time: ``record()``, what a recording tells, and failed allocations explained."""

@@ -1,4 +1,4 @@
-"""What backward took by forward line, of all recordings of the process."""
+"""The cost of backward by forward line, over all recordings of the process."""
 
 from __future__ import annotations
 

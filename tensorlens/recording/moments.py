@@ -1,4 +1,4 @@
-"""What a recording answers: one instant, the backward pass by forward line, growth, churn.
+"""Questions to a recording: one instant, the backward pass by forward line, growth, churn.
 
 Sizes are exact bytes, times nanoseconds since the recording began.
 """

@@ -1,1 +1,1 @@
-"""What was seen: frozen dataclasses that import nothing but the standard library."""
+"""Records: frozen dataclasses that import nothing but the standard library."""

@@ -1,4 +1,4 @@
-"""What grows from step to step, which line made it and what holds it.
+"""The leak report: growth from step to step, the line that made it and its holders.
 
 Sizes are bytes. A figure "per step" is what one step leaves behind, averaged over the steps that
 were watched after the warm-up.

@@ -1,4 +1,4 @@
-"""Where a recorded log is from, and what several recorders of one process gave as one log."""
+"""The origin of a log, and the joint origin of several recorders of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an input queue holds ahead of the step. Sizes are bytes; None is unknown, never 0."""
+"""An input queue: batches held ahead of the step. Sizes are bytes; None is unknown, never 0."""
 
 from __future__ import annotations
 

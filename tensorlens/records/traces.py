@@ -1,4 +1,4 @@
-"""What a program asked of allocators, without the allocators."""
+"""A trace: a program's requests to allocators, without the allocators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a figure reads to a person, the same in text and HTML."""
+"""Writes figures for people, the same in text and HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wanted of a report."""
+"""A view: the choices for one showing of a report."""
 
 from __future__ import annotations
 

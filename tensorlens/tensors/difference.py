@@ -1,4 +1,4 @@
-"""What changed between two snapshots, by name."""
+"""The difference of two snapshots, by name."""
 
 from __future__ import annotations
 

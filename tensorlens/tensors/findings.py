@@ -1,4 +1,4 @@
-"""What frameworks find in memory, as one: a table without doubles, and one ledger a device."""
+"""Joins the censuses of several frameworks: one table without doubles, one ledger a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensor of a later snapshot is which of an earlier one: matched by name, on columns."""
+"""Matches the tensors of two snapshots by name, on columns."""
 
 from __future__ import annotations
 

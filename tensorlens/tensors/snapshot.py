@@ -1,4 +1,4 @@
-"""What was in memory at one moment: the tensors by name, and a ledger for each device."""
+"""A snapshot of memory at one moment: the tensors by name, and a ledger for each device."""
 
 from __future__ import annotations
 

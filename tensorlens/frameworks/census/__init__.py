@@ -1,1 +1,1 @@
-"""What the looks of every framework at its live tensors have in common."""
+"""Parts that the censuses of all frameworks share."""

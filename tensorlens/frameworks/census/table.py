@@ -1,4 +1,4 @@
-"""What the tables of every framework's census have in common: births, last names, aliases."""
+"""Columns that the tables of all censuses share: births, last names, aliases."""
 
 from __future__ import annotations
 

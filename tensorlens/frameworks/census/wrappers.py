@@ -1,4 +1,4 @@
-"""What a function wraps, read without running any code of the objects met."""
+"""Unwraps functions without running any code of the objects met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a counting allocator tells: its figures, and which lines allocated its blocks."""
+"""Reads a counting allocator: its figures, and the lines that allocated its blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a recording looks for names: at its beginning, when backward begins, and at its end."""
+"""Looks for names while recording: at the beginning, when backward begins, and at the end."""
 
 from __future__ import annotations
 

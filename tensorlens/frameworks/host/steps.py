@@ -1,4 +1,4 @@
-"""What is allocated on the host after each step of a loop, and which blocks of which are left."""
+"""Host memory after each step of a loop, and the blocks that each step left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Keras's objects hold and what it is called: the same on every backend.
+"""Names and queues of Keras's objects, the same on every backend.
 
 Nothing here imports Keras, nor runs any code of its objects: their attributes are read.
 """

@@ -1,4 +1,4 @@
-"""What Keras holds ahead of the step while it fits, evaluates or predicts.
+"""Queues that Keras fills ahead of the step while it fits, evaluates or predicts.
 
 A PyDataset with several workers has an ``OrderedEnqueuer``: ``max_queue_size`` batches in its
 ``future_queue`` and one that its thread waits to put there, made or being made

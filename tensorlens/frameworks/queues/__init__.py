@@ -1,1 +1,1 @@
-"""What every framework says of its input queues."""
+"""Parts that the input queues of all frameworks share."""

@@ -1,4 +1,4 @@
-"""Whose queue an object is, or which one is inside it."""
+"""Finds the queue that an object is, or holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorFlow says when an allocation fails."""
+"""Reads the messages of failed allocations of TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a program TensorFlow compiles into graphs, and whether it runs only to build one."""
+"""Tells which functions TensorFlow compiles into graphs, and whether one runs only to build one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be measured with the TensorFlow that is installed, without making its devices.
+"""Lists what the installed TensorFlow can measure, without making its devices.
 
 Run as a program it prints that as JSON: an import of TensorFlow takes seconds and talks a lot.
 """

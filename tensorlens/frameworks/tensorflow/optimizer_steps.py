@@ -1,4 +1,4 @@
-"""When a ``tf.function`` has run or an optimizer stepped: the steps of a loop that nobody marks."""
+"""Finds the steps of a loop that nobody marks: calls of ``tf.function`` and of optimizers."""
 
 from __future__ import annotations
 

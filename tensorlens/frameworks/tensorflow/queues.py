@@ -1,4 +1,4 @@
-"""What ``tf.data`` holds ahead of the step, as its own model of an iterator counts it.
+"""Reads the queues of ``tf.data``, as its own model of an iterator counts them.
 
 ``IteratorGetModelProto`` gives for each node how many elements and bytes its buffer holds
 (tensorflow/core/framework/model.proto); it waits for no element and takes none.

@@ -1,4 +1,4 @@
-"""What TensorFlow has allocated after each step of a loop, and which blocks of which are left."""
+"""TensorFlow's memory after each step of a loop, and the blocks that each step left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When ``torch.compile`` comes to read functions, and which ones.
+"""Watches ``torch.compile``: when it comes to read functions, and which ones.
 
 Code that reports its own lines must not be what it compiles. The compiler is not imported for
 any of this: that takes a second.

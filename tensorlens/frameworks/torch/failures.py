@@ -1,4 +1,4 @@
-"""What torch says when an allocation fails."""
+"""Reads the messages of failed allocations of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a program torch compiles, and where a module computes."""
+"""Tells which functions torch compiles, and where a module computes."""
 
 from __future__ import annotations
 

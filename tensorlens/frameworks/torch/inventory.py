@@ -1,4 +1,4 @@
-"""What this torch can measure on this machine, for ``tensorlens doctor``; initialises nothing."""
+"""Lists what this torch can measure here, for ``tensorlens doctor``; starts no device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an optimizer has stepped: how the steps of a loop that nobody marks are found."""
+"""Finds the steps of a loop that nobody marks by the steps of its optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which torch this is: a tuple of numbers, as rules that changed between releases compare it."""
+"""The release of torch: a tuple of numbers, as rules that changed between releases compare it."""
 
 from __future__ import annotations
 

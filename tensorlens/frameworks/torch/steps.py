@@ -1,4 +1,4 @@
-"""What torch has allocated after each step of a loop, and which blocks of which step are left."""
+"""torch's memory after each step of a loop, and the blocks that each step left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who keeps an object: every way from a root that a person can act on.
+"""Finds the paths that keep an object alive, each from a root that a person can act on.
 
 The collector is asked, level by level, who refers to what: nothing of the objects is run, nothing
 is kept, and what comes back is text. Not seen are references of what the collector does not

@@ -1,4 +1,4 @@
-"""Where ways begin: modules' globals, variables of running functions, and what is the profiler's.
+"""Roots of paths: modules' globals, variables of running functions, and the profiler's own objects.
 
 Nothing is held: variables are known by the addresses of what they refer to.
 """

@@ -1,4 +1,4 @@
-"""How the reference from one object to the next reads, by what the first one is."""
+"""Words for the reference from one object to the next, by what the first one is."""
 
 from __future__ import annotations
 

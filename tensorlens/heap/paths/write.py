@@ -1,4 +1,4 @@
-"""What a person reads of a way: one reference for each thing that has a name."""
+"""Writes a path for a person: one reference for each thing that has a name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What grows: blocks that steps left behind, put together, tested for steady growth, described."""
+"""Groups blocks that steps left behind, tests them for steady growth, and describes them."""

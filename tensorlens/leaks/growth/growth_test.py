@@ -1,4 +1,4 @@
-"""Whether what steps leave behind is steady growth: judged by the steps it was made in."""
+"""Tests a series for steady growth, judged by the steps that its blocks were made in."""
 
 from __future__ import annotations
 

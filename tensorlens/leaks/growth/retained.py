@@ -1,4 +1,4 @@
-"""What is left behind, described: its line, an example, what hangs below it and who holds it."""
+"""Describes retained memory: its line, an example, what hangs below it and who holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was seen of a loop, step by step."""
+"""Samples of a loop, step by step."""
 
 from __future__ import annotations
 

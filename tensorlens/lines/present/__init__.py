@@ -1,4 +1,4 @@
-"""What is shown of a line report."""
+"""Presents a line report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line table shows, decided once for text and HTML: rows, marks, what is left out."""
+"""The layout of a line table, the same for text and HTML: rows, marks, columns left out."""
 
 from __future__ import annotations
 

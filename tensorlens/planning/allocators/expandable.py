@@ -1,4 +1,4 @@
-"""How cached memory is mapped into expandable segments, and goes back to the driver.
+"""Maps cached memory into expandable segments, and gives it back to the driver.
 
 As ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``,
 ``release_available_cached_blocks`` and ``release_blocks`` do it in

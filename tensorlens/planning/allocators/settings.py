@@ -1,4 +1,4 @@
-"""What ``PYTORCH_CUDA_ALLOC_CONF`` sets, as torch reads it.
+"""Reads ``PYTORCH_CUDA_ALLOC_CONF`` as torch does.
 
 From ``c10/core/AllocatorConfig.h`` and ``.cpp`` and ``c10/cuda/CUDAAllocatorConfig.h`` of torch
 2.13. Sizes are bytes; torch's ``mb`` are units of 2**20.

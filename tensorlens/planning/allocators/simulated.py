@@ -1,4 +1,4 @@
-"""What simulated allocators have in common: what they count, and what they tell of their segments.
+"""Common parts of simulated allocators: their figures, and their segments.
 
 How requests are rounded, where blocks are found and what goes back is each one's own.
 """

@@ -1,4 +1,4 @@
-"""Which framework a program is of, by what it imports; nothing of it is imported or run."""
+"""Guesses a program's framework by its imports; nothing of it is imported or run."""
 
 from __future__ import annotations
 

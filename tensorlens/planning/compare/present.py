@@ -1,4 +1,4 @@
-"""What is shown of a comparison: the options, the winners, what did not run, remarks."""
+"""Presents a comparison: the options, the winners, those that did not run, remarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a program is estimated: on a card known by name, or in the host's memory."""
+"""Cards that programs are estimated on, by name; and the host's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step will need on a device that is not there: peaks, their bounds, and what they are."""
+"""The result of an estimate: peaks, their bounds, and what they are made of."""
 
 from __future__ import annotations
 

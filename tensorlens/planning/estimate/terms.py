@@ -1,4 +1,4 @@
-"""Why memory is there that no tensor of the program is: every name, with its source.
+"""Rules for memory that no tensor of the program holds: every name, with its source.
 
 Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13.
 """

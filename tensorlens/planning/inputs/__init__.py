@@ -1,1 +1,1 @@
-"""What loaders and queues hold ahead of the step, measured and planned."""
+"""Input queues: what loaders hold ahead of the step, measured and planned."""

@@ -1,4 +1,4 @@
-"""What batches of an input take by batch size and resolution, alone and with a queue of them."""
+"""A plan of an input: bytes of batches by batch size and resolution, alone and queued."""
 
 from __future__ import annotations
 

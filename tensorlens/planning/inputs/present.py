@@ -1,4 +1,4 @@
-"""What is shown of an input queue."""
+"""Presents an input queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a plan: the bytes of batches by shape, and what a queue makes of them."""
+"""Presents a plan: the bytes of batches by shape, and of a queue of them."""
 
 from __future__ import annotations
 

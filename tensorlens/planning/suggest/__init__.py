@@ -1,4 +1,4 @@
-"""What would save most at the peak, from one recording of a program's steps.
+"""Suggestions that save most at the peak, from one recording of a program's steps.
 
 The program's steps are recorded in a process of its own (:mod:`.verifying`), and each change that
 might help is tried on the recording (:mod:`.recorded_steps`): which blocks of memory would die

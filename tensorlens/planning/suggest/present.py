@@ -1,4 +1,4 @@
-"""What is shown of suggestions: what saves how much, what to write, what it costs."""
+"""Presents suggestions: how much each saves, the code to write, its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would save most at the peak of a program's steps.
+"""The result of ``suggest()``: changes that would save most at the peak.
 
 Sizes are bytes; None is unknown, never 0.
 """

@@ -1,1 +1,1 @@
-"""What a Keras model's training step asks of allocators, from its graph alone."""
+"""Estimates a Keras model's training step from its graph alone."""

@@ -1,4 +1,4 @@
-"""What is assumed of a run that was only traced, and whether XLA would compile it."""
+"""Assumptions about a step that was only traced, and whether XLA would compile it."""
 
 from __future__ import annotations
 

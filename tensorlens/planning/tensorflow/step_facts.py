@@ -1,4 +1,4 @@
-"""What a running program's steps tell besides their allocations: see :class:`StepFacts`."""
+"""Watches a TensorFlow program's steps for :class:`StepFacts`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was not run as a real device would run it, with the line of the program."""
+"""Cautions: lines that were not run as a real device would run them."""
 
 from __future__ import annotations
 

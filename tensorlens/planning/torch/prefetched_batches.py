@@ -1,4 +1,4 @@
-"""How many batches a program's DataLoaders ask for ahead of its loops, seen as they are used."""
+"""Counts the batches that a program's DataLoaders ask for ahead of its loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trials of every framework share: how a program begins, steps and is measured.
+"""Runs a program in a process of its own: how it begins, steps and is measured.
 
 A framework's built-in options are in a folder of its own; no module here imports a framework.
 """

@@ -1,4 +1,4 @@
-"""What a program sets for its whole process: read in one process, and set in another.
+"""Settings of a whole process: read in one process, and set in another.
 
 A framework is looked up in ``sys.modules`` and asked by its public functions; where it is not
 imported it has no settings. Values are plain ones, which can be pickled without the framework.

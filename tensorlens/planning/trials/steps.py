@@ -1,4 +1,4 @@
-"""How a program begins, by its function or as a script, and its steps, as many as are wanted."""
+"""Begins a program, by its function or as a script, and counts its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log of events tells: pure functions of a recording, without any framework."""
+"""Analyses of a log of events: pure functions of a recording, without any framework."""
 
 from tensorlens.recording.analysis.backward import backward, backward_modules
 from tensorlens.recording.analysis.change import churn, growth

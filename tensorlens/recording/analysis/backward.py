@@ -1,4 +1,4 @@
-"""What each forward line, and each module, cost again in backward."""
+"""The cost in backward of each forward line, and of each module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What grew between two instants, and how much was handed out for it."""
+"""Growth between two instants, and the bytes handed out for it."""
 
 from __future__ import annotations
 

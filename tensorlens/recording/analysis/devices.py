@@ -1,4 +1,4 @@
-"""Which device a question is about, and how high it went."""
+"""Chooses the device that a question is about, and finds its peak."""
 
 from __future__ import annotations
 

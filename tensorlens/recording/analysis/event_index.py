@@ -1,4 +1,4 @@
-"""What several questions about a log need, each worked out once for every stack and context."""
+"""An index of a log: facts that several questions need, each worked out once."""
 
 from __future__ import annotations
 

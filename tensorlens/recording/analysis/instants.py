@@ -1,4 +1,4 @@
-"""What was resident at one instant: the peak, or after any event."""
+"""Resident memory at one instant: the peak, or after any event."""
 
 from __future__ import annotations
 

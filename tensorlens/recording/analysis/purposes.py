@@ -1,4 +1,4 @@
-"""What memory is for that some functions take: torch's data parallel wrappers, Keras's layers."""
+"""Purposes of memory that known functions take: torch's data parallel wrappers, Keras's layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each block was for, and what it is called: from a census, or from what ran."""
+"""The role and name of each block: from a census, or from the operators that ran."""
 
 from __future__ import annotations
 

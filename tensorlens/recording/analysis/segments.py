@@ -1,4 +1,4 @@
-"""What the allocator itself counts at an instant: remainders, and memory from the driver."""
+"""The allocator's own figures at an instant: remainders, and memory from the driver."""
 
 from __future__ import annotations
 

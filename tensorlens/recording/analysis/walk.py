@@ -1,4 +1,4 @@
-"""How many bytes were handed out after each event, and which blocks they were."""
+"""Walks a log: bytes handed out after each event, and the blocks they are."""
 
 from __future__ import annotations
 

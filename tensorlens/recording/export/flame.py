@@ -1,4 +1,4 @@
-"""What was resident at the peak by stack, as flame graphs read it: speedscope, folded stacks."""
+"""Exports the peak by stack for flame graphs: speedscope, folded stacks."""
 
 from __future__ import annotations
 

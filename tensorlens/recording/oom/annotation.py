@@ -1,4 +1,4 @@
-"""What a person sees when memory runs out: the request, what was resident, what could be freed.
+"""Explains a failed allocation: the request, what was resident, what could be freed.
 
 The explanation is added to the exception as a note (PEP 678), so that it appears below the
 traceback of an error that nobody handles, and nowhere when the program handles it.

@@ -1,4 +1,4 @@
-"""What could be freed when an allocation failed, from what was in memory."""
+"""Finds memory that could be freed when an allocation failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which line asked for memory that could not be had."""
+"""Finds the line whose request for memory failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a recording."""
+"""Presents a recording."""
 
 from __future__ import annotations
 

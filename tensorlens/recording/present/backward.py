@@ -1,4 +1,4 @@
-"""What backward took, by the forward line that it goes back to."""
+"""Presents the cost of backward by forward line."""
 
 from __future__ import annotations
 

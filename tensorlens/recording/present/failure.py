@@ -1,4 +1,4 @@
-"""What is shown of an allocation that failed."""
+"""Presents an allocation that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows of one instant of a recording, decided once for text and HTML.
+"""Presents one instant of a recording, the same for text and HTML.
 
 Rows are equal blocks together, largest first; what the view leaves out is summed.
 """

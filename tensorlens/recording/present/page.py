@@ -1,4 +1,4 @@
-"""What a page or a notebook's cell has of a recording's device beyond its text."""
+"""The parts of a page or a notebook's cell that text does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording's page carries for its script: the timeline, and the blocks of any instant."""
+"""Data for the script of a recording's page: the timeline, and the blocks of any instant."""
 
 from __future__ import annotations
 

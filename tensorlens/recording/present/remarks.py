@@ -1,4 +1,4 @@
-"""What a report says of a recording in sentences, the same in text and HTML."""
+"""Remarks on a recording in sentences, the same in text and HTML."""
 
 from __future__ import annotations
 

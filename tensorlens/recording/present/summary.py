@@ -1,4 +1,4 @@
-"""What a recording tells, as plain data for other programs."""
+"""A recording's summary as plain data for other programs."""
 
 from __future__ import annotations
 

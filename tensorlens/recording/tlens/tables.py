@@ -1,4 +1,4 @@
-"""What events refer to, as JSON and back with every value checked."""
+"""Tables that events refer to, as JSON and back with every value checked."""
 
 from __future__ import annotations
 

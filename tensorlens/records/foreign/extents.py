@@ -1,4 +1,4 @@
-"""Where a device's blocks lie in its segments, and how much memory each was given.
+"""Extents of a device's blocks in its segments, and the memory each was given.
 
 The allocator splits a block off the free memory at its address unless the remainder is too small
 to be of use; then the block is given all of it, which its trace does not tell. The trace tells

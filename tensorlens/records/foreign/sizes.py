@@ -1,4 +1,4 @@
-"""How torch's caching allocator rounds a request, and when it splits a block.
+"""Rounding of requests and splitting of blocks in torch's caching allocator.
 
 From ``c10/cuda/CUDACachingAllocator.cpp`` (``round_size``, ``should_split``) and
 ``c10/core/AllocatorConfig.h`` of torch 2.13.

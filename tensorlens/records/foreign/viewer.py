@@ -1,4 +1,4 @@
-"""What torch's viewer was fed in its first years: ``viz_trace.json``."""
+"""Reads ``viz_trace.json``, the input of torch's viewer in its first years."""
 
 from __future__ import annotations
 

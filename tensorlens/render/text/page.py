@@ -1,4 +1,4 @@
-"""What every text report is made with: how wide it may be, its marks, and lines of words."""
+"""The page of a text report: how wide it may be, its marks, and lines of words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a snapshot: per device a headline, its roles, its tensors and its ledger."""
+"""Presents a snapshot: per device a headline, its roles, its tensors and its ledger."""
 
 from __future__ import annotations
 

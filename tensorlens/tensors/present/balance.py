@@ -1,4 +1,4 @@
-"""How a ledger is laid out: a tree in which the parts of each figure add up to it."""
+"""Lays a ledger out as a tree in which the parts of each figure add up to it."""
 
 from __future__ import annotations
 

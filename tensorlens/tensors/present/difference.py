@@ -1,4 +1,4 @@
-"""What is shown of the difference of two snapshots."""
+"""Presents the difference of two snapshots."""
 
 from __future__ import annotations
 

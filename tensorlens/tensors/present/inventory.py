@@ -1,4 +1,4 @@
-"""What a snapshot or a difference shows of tensors, decided once for text and HTML.
+"""Tensors of a snapshot or a difference, laid out once for text and HTML.
 
 Rows are families of tensors, largest first; what the view leaves out is summed.
 """

@@ -1,4 +1,4 @@
-"""Which forward operation a gradient of eager code goes back to, while someone records.
+"""Traces gradients of eager code back to forward operations, while someone records.
 
 A tape calls ``_gradient_function`` of tensorflow/python/eager/backprop.py for each operation that
 it recorded, last one first; TensorFlow lets that function be registered anew. What is noted of a

@@ -1,4 +1,4 @@
-"""Which Keras layer a frame calls, and the paths of layers."""
+"""Names the Keras layer that a frame calls, and the paths of layers."""
 
 from __future__ import annotations
 

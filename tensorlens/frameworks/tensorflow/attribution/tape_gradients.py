@@ -1,4 +1,4 @@
-"""Which weight a tensor is the gradient of: noted when a tape gives it, while someone watches.
+"""Notes which weight a gradient belongs to when a tape gives it, while someone watches.
 
 TensorFlow numbers its eager tensors from one counter, of the whole process, and never again alike.
 So numbers are all that is noted, which keep nothing alive; and a number tells whether a tensor was

@@ -1,4 +1,4 @@
-"""What graph functions are handed while they run, by the profiled lines that made their nodes.
+"""Charges the allocations of graph functions to the profiled lines that made their nodes.
 
 While code is followed, each call of a graph function that has nodes of it is logged natively, and
 nothing else is: a function is looked at once, when it is called first.

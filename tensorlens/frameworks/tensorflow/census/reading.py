@@ -1,4 +1,4 @@
-"""What eager tensors are and where their bytes lie, told without running an operation."""
+"""Reads eager tensors and where their bytes lie without running an operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gradient tapes keep: which operation made a tensor, and which layer that belongs to."""
+"""Reads gradient tapes: the operation that made a tensor, and the layer it belongs to."""
 
 from __future__ import annotations
 

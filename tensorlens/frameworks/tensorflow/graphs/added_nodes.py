@@ -1,4 +1,4 @@
-"""Which graph an operation is being added to: what is allocated then is the graph's own.
+"""Tells which graph an operation is being added to: allocations then are the graph's own.
 
 The values of constants that shapes are inferred from are kept with the graph
 (``core/common_runtime/shape_refiner.cc``, TensorFlow 2.21).

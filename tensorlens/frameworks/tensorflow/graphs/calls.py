@@ -1,4 +1,4 @@
-"""Which function of TensorFlow's is running: told when Python calls one and when it is done.
+"""Follows calls of graph functions: told when Python calls one and when it is done.
 
 All calls of a concrete function from Python, those of gradient functions and of Keras's ``fit``
 included, go through ``Context.call_function`` of tensorflow/python/eager/context.py, and calls

@@ -1,4 +1,4 @@
-"""Which operation of the forward pass an operation of the backward pass belongs to.
+"""Matches operations of the backward pass to those of the forward pass.
 
 A tape puts what computes the gradient of an operation into ``gradient_tape/`` and the *scope* that
 operation was made in, so that it may be one of several. ``tf.gradients``, which also makes the

@@ -1,4 +1,4 @@
-"""What a node of a graph is, by the name it has where it runs, or as an operation of a graph."""
+"""A node of a graph, by the name it has where it runs, or as an operation of a graph."""
 
 from __future__ import annotations
 

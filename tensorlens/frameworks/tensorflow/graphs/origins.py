@@ -1,4 +1,4 @@
-"""What is known of one node of a graph."""
+"""The origin of a graph's node: its line, its layer and its phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Keras layer a node is in, by its name's scopes and the frames that made it.
+"""Finds the Keras layer of a node by its name's scopes and the frames that made it.
 
 Keras opens a name scope of the layer's name when it builds a layer and another one when it calls
 it, also when there is nothing left to build, and TensorFlow makes names unique by a number behind

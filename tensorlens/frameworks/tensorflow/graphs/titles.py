@@ -1,4 +1,4 @@
-"""What memory of the runtime is called, by the node or the thread that allocated it.
+"""Names of the runtime's memory, by the node or the thread that allocated it.
 
 A name says what a person who writes Keras knows: the function, the layer, the batch; not what
 Keras's functions, the nodes that Grappler rewrote and the threads of tf.data are called inside.

@@ -1,4 +1,4 @@
-"""What the nodes of graph functions are handed while calls are followed, added up by group."""
+"""Adds up the allocations of graph functions' nodes by group, while calls are followed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What tensors are alive, and what is known of each."""
+"""Live tensors, and what is known of each."""

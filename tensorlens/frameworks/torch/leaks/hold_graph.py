@@ -1,4 +1,4 @@
-"""What holds what in torch where Python's collector does not look: tensors and autograd's nodes.
+"""The part of the graph of holders that Python's collector does not see: tensors and nodes.
 
 Vertices are numbers: a row of the scan is its own number, and nodes follow after the rows. All
 that is kept of them is addresses, sizes and texts.

@@ -1,4 +1,4 @@
-"""How many references Python has to objects that torch may hold, too.
+"""Counts the references that Python has to objects that torch may hold, too.
 
 A tensor that autograd saved keeps the Python object it once had, and the collector shows that
 object although nothing in Python refers to it. Only the counts of references tell them apart.

@@ -1,1 +1,1 @@
-"""What DataLoaders hold ahead of the step: read from a running iterator, nothing is taken out."""
+"""Reads DataLoaders' queues from a running iterator; nothing is taken out."""

@@ -1,4 +1,4 @@
-"""What torch's DataLoader holds ahead of the step.
+"""The input queue of torch's DataLoader.
 
 The rule is of ``_MultiProcessingDataLoaderIter`` (torch/utils/data/dataloader.py, torch 2.13): an
 iterator asks for ``prefetch_factor x num_workers`` batches when it begins (``_reset``) and for one

@@ -1,4 +1,4 @@
-"""What an iterator over a DataLoader knows of its tasks: which are asked for, which have come.
+"""The tasks of a DataLoader's iterator: which are asked for, which have come.
 
 ``_MultiProcessingDataLoaderIter`` (torch/utils/data/dataloader.py, torch 2.13) keeps in
 ``_task_info`` the worker of each batch that is asked for, and the batch once it has come.

@@ -1,4 +1,4 @@
-"""What is shown of an estimate."""
+"""Presents an estimate."""
 
 from __future__ import annotations
 

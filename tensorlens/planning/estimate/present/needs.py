@@ -1,4 +1,4 @@
-"""What a report says of an estimate, and of a largest batch, decided once for text and HTML.
+"""Sentences on an estimate and on a largest batch, the same for text and HTML.
 
 What grows with the batch has its share of every instant. With more items another instant may be the
 highest: an optimizer's step hardly grows, forward and backward do. Each instant is a line over the

@@ -1,4 +1,4 @@
-"""What an estimate's peak is made of, in parts that add up to it, decided once for all formats."""
+"""The parts of an estimate's peak, which add up to it, the same in all formats."""
 
 from __future__ import annotations
 

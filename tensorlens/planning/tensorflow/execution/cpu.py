@@ -1,4 +1,4 @@
-"""What TensorFlow's kernels on the CPU take for themselves while they run."""
+"""Scratch memory of TensorFlow's kernels on the CPU."""
 
 from __future__ import annotations
 

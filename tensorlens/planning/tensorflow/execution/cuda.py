@@ -1,4 +1,4 @@
-"""What TensorFlow's kernels on a GPU take for themselves while they run.
+"""Scratch memory of TensorFlow's kernels on a GPU.
 
 The rules are read from ``tensorflow/core/kernels`` (``cudnn_pooling_gpu.cc``, ``conv_ops_impl.h``,
 ``conv_grad_input_ops.h``, ``conv_grad_ops_3d.cc``) of TensorFlow 2.21.

@@ -1,4 +1,4 @@
-"""What a running graph holds: buffers, lists of tensors, and who still refers to them."""
+"""Live values of a running graph: buffers, lists of tensors, and their references."""
 
 from __future__ import annotations
 

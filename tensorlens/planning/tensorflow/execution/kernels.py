@@ -1,4 +1,4 @@
-"""What operations take of memory on a device: their results, and what they need while they run."""
+"""Memory of operations on a device: their results, and their scratch while they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gradient tape keeps of a forward pass, and until when.
+"""Tensors that a gradient tape keeps of a forward pass, and until when.
 
 A tape keeps of each operation the inputs and outputs that its gradient function reads, until
 backward has run that function (``c/eager/tape.h`` of TensorFlow 2.21). They are seen here as the

@@ -1,4 +1,4 @@
-"""How functions run: by XLA, as graphs, or operation by operation."""
+"""The option that sets how functions run: by XLA, as graphs, or operation by operation."""
 
 from __future__ import annotations
 

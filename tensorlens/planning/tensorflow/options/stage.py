@@ -1,4 +1,4 @@
-"""What options of TensorFlow know of the program: its Keras models and the blocks they repeat."""
+"""The program as options of TensorFlow see it: its Keras models and the blocks they repeat."""
 
 from __future__ import annotations
 

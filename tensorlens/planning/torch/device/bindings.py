@@ -1,4 +1,4 @@
-"""What torch's Python code asks of ``torch._C`` on a build with CUDA.
+"""Stand-ins for the functions of ``torch._C`` that a build with CUDA has.
 
 With these in place ``torch.cuda`` runs as it is written, for a program that asks it and for torch
 itself.

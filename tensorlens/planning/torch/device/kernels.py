@@ -1,4 +1,4 @@
-"""What operators give on a CUDA device where torch has no word about it for fake tensors.
+"""Results of operators on a CUDA device where torch has no fake kernel for them.
 
 Each kernel gives tensors of the shapes, types and strides that the CUDA kernel gives, and nothing
 else. Of the others a run on the CPU, on zeros, tells what they give.

@@ -1,4 +1,4 @@
-"""Where fake tensors take a CUDA device for one whose kernels could run: its modes and copies.
+"""Makes fake tensors accept a CUDA device that has no kernels: modes and copies.
 
 Also pinned memory, and the host in place of a device that cannot be put on stage.
 """

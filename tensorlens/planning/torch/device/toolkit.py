@@ -1,4 +1,4 @@
-"""What comes with a CUDA build besides devices: the toolkit's modules, streams, older types."""
+"""Stand-ins for the rest of a CUDA build: the toolkit's modules, streams, older types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel a card would choose for ``scaled_dot_product_attention``."""
+"""Chooses the kernel of ``scaled_dot_product_attention`` as a card would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attention kernels take besides their results, which torch's fake kernels do not show."""
+"""Memory of attention kernels besides their results, which torch's fake kernels do not show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels of the CPU take while they run: each is run once, on zeros, and counted."""
+"""Scratch memory of CPU kernels: each is run once, on zeros, and counted."""
 
 from __future__ import annotations
 

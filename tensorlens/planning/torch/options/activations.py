@@ -1,4 +1,4 @@
-"""What is kept for backward: in fewer bits, not at all, or on the host."""
+"""Options for what is kept for backward: in fewer bits, not at all, or on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many batches workers make ahead of the step."""
+"""The option that sets how many batches workers make ahead of the step."""
 
 from __future__ import annotations
 

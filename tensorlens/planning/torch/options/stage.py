@@ -1,4 +1,4 @@
-"""What options of torch know of the program: its models and the blocks that these repeat."""
+"""The program as options of torch see it: its models and the blocks that these repeat."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a program meets besides tensors: files, data loaders, threads, other processes."""
+"""Patches for what a program meets besides tensors: files, loaders, threads, other processes."""

@@ -1,4 +1,4 @@
-"""What small tensors of a run without data hold: whole numbers, truth values and a few floats.
+"""Propagates the values of small tensors: whole numbers, truth values and a few floats.
 
 A program decides by them: lengths, masks, labels, counters, the expert a token goes to. Their
 values are computed beside the fake ones on the CPU, and are forgotten where they depend on what is

@@ -1,4 +1,4 @@
-"""What the driver of an accelerator tells of its memory, of all processes and of this one.
+"""Reads an accelerator's memory from its driver, of all processes and of this one.
 
 Every function raises whatever the driver's bindings raise, and :class:`LookupError` with one line
 for a reader where they are silent. None initialises a device that the program has not.

@@ -1,4 +1,4 @@
-"""What autograd's nodes and the tensors they saved are called, and the modules they belong to."""
+"""Names autograd's nodes, the tensors they saved, and the modules they belong to."""
 
 from __future__ import annotations
 

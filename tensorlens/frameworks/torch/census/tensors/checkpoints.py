@@ -1,4 +1,4 @@
-"""What checkpointing keeps of a region in place of its activations: its inputs, its random state.
+"""Reads what checkpointing keeps in place of activations: its inputs, its random state.
 
 Read from where torch.utils.checkpoint (torch 2.13) has it; what an older one does not have is left
 out.

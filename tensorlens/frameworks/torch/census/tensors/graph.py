@@ -1,4 +1,4 @@
-"""What autograd keeps: the tensors its graph saved, read without unpacking any of them.
+"""Reads the tensors that autograd's graph saved, without unpacking any of them.
 
 A node is read through ``_raw_saved_*`` (``SavedTensor.data``), never through ``_saved_*`` or
 ``saved_tensors``, which unpack: under checkpointing that would run the forward again.

@@ -1,4 +1,4 @@
-"""What live tensors are and where their bytes lie, without running any of their code."""
+"""Reads live tensors and where their bytes lie, without running any of their code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CUDA kernels of torch take from the caching allocator besides their results.
+"""Scratch memory that torch's CUDA kernels take from the caching allocator.
 
 The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Left out is
 what libraries take: workspaces of cuBLAS and cuDNN, and attention. Where a fake kernel has other

@@ -1,4 +1,4 @@
-"""What rules are made of: sizes of tensors, copies that kernels make, storage of CUB."""
+"""Parts of rules: sizes of tensors, copies that kernels make, storage of CUB."""
 
 from __future__ import annotations
 
