@@ -1,4 +1,4 @@
-"""Writes the memory of a loop over batches; epochs and batches count from 1, as Keras prints them."""
+"""Writes the memory of a loop over batches as text; epochs and batches count from 1."""
 
 from __future__ import annotations
 
