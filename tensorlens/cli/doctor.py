@@ -25,12 +25,6 @@ _EXTRAS = (
     ("pandas", "pandas", "pandas", "report.to_pandas()"),
     ("IPython", "ipython", "ipython", "%tlrun and tables in Jupyter"),
 )
-_BUILDS = {
-    "cuda": "a CUDA or ROCm build: https://pytorch.org/get-started",
-    "xpu": "an XPU build: https://pytorch.org/get-started",
-    "mps": "a Mac with Apple silicon",
-    "mtia": "a build of Meta's",
-}
 _NAME_WIDTH = 20
 _BESIDE = 6
 """Columns of the mark and between the others."""
@@ -151,7 +145,7 @@ def _kept(cache: str | None) -> str:
 
 def _source(source: Any) -> Finding:
     if not source.built:
-        detail = f"not in this torch; needs {_BUILDS.get(source.name, 'another build')}"
+        detail = f"not in this torch; needs {source.build}"
         return Finding(source.name, False, detail, part_of="torch")
     if source.devices == 0:
         detail = "this process sees no device; check the driver and what hides devices"

@@ -129,7 +129,7 @@ def having(find, package):
 @pytest.mark.parametrize(
     ("fields", "ok", "words"),
     [
-        ({"built": False}, False, "not in this torch; needs a CUDA or ROCm build"),
+        ({"built": False, "build": "a CUDA build"}, False, "not in this torch; needs a CUDA build"),
         ({"devices": 0}, False, "this process sees no device"),
         ({"devices": 8}, True, "8 devices; allocated, peak from: S; exact; no reserved: why"),
         ({"devices": None}, True, "number of devices unknown until it is initialised; "),

@@ -23,6 +23,8 @@ _NOTHING_YET = (0, 0, 0)
 _SPELLING = re.compile(r"([a-z]+)(?::(\d+))?")
 _LOOSE = re.compile(r"/?(?:device:)?(?:gpu|cuda|hip|rocm|nvidia)[:_ ]?(\d*)", re.IGNORECASE)
 _NAMES = ("cpu", *(kind.name for kind in KINDS))
+_ALONE = ("cpu", *(kind.name for kind in KINDS if not kind.is_numbered))
+"""Kinds of one device, which has no number."""
 
 
 class DeviceCounter:
@@ -190,7 +192,7 @@ class Accelerators:
         if match is None or match[1] not in _NAMES:
             raise DeviceError(_no_device(text))
         kind, index = match.groups()
-        if kind in ("cpu", "mps"):
+        if kind in _ALONE:
             if index not in (None, "0"):
                 raise DeviceError(f"{text}: there is only one {kind} device")
             return str(kind)
@@ -223,7 +225,8 @@ def _no_device(text: str) -> str:
     loose = _LOOSE.fullmatch(text)
     if loose is not None:
         return f"{text} is no device: write cuda:{loose[1] or 0}"
-    return f"{text or repr(text)} is no device: write cpu, cuda:0, xpu:0, mtia:0 or mps"
+    known = ["cpu", *(kind.spell(0) for kind in KINDS)]
+    return f"{text or repr(text)} is no device: write {', '.join(known[:-1])} or {known[-1]}"
 
 
 _here = Accelerators(_torch)

@@ -24,6 +24,16 @@ class Backend:
     """One backend of this torch build; ``index`` is a device's number in it."""
 
     name = ""
+    aliases: tuple[str, ...] = ()
+    """Other names that messages of failed allocations have for it."""
+    device_type = 0
+    """Its number in ``c10/core/DeviceType.h``."""
+    is_numbered = True
+    """Whether its devices are told apart by a number: ``cuda:0``."""
+    lists_blocks = False
+    """Whether its allocator lists its blocks and reports each of them as it comes and goes."""
+    build = "another build"
+    """What a person needs to have it."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -40,9 +50,10 @@ class Backend:
         """Return what counts the bytes and how exact it is, for the report's header."""
         raise NotImplementedError
 
-    def spell(self, index: int) -> str:
+    @classmethod
+    def spell(cls, index: int) -> str:
         """Return torch's name of a device."""
-        return f"{self.name}:{index}"
+        return f"{cls.name}:{index}" if cls.is_numbered else cls.name
 
     def ready(self) -> bool:
         """Tell whether the program has initialised the backend, in this very process."""
@@ -99,6 +110,10 @@ class Cuda(Backend):
     """NVIDIA, and AMD through ROCm, which goes by the name of cuda in torch."""
 
     name = "cuda"
+    aliases = ("hip",)
+    device_type = 1
+    lists_blocks = True
+    build = "a CUDA or ROCm build: https://pytorch.org/get-started"
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
@@ -149,6 +164,9 @@ class Xpu(Backend):
     """Intel GPUs."""
 
     name = "xpu"
+    device_type = 12
+    lists_blocks = True
+    build = "an XPU build: https://pytorch.org/get-started"
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
@@ -177,6 +195,8 @@ class Mtia(Backend):
     """Meta's accelerators: ``torch/mtia/memory.py`` shows two figures, both under ``dram``."""
 
     name = "mtia"
+    device_type = 19
+    build = "a build of Meta's"
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
@@ -203,6 +223,9 @@ class Mps(Backend):
     """Apple's GPU; it has one device, and peaks since torch 2.13."""
 
     name = "mps"
+    device_type = 13
+    is_numbered = False
+    build = "a Mac with Apple silicon"
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
@@ -228,10 +251,6 @@ class Mps(Backend):
         """Return what counts the bytes and how exact it is, for the report's header."""
         source = "MPS heap allocator" if self.statistics else "MPS heap allocator, Metal driver"
         return source, "exact as torch rounds to Metal's alignment"
-
-    def spell(self, index: int) -> str:
-        """Return torch's name of the only device."""
-        return self.name
 
     def ready(self) -> bool:
         """Tell whether the program has used the device.

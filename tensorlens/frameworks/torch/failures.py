@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.records.failures import Request
 from tensorlens.units import parse_bytes
 
 _BYTES = re.compile(r"(?:tried|unable) to (?:allocate|mmap) (\d+) bytes", re.IGNORECASE)
 _SIZE = re.compile(r"(?:tried|unable) to allocate (\d+(?:\.\d+)? ?[KMGTP]i?B)\b", re.IGNORECASE)
 _DEVICE = re.compile(r"\b(?:GPU|device:?) ?(\d+)")
-_BACKEND = re.compile(r"\b(CUDA|XPU|MPS|HIP)\b", re.IGNORECASE)
+_KINDS = {name: kind for kind in KINDS for name in (kind.name, *kind.aliases)}
+_BACKEND = re.compile(rf"\b({'|'.join(_KINDS)})\b", re.IGNORECASE)
 _CPU = (
     *("DefaultCPUAllocator", "not enough memory", "can't allocate memory"),
     *("Cannot allocate memory", "unable to mmap", "std::bad_alloc"),
@@ -76,11 +78,11 @@ def _device_of(text: str) -> str | None:
     backend = _BACKEND.search(text)
     if backend is None:
         return None
-    name = {"hip": "cuda"}.get(backend[1].lower(), backend[1].lower())
-    if name == "mps":
-        return name
+    kind = _KINDS[backend[1].lower()]
+    if not kind.is_numbered:
+        return kind.spell(0)
     number = _DEVICE.search(text)
-    return f"{name}:{number[1]}" if number else None
+    return kind.spell(int(number[1])) if number else None
 
 
 def _nbytes_of_array(error: BaseException) -> int | None:

@@ -11,7 +11,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.folders import cache_folder
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.torch import accelerators, cpu
-from tensorlens.frameworks.torch.backends import KINDS
+from tensorlens.frameworks.torch.backends import KINDS, Backend
 from tensorlens.frameworks.torch.census.tensors.scan import Scan, fallback_reason
 from tensorlens.heap import not_native
 
@@ -23,9 +23,11 @@ class Source:
     """One source of figures: the CPU, or one accelerator backend."""
 
     name: str
-    """``cpu``, ``cuda``, ``xpu``, ``mtia`` or ``mps``."""
+    """``cpu``, or a backend: ``cuda``."""
     built: bool
     """Whether this torch has it at all."""
+    build: str = ""
+    """What a person needs to have it, where this torch does not."""
     devices: int | None = None
     """How many devices this process sees; None where only initialising would tell."""
     source: str = ""
@@ -63,7 +65,7 @@ def take() -> Inventory:
 
     No accelerator is initialised, and ``torch.cuda.is_initialized()`` stays as it was.
     """
-    sources = [_host(), *(_accelerator(kind.name) for kind in KINDS)]
+    sources = [_host(), *map(_accelerator, KINDS)]
     native = sources[0].source == cpu.CpuCounter.source
     return Inventory(
         version=str(torch.__version__),
@@ -112,15 +114,15 @@ def _fallback() -> str | None:
         return str(error)
 
 
-def _accelerator(name: str) -> Source:
-    backend = accelerators.backends.get(name)
+def _accelerator(kind: type[Backend]) -> Source:
+    backend = accelerators.backends.get(kind.name)
     if backend is None:
-        return Source(name, built=False)
+        return Source(kind.name, built=False, build=kind.build)
     try:
         devices = backend.visible()
     except Exception:  # torch's own look at the driver failed: it cannot be known
         devices = None
-    return _described(name, devices, accelerators.DeviceCounter(backend, 0))
+    return _described(kind.name, devices, accelerators.DeviceCounter(backend, 0))
 
 
 def _described(name: str, devices: int | None, counter: Counter) -> Source:

@@ -100,7 +100,7 @@ def _free(start: int, end: int) -> list[SegmentBlock]:
 
 PROTOCOL = 4
 """The viewer knows no higher one."""
-_NUMBERED = re.compile(r"(?:.*/)?(?:cuda|xpu):(\d{1,2})")
+_NUMBERED = re.compile(r"(?:.*/)?[a-z]+:(\d{1,2})")
 _US = 1_000_000
 
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.native.build import OPS
 from tensorlens.native.build import SOURCES, NativeUnavailable, load
 from tensorlens.user_code import foreign_folders
 
-_KINDS = {1: "cuda", 12: "xpu", 13: "mps", 19: "mtia"}
-"""``c10/core/DeviceType.h``; the native part says 1 for ROCm too."""
+_KINDS = {kind.device_type: kind for kind in KINDS}
+"""The native part says 1, CUDA's, for ROCm too."""
 
 BEFORE = -1
 """The era of blocks that were made before someone followed."""
@@ -50,14 +51,14 @@ class Living:
 
 def name_of(device: int) -> str:
     """Return torch's name of a device with this number."""
-    kind = _KINDS.get((device >> 8) - 1, "cpu")
-    return kind if kind in ("cpu", "mps") else f"{kind}:{device & 0xFF}"
+    kind = _KINDS.get((device >> 8) - 1)
+    return "cpu" if kind is None else kind.spell(device & 0xFF)
 
 
 def number_of(name: str) -> int:
     """Return the number of a device with this name; 0 where there is none."""
     kind, _, index = name.partition(":")
-    types = [number for number, each in _KINDS.items() if each == kind]
+    types = [number for number, each in _KINDS.items() if each.name == kind]
     return (types[0] + 1) << 8 | int(index or 0) if types else 0
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.frameworks.torch.accelerators import backends, used_devices
+from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.leaks.device_blocks import BEFORE, DeviceBlocks, name_of
 from tensorlens.records.tensors import SourceLine
 
-_FOLLOWED = ("cuda", "xpu")
-"""Kinds whose allocators report their blocks (torch 2.13)."""
+_FOLLOWED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
 _FREE, _PART = 0.05, 0.05
 """Seconds for looks at all blocks that are free, and the part of the time that further ones get."""
 _HANDED_OUT = "active_allocated"

@@ -16,11 +16,13 @@ import torch as _torch
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.frameworks.census.balance import balanced, less
 from tensorlens.frameworks.torch import accelerators
+from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.census.ledger import driver_memory
 from tensorlens.frameworks.torch.census.ledger.cuda_blocks import Account, Range, account
 from tensorlens.records.ledger import Block, Ledger, Term
 from tensorlens.records.tensors import TensorTable
 
+_LISTED = tuple(kind.name for kind in KINDS if kind.lists_blocks)
 _BY_BLOCK = {
     "allocated": "handed out by the caching allocator: requests rounded up to 512 B, and what is "
     "left of a large block where it is not split (up to 1 MiB)",
@@ -172,7 +174,7 @@ class _Snapshots:
 
     def _take(self, kind: str) -> Any:
         take = getattr(getattr(self._torch, kind, None), "memory_snapshot", None)
-        if take is None or kind not in ("cuda", "xpu"):
+        if take is None or kind not in _LISTED:
             raise LookupError(f"the allocator of {kind} does not tell its blocks")
         if kind == "cuda" and self._torch.cuda.get_allocator_backend() != "native":
             raise LookupError("this allocator does not tell its blocks")
