@@ -16,6 +16,7 @@ _SIZE = re.compile(r"(?:tried|unable) to allocate (\d+(?:\.\d+)? ?[KMGTP]i?B)\b"
 _DEVICE = re.compile(r"\b(?:GPU|device:?) ?(\d+)")
 _KINDS = {name: kind for kind in KINDS for name in (kind.name, *kind.aliases)}
 _BACKEND = re.compile(rf"\b({'|'.join(_KINDS)})\b", re.IGNORECASE)
+_FULL = re.compile(rf"\b(?:{'|'.join(_KINDS)})(?: backend)? out of memory\b", re.IGNORECASE)
 _CPU = (
     *("DefaultCPUAllocator", "not enough memory", "can't allocate memory"),
     *("Cannot allocate memory", "unable to mmap", "std::bad_alloc"),
@@ -70,7 +71,7 @@ def _is_cut(text: str) -> bool:
 def _is_accelerator(error: BaseException, text: str) -> bool:
     kind: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
     return isinstance(error, kind) or (
-        isinstance(error, RuntimeError) and "MPS backend out of memory" in text
+        isinstance(error, RuntimeError) and _FULL.search(text) is not None
     )
 
 
