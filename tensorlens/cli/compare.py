@@ -14,7 +14,7 @@ from tensorlens.cli.messages import say, show
 from tensorlens.cli.output import Output
 from tensorlens.cli.program_arguments import add_step_options, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.compare.guessing import framework_of, parameters_of
+from tensorlens.planning.compare.framework_detection import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.target import program

@@ -23,8 +23,8 @@ from tensorlens.cli.program import Program, plain
 from tensorlens.cli.program_arguments import add_program, program_of, words_of
 from tensorlens.cli.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.arrival import when_one_arrives
 from tensorlens.frameworks.base import Adapter, compiler
+from tensorlens.frameworks.import_hooks import when_one_arrives
 from tensorlens.frameworks.registry import adapters, ask, supported
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tensorlens.cli.messages import say
 from tensorlens.cli.output import Output
-from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.guards import reason
 from tensorlens.recording.oom.annotation import annotate_unhandled
 from tensorlens.recording.oom.hooks import explain_oom

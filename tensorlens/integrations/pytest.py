@@ -170,7 +170,7 @@ def _leak_reports(failure: pytest.ExceptionInfo[BaseException]) -> list[str]:
 
 def _begin(limits: _Limits) -> Callable[[], None]:
     """Watch from now on, or from when the test imports the framework; return what ends that."""
-    from tensorlens.frameworks.arrival import when_one_arrives
+    from tensorlens.frameworks.import_hooks import when_one_arrives
     from tensorlens.frameworks.registry import adapters, arrivals
 
     watched: list[list[Adapter]] = []

@@ -25,7 +25,7 @@ ZERO_GRAD, BACKWARD = f"{OWN_MARK}zero_grad", f"{OWN_MARK}backward"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RepeatedBlock:
     """One of the blocks that a model repeats."""
 
     path: str
@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeOptimizer:
+class OptimizerFacts:
     """An optimizer of the program."""
 
     kind: str
@@ -53,7 +53,7 @@ class MadeOptimizer:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class UnusedVariable:
     """A variable of a function that waits for backward, which backward has no use for."""
 
     name: str
@@ -66,7 +66,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class PrefetchQueue:
     """A loader that has batches made ahead of the step."""
 
     name: str
@@ -84,19 +84,19 @@ class Ahead:
 class StepFacts:
     """What is known of the steps."""
 
-    blocks: tuple[Block, ...] = ()
-    optimizers: tuple[MadeOptimizer, ...] = ()
+    blocks: tuple[RepeatedBlock, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
     sets_to_none: bool | None = None
     """What the last ``zero_grad()`` of the program was called with; None: it calls none."""
     is_lower: bool = False
     """Whether autocast is on in the step, or parameters are in lower precision already."""
     has_8bit: bool = False
     """Whether bitsandbytes is installed."""
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[UnusedVariable, ...] = ()
     own_results: tuple[int, ...] = ()
     """Addresses of what autograd keeps for nothing but the operator that computed it, when the
     last backward pass begins."""
-    queues: tuple[Ahead, ...] = ()
+    queues: tuple[PrefetchQueue, ...] = ()
     """The loaders that were at work together when most was asked for ahead."""
     is_whole: bool = False
     """Whether it is a whole program, which built-in options cannot be put around."""
@@ -110,7 +110,7 @@ class StepFacts:
     """Whether there is a compiled Keras model, whose train step an estimate traces."""
     is_graph: bool = False
     """Whether the steps are of a graph, whose operations do not come in the program's order."""
-    buffered: tuple[Ahead, ...] = ()
+    buffered: tuple[PrefetchQueue, ...] = ()
     """Queues whose batches are in the memory of the framework, by what they hold after a step."""
     scattered: int = 0
     """Bytes of parameters whose gradients are slices of rows: plain SGD writes to these alone."""

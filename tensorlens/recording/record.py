@@ -12,8 +12,8 @@ from typing import Any
 
 from tensorlens import ranks
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
+from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.registry import adapters, arrivals, ask, awaited, left_out, missing
 from tensorlens.guards import guarded, reason
 from tensorlens.recording.oom import region as regions

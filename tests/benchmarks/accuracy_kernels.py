@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.planning.torch.device.setup import prepare
+from tensorlens.planning.torch.device.readiness import prepare
 from tensorlens.records.cards import Card
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.records.traces import Trace
@@ -88,7 +88,7 @@ def peaks(group: Sequence[Row]) -> list[float]:
 
     A script runs all of its rows in one process, and has timed them before with other providers:
     each begins with what the allocator still holds. Call it after
-    :func:`tensorlens.planning.torch.device.setup.prepare`.
+    :func:`tensorlens.planning.torch.device.readiness.prepare`.
     """
     traces = [traced(row) for row in group]
     allocator = CachingAllocator()
@@ -148,13 +148,13 @@ def traced(row: Row) -> Trace:
     from tensorlens.planning.torch.memory.temporaries import Temporaries
     from tensorlens.planning.torch.memory.workspaces import Workspaces
     from tensorlens.planning.torch.stacks import ProgramStacks
-    from tensorlens.planning.torch.tracker import Hidden, Tracker
+    from tensorlens.planning.torch.tracker import Scratch, Tracker
     from tests.benchmarks.kernel_losses import PROGRAMS
 
     card = CARDS[row.gpu]
     temporaries, workspaces = Temporaries(card), Workspaces(card, {})
 
-    def hidden(func: Any, args: Any, kwargs: Any, result: Any, thread: int) -> Sequence[Hidden]:
+    def hidden(func: Any, args: Any, kwargs: Any, result: Any, thread: int) -> Sequence[Scratch]:
         asked = func, args, kwargs, result, thread
         return [*temporaries(*asked), *workspaces(*asked)]
 

@@ -13,7 +13,7 @@ from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.planning.processes import ProgramFailed
 from tensorlens.planning.suggest import api as asking
-from tensorlens.planning.suggest.recorded_steps import Scene
+from tensorlens.planning.suggest.recorded_steps import RecordedSteps
 from tensorlens.planning.tensorflow.step_facts import StepWatch
 from tests import warm
 from tests.pasted_code import pasted, printed_code
@@ -236,7 +236,7 @@ def test_steps_of_a_recorded_graph_are_its_calls(steps, by_fit):
         else:
             for _ in range(steps):
                 model.train_on_batch(x[:16], y[:16])
-    assert len(Scene(recording.still()).steps) == steps
+    assert len(RecordedSteps(recording.still()).steps) == steps
     assert not recording.marks
     # a graph gives back all that forward made
     assert "kept" not in {each.kind for each in tensorlens.suggest(recording, top=9)}

@@ -10,7 +10,7 @@ import sys
 import traceback
 
 if __name__ == "__main__":
-    from tensorlens.planning.torch.device.setup import measure_with, prepare
+    from tensorlens.planning.torch.device.readiness import measure_with, prepare
 
     WARNINGS: list[str] = []
     READY = prepare(devices=2, warn=WARNINGS.append)

@@ -5,7 +5,7 @@ import gc
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorlens.planning.torch.patches.loading import in_threads, loading
+from tensorlens.planning.torch.patches.data_loaders import in_threads, loading
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.planning.torch.values.data_dependent import answering

@@ -310,7 +310,7 @@ def test_host_memory_has_none_of_it():
 STAGE = """
 import json, math, sys
 from tensorlens.planning.estimate.cards import find_card
-from tensorlens.planning.torch.device.setup import prepare
+from tensorlens.planning.torch.device.readiness import prepare
 card = find_card(sys.argv[1])
 readiness = prepare(1, card)
 if not readiness.is_ready:

@@ -133,7 +133,7 @@ def test_every_optimizer_keeps_its_state_on_the_device(found):
     assert all(devices == [ON_DEVICE] for devices in kept.values())
 
 
-PREPARE = "from tensorlens.planning.torch.device.setup import prepare; print(prepare({}))"
+PREPARE = "from tensorlens.planning.torch.device.readiness import prepare; print(prepare({}))"
 
 
 def test_not_ready_once_torch_is_imported():
@@ -156,7 +156,7 @@ def test_not_ready_for_more_devices_than_torch_can_number():
 
 def test_the_process_ends_as_any_other():
     program = (
-        "from tensorlens.planning.torch.device.setup import prepare; prepare()\n"
+        "from tensorlens.planning.torch.device.readiness import prepare; prepare()\n"
         "import torch\n"
         "from torch._subclasses.fake_tensor import FakeTensorMode\n"
         "with FakeTensorMode():\n"

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.torch.patches.compiled import compiling
+from tensorlens.planning.torch.patches.compilers import compiling
 from tensorlens.planning.torch.patches.distributed import distributed
 from tests.torch.fake_stage import staged
 

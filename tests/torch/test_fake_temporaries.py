@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 _HEAD = """
 import json, sys
-from tensorlens.planning.torch.device.setup import prepare
+from tensorlens.planning.torch.device.readiness import prepare
 from tensorlens.records.cards import Card
 card = Card("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 << 30)
 ready = prepare(card=card)

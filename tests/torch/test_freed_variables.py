@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 
-from tensorlens.planning.step_facts import Waiting
+from tensorlens.planning.step_facts import UnusedVariable
 from tensorlens.planning.torch.step_changes import freed_before_backward
 from tensorlens.planning.trials.jobs import CannotApply
 
@@ -27,7 +27,9 @@ def make_step(seen):
 
 def waiting(line):
     code = make_step([]).__code__
-    return Waiting("outputs", code.co_qualname, code.co_filename, code.co_firstlineno + line, 0)
+    return UnusedVariable(
+        "outputs", code.co_qualname, code.co_filename, code.co_firstlineno + line, 0
+    )
 
 
 def test_it_is_gone_in_backward_and_all_else_is_there():

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tensorlens.planning.step_facts import Ahead
-from tensorlens.planning.torch.options.loading import PrefetchFactor
+from tensorlens.planning.step_facts import PrefetchQueue
+from tensorlens.planning.torch.options.prefetch import PrefetchFactor
 from tensorlens.planning.torch.options.stage import CannotApply, Stage
 from tensorlens.planning.torch.prefetched_batches import LoaderWatch
-from tensorlens.planning.trials.running import HeldAhead, held_ahead
+from tensorlens.planning.trials.measurement import HeldAhead, held_ahead
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="what is in a queue between processes is told by Linux"
@@ -54,7 +54,7 @@ def used(loader, batches=1):
 def test_what_is_asked_for_is_what_is_held(workers, prefetch):
     iterator, seen = used(loader_of(workers, prefetch), batches=2)
     name = f"DataLoader, {workers} {'workers' if workers > 1 else 'worker'} x prefetch {prefetch}"
-    assert seen == (Ahead(name, workers * prefetch, workers, BYTES, "shared memory"),)
+    assert seen == (PrefetchQueue(name, workers * prefetch, workers, BYTES, "shared memory"),)
     assert held_ahead() == HeldAhead(workers * prefetch * BYTES)
     del iterator
 

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 
-from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.import_hooks import when_imported
 
 _Act = Callable[[], None]
 _CALL = "__call__"

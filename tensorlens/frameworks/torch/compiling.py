@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.import_hooks import when_imported
 
 _FRAMES = "torch._dynamo.eval_frame"
 _CALLBACKS = "torch._dynamo.callback"

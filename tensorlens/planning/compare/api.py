@@ -10,7 +10,7 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
-from tensorlens.planning.compare.batches import Search, run_search
+from tensorlens.planning.compare.batches import BatchSearch, run_search
 from tensorlens.planning.compare.estimates import (
     Estimated,
     Estimation,
@@ -19,7 +19,7 @@ from tensorlens.planning.compare.estimates import (
     option_request,
     run_estimate,
 )
-from tensorlens.planning.compare.guessing import framework_of
+from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.result import Comparison
 from tensorlens.planning.estimate.cards import Place, place
@@ -242,10 +242,10 @@ class _Asked:
             environment={} if conf is None else dict.fromkeys(VARIABLES, conf),
         )
 
-    def _search(self, job: Job) -> Search:
+    def _search(self, job: Job) -> BatchSearch:
         assert self.where.capacity is not None
         multiple = job.choice.settings.get("accumulate", 1)
-        return Search(job, self.where.capacity, self.lowest, self.highest, multiple)
+        return BatchSearch(job, self.where.capacity, self.lowest, self.highest, multiple)
 
     def _estimation(self, option: Option) -> Estimation:
         return Estimation(
@@ -302,8 +302,8 @@ class _Skipped:
         return result
 
 
-def _name(argument: Job | Search | Estimation) -> str:
-    return argument.job.name if isinstance(argument, Search) else argument.name
+def _name(argument: Job | BatchSearch | Estimation) -> str:
+    return argument.job.name if isinstance(argument, BatchSearch) else argument.name
 
 
 def _how(how: str) -> bool:

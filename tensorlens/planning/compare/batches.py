@@ -14,7 +14,7 @@ _STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class BatchSearch:
     """What is looked for."""
 
     job: Job
@@ -26,7 +26,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LargestBatch:
     """The largest batch; 0 where not even the smallest fits, None where it cannot be told."""
 
     batch: int | None
@@ -35,20 +35,20 @@ class Found:
     tried: tuple[int, ...] = ()
 
 
-def run_search(search: Search) -> Found:
+def run_search(search: BatchSearch) -> LargestBatch:
     """Find the largest batch that runs under the capacity, when the next one does not."""
     with Runner() as runner:
         return _Search(search, runner).largest()
 
 
 class _Search:
-    def __init__(self, search: Search, runner: Runner) -> None:
+    def __init__(self, search: BatchSearch, runner: Runner) -> None:
         self._search = search
         self._runner = runner
         self._peaks: dict[int, int] = {}
         self._refused: dict[int, Trouble] = {}
 
-    def largest(self) -> Found:
+    def largest(self) -> LargestBatch:
         search, unit = self._search, self._search.multiple
         low = -(-search.lowest // unit)
         high = (search.highest or MOST) // unit
@@ -61,10 +61,10 @@ class _Search:
             return self._found(fitting * unit, "the largest that was to be tried")
         return self._found(fitting * unit, self._said(too_large))
 
-    def _found(self, batch: int | None, beyond: str) -> Found:
+    def _found(self, batch: int | None, beyond: str) -> LargestBatch:
         unit = self._search.multiple
         tried = sorted(each * unit for each in (*self._peaks, *self._refused))
-        return Found(batch, beyond, tuple(tried))
+        return LargestBatch(batch, beyond, tuple(tried))
 
     def _said(self, number: int) -> str:
         trouble = self._refused[number]

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.compare.batches import Found
+from tensorlens.planning.compare.batches import LargestBatch
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.batches import MaxBatch, largest_batch
@@ -148,7 +148,7 @@ _UNASKED = "no capacity was given"
 
 
 def measured_outcome(
-    option: Option, results: Sequence[Result], found: Found | Trouble | None
+    option: Option, results: Sequence[Result], found: LargestBatch | Trouble | None
 ) -> Outcome:
     """Return what became of one option in all repeats; one that failed decides."""
     trouble = next((each for each in results if isinstance(each, Trouble)), None)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.planning.estimate.assembling import assemble
+from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.processes import Bar, ProgramFailed, Runner

@@ -126,7 +126,7 @@ _WHY = {
 }
 
 
-def why(name: str) -> str:
+def rule(name: str) -> str:
     """Return the rule behind a name, in one line."""
     return _WHY.get(name, "a kernel takes it for itself while it runs")
 
@@ -182,7 +182,7 @@ _OF: Mapping[str, tuple[tuple[str, ...], Range]] = {
 beyond torch's segments in the trainings published with xMem, which are of all of these."""
 
 
-def apart(card: Card | None, trace: Trace) -> tuple[Term, ...]:
+def context_overhead(card: Card | None, trace: Trace) -> tuple[Term, ...]:
     """Return what is outside of the framework's memory, none for the CPU (``card`` None).
 
     The CUDA context, and the kernels that are loaded as they are first used: with
@@ -192,24 +192,24 @@ def apart(card: Card | None, trace: Trace) -> tuple[Term, ...]:
     if card is None:
         return ()
     context = next(range_ for least, range_ in _CONTEXTS if card.capability >= least)
-    why = (
+    rule = (
         f"what the driver keeps for a process on a card of capability {card.capability[0]}."
         f"{card.capability[1]}; varies with driver and CUDA version"
     )
-    return Term(CONTEXT, context, why, apart=True), _kernels(trace.log, trace.framework)
+    return Term(CONTEXT, context, rule, apart=True), _kernels(trace.log, trace.framework)
 
 
 def _kernels(log: EventLog, framework: str) -> Term:
     if os.environ.get("CUDA_MODULE_LOADING", "").upper() == "EAGER":
         size = Range(_EAGER // 2, _EAGER, 3 * _EAGER)
-        why = "all kernels are loaded at the start (CUDA_MODULE_LOADING=EAGER)"
-        return Term(KERNELS, size, why, apart=True)
+        rule = "all kernels are loaded at the start (CUDA_MODULE_LOADING=EAGER)"
+        return Term(KERNELS, size, rule, apart=True)
     names = {each.op for each in log.contexts if each.op}
     used = [library for library, (marks, _) in _OF.items() if _any_in(marks, names)]
     size = sum((_OF[library][1] for library in used), _ANY)
     libraries = ", ".join([framework, *used])
-    why = f"kernels are loaded as they are first used: those of {libraries}"
-    return Term(KERNELS, size, why, apart=True)
+    rule = f"kernels are loaded as they are first used: those of {libraries}"
+    return Term(KERNELS, size, rule, apart=True)
 
 
 def _any_in(marks: tuple[str, ...], names: Iterable[str]) -> bool:

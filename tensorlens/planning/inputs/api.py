@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.queues.finding import find_queue
+from tensorlens.frameworks.queues.detection import find_queue
 from tensorlens.planning.inputs.batch_plan import plan
 from tensorlens.planning.inputs.plan import Plan
 from tensorlens.records.queues import Queue

@@ -35,7 +35,7 @@ _MANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ModelDescription:
     """What makes a model, compiled, and one batch for it."""
 
     kind: str
@@ -63,7 +63,7 @@ def describe(
     run_eagerly: bool | None = None,
     input_shape: Any = None,
     input_dtype: str | None = None,
-) -> Described:
+) -> ModelDescription:
     """Return what makes a model like this one; the model stays as it is.
 
     Args:
@@ -93,7 +93,7 @@ def describe(
         raise _cannot(model, error) from None
     if policy is not None:
         made = with_dtype(made, policy)
-    return Described(
+    return ModelDescription(
         kind=type(model).__name__,
         model=made,
         compiled=compiled,
@@ -106,7 +106,7 @@ def describe(
     )
 
 
-def make_step(described: Described) -> Callable[[], None]:
+def make_step(described: ModelDescription) -> Callable[[], None]:
     """Make the model and one batch, and return what runs a train step.
 
     On Keras's torch backend, where ``train_on_batch`` is what ``fit`` does for each batch.
@@ -162,7 +162,7 @@ class _NotAsked:
 
 
 def _cannot(thing: Any, error: Exception) -> UsageError:
-    name = thing.kind if isinstance(thing, Described) else type(thing).__name__
+    name = thing.kind if isinstance(thing, ModelDescription) else type(thing).__name__
     reason = " ".join(str(error).split())[:200]
     return UsageError(
         f"{name} cannot be made anew from its configuration ({type(error).__name__}: {reason}): "

@@ -10,7 +10,7 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.folders import scratch_folder
 from tensorlens.planning.compare.api import compare
-from tensorlens.planning.compare.guessing import framework_of
+from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.result import Comparison, Outcome, texts
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
@@ -24,11 +24,17 @@ from tensorlens.planning.suggest.late_frees import (
 )
 from tensorlens.planning.suggest.optimizers import in_8_bits, without_slots, without_state
 from tensorlens.planning.suggest.queues import smaller_buffers, smaller_queue
-from tensorlens.planning.suggest.recomputing import recomputed
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Candidate, Finder, Scene
+from tensorlens.planning.suggest.recomputation import recomputed
+from tensorlens.planning.suggest.recorded_steps import (
+    TENSORFLOW,
+    TORCH,
+    Candidate,
+    Finder,
+    RecordedSteps,
+)
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
-from tensorlens.planning.suggest.simulating import Simulation, autocast, simulated
-from tensorlens.planning.suggest.verifying import Watcher, verified, watched, without_failures
+from tensorlens.planning.suggest.simulated_changes import Simulation, autocast, simulated
+from tensorlens.planning.suggest.verification import Watcher, verified, watched, without_failures
 from tensorlens.planning.trials.jobs import Reason, Trouble
 from tensorlens.recording.analysis.devices import dropped_peak
 from tensorlens.recording.recordings import Recording
@@ -116,8 +122,8 @@ def suggest(
     if isinstance(step, Recording):
         if verify:
             raise UsageError("verify=True runs the program: give make_step in place of a recording")
-        scene = Scene(step.still(), device=device, framework=framework or "")
-        return _told(scene, _candidates(scene), top, "")
+        record = RecordedSteps(step.still(), device=device, framework=framework or "")
+        return _told(record, _candidates(record), top, "")
     if not isinstance(warmup, int) or not isinstance(steps, int) or warmup < 0 or steps < 1:
         raise UsageError(f"warmup={warmup}, steps={steps}: at least one step is recorded")
     framework = framework or framework_of(step, program(step))
@@ -146,20 +152,20 @@ def _tried(
 ) -> Suggestions:
     """Return the suggestions for a program, which is run; ``asked`` is as for ``compare``."""
     recording, facts, run = _recorded(step, framework, device, asked)
-    scene = Scene(recording, facts, run.device, framework)
+    record = RecordedSteps(recording, facts, run.device, framework)
     simulation = Simulation(
         step,
         framework,
-        scene.device,
+        record.device,
         asked["batch"],
         asked["arguments"] or {},
         asked["warmup"] + asked["steps"],
     )
     found = [
-        *_simulated(scene, simulation, _candidates(scene)),
-        *_SIMULATED[framework](scene, simulation),
+        *_simulated(record, simulation, _candidates(record)),
+        *_SIMULATED[framework](record, simulation),
     ]
-    told = _told(scene, found, top, run.program, simulation.notes)
+    told = _told(record, found, top, run.program, simulation.notes)
     if not told.suggestions:
         return replace(told, verified=verify)
     acts = {each.change: each.act for each in found if each.act is not None}
@@ -181,7 +187,7 @@ def _tried(
 
 
 def _simulated(
-    scene: Scene, simulation: Simulation, candidates: Iterable[Candidate]
+    record: RecordedSteps, simulation: Simulation, candidates: Iterable[Candidate]
 ) -> Iterator[Candidate]:
     """Give candidates, with the simulated peak where blocks are computed again.
 
@@ -189,15 +195,15 @@ def _simulated(
     does something else fails.
     """
     for each in candidates:
-        is_by_torch = each.kind == "checkpoint" and scene.framework == TORCH
-        if not is_by_torch or scene.facts is None or scene.facts.is_whole:
+        is_by_torch = each.kind == "checkpoint" and record.framework == TORCH
+        if not is_by_torch or record.facts is None or record.facts.is_whole:
             yield each
             continue
-        if _saving(scene, each) < _least(scene, each):
+        if _saving(record, each) < _least(record, each):
             continue
         saving = simulation.savings({each.change: each.settings}).get(each.change)
         if saving is not None:
-            yield replace(each, peak=scene.peak - saving, how=Method.SIMULATED)
+            yield replace(each, peak=record.peak - saving, how=Method.SIMULATED)
         elif not simulation.refuses(each.change):
             yield each
 
@@ -232,50 +238,50 @@ def _settled(step: MakeStep, framework: str, asked: Mapping[str, Any]) -> dict[s
     return {"warmup": max(asked["warmup"], warmup), "steps": max(asked["steps"], steps)}
 
 
-def _candidates(scene: Scene) -> Iterator[Candidate]:
-    for find in _FINDERS[scene.framework]:
-        yield from find(scene)
+def _candidates(record: RecordedSteps) -> Iterator[Candidate]:
+    for find in _FINDERS[record.framework]:
+        yield from find(record)
 
 
 def _told(
-    scene: Scene,
+    record: RecordedSteps,
     candidates: Iterable[Candidate],
     top: int,
     program: str,
     notes: Sequence[str] = (),
 ) -> Suggestions:
-    worth = [each for each in candidates if _saving(scene, each) >= _least(scene, each)]
-    worth.sort(key=lambda each: -_saving(scene, each))
+    worth = [each for each in candidates if _saving(record, each) >= _least(record, each)]
+    worth.sort(key=lambda each: -_saving(record, each))
     return Suggestions(
-        suggestions=tuple(_suggestion(scene, each) for each in worth[:top]),
-        device=scene.device,
-        peak=scene.peak,
-        moment=scene.moment(scene.peak_row),
+        suggestions=tuple(_suggestion(record, each) for each in worth[:top]),
+        device=record.device,
+        peak=record.peak,
+        moment=record.moment(record.peak_row),
         program=program,
-        others=tuple(_in_short(scene, each) for each in worth[top:]),
-        notes=(*_dropped(scene), *notes),
+        others=tuple(_in_short(record, each) for each in worth[top:]),
+        notes=(*_dropped(record), *notes),
     )
 
 
-def _saving(scene: Scene, candidate: Candidate) -> int:
-    return (scene.peak if candidate.before is None else candidate.before) - candidate.peak
+def _saving(record: RecordedSteps, candidate: Candidate) -> int:
+    return (record.peak if candidate.before is None else candidate.before) - candidate.peak
 
 
-def _least(scene: Scene, candidate: Candidate) -> float:
+def _least(record: RecordedSteps, candidate: Candidate) -> float:
     """Return the bytes from which on it is told: a part of the peak, or of all on the host."""
     if candidate.before is None:
-        return max(1.0, WORTH * scene.peak)
-    return WORTH * (scene.host_peak + candidate.before)
+        return max(1.0, WORTH * record.peak)
+    return WORTH * (record.host_peak + candidate.before)
 
 
-def _suggestion(scene: Scene, candidate: Candidate) -> Suggestion:
+def _suggestion(record: RecordedSteps, candidate: Candidate) -> Suggestion:
     return Suggestion(
         kind=candidate.kind,
         change=candidate.change,
         what=candidate.what,
         code=candidate.code,
         predicted_peak=candidate.peak,
-        predicted_saving=_saving(scene, candidate),
+        predicted_saving=_saving(record, candidate),
         how=candidate.how,
         cost=candidate.cost,
         settings=texts(candidate.settings),
@@ -284,13 +290,13 @@ def _suggestion(scene: Scene, candidate: Candidate) -> Suggestion:
     )
 
 
-def _in_short(scene: Scene, candidate: Candidate) -> str:
-    saving = _saving(scene, candidate)
+def _in_short(record: RecordedSteps, candidate: Candidate) -> str:
+    saving = _saving(record, candidate)
     if candidate.memory:
         return f"{candidate.change} ({format_bytes(saving)} of {candidate.memory})"
-    return f"{candidate.change} ({100 * saving / scene.peak:.1f} %)"
+    return f"{candidate.change} ({100 * saving / record.peak:.1f} %)"
 
 
-def _dropped(scene: Scene) -> Iterator[str]:
-    if dropped_peak(scene.recording, scene.device) > scene.peak:
+def _dropped(record: RecordedSteps) -> Iterator[str]:
+    if dropped_peak(record.recording, record.device) > record.peak:
         yield "the highest instant is among the events that were dropped: record a shorter span"

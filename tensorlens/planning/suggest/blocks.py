@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tensorlens.planning.step_facts import Block
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, Scene, Span
+from tensorlens.planning.step_facts import RepeatedBlock
+from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, EventRange, RecordedSteps
 from tensorlens.records.events import Stacks
 
 
@@ -18,17 +18,17 @@ class Call:
     """One call of a block, and the part of the backward pass that goes back to it."""
 
     block: int
-    forward: Span
-    backward: Span
+    forward: EventRange
+    backward: EventRange
 
 
-def repeated(scene: Scene) -> Sequence[Block]:
+def repeated(record: RecordedSteps) -> Sequence[RepeatedBlock]:
     """Return the blocks: those that the program told, else what paths of modules tell."""
-    if scene.facts is not None:
-        return scene.facts.blocks
-    if scene.framework == TENSORFLOW:
-        return [Block(path, "") for path in repeated_layers(scene.log.stacks.modules)]
-    return [Block(path, "") for path in repeated_paths(scene.log.stacks.modules)]
+    if record.facts is not None:
+        return record.facts.blocks
+    if record.framework == TENSORFLOW:
+        return [RepeatedBlock(path, "") for path in repeated_layers(record.log.stacks.modules)]
+    return [RepeatedBlock(path, "") for path in repeated_paths(record.log.stacks.modules)]
 
 
 def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
@@ -76,49 +76,49 @@ class Blocks:
     """Where the blocks are in a recording.
 
     Args:
-        scene: the recording.
+        record: the recording.
         blocks: the blocks.
     """
 
-    def __init__(self, scene: Scene, blocks: Sequence[Block]) -> None:
-        self._scene = scene
-        self._inside = _inside(scene.log.stacks, blocks)
+    def __init__(self, record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> None:
+        self._record = record
+        self._inside = _inside(record.log.stacks, blocks)
 
     def of(self, row: int) -> int:
         """Return the number of the block that an event is of, in backward by its node; -1: none."""
-        scene = self._scene
-        place = scene.study.place(row)
+        record = self._record
+        place = record.study.place(row)
         stack = place[0]
-        if scene.phase(row) == "backward":
-            stack = scene.study.context(place).forward
+        if record.phase(row) == "backward":
+            stack = record.study.context(place).forward
         return -1 if stack < 0 else self._inside[stack]
 
     def calls(self) -> Sequence[Call]:
         """Return the calls that a backward pass goes back to, in the order of the program."""
         forward = self._forward()
         back: dict[int, list[int]] = {}
-        for row in range(len(self._scene.log)):
-            if self._scene.phase(row) == "backward" and (block := self.of(row)) >= 0:
+        for row in range(len(self._record.log)):
+            if self._record.phase(row) == "backward" and (block := self.of(row)) >= 0:
                 back.setdefault(block, []).append(row)
         found = []
         for place, (block, span) in enumerate(forward):
             later = (after.begin for other, after in forward[place + 1 :] if other == block)
-            until = next(later, len(self._scene.log))
+            until = next(later, len(self._record.log))
             rows = [row for row in back.get(block, ()) if span.end <= row < until]
             if rows:
-                found.append(Call(block, span, Span(rows[0], rows[-1] + 1)))
+                found.append(Call(block, span, EventRange(rows[0], rows[-1] + 1)))
         return _apart(found)
 
-    def _forward(self) -> list[tuple[int, Span]]:
+    def _forward(self) -> list[tuple[int, EventRange]]:
         """Return the blocks in the order in which they were called, with the rows of each call."""
-        scene, last = self._scene, -1
-        found: list[tuple[int, Span]] = []
-        for row in range(scene.log.starts, len(scene.log)):
-            phase = scene.phase(row)
+        record, last = self._record, -1
+        found: list[tuple[int, EventRange]] = []
+        for row in range(record.log.starts, len(record.log)):
+            phase = record.phase(row)
             block = self.of(row) if phase == "forward" else -1
             if block >= 0:
                 begin = found.pop()[1].begin if block == last else row
-                found.append((block, Span(begin, row + 1)))
+                found.append((block, EventRange(begin, row + 1)))
             if phase != "other":
                 last = block
         return found
@@ -134,11 +134,11 @@ def _apart(calls: Sequence[Call]) -> Sequence[Call]:
     for call in calls:
         begin = call.backward.begin
         following = next((row for row in begins if row > begin), call.backward.end)
-        found.append(replace(call, backward=Span(begin, min(call.backward.end, following))))
+        found.append(replace(call, backward=EventRange(begin, min(call.backward.end, following))))
     return found
 
 
-def _inside(stacks: Stacks, blocks: Sequence[Block]) -> Sequence[int]:
+def _inside(stacks: Stacks, blocks: Sequence[RepeatedBlock]) -> Sequence[int]:
     """Return for each node of the stacks the outermost block that it is in; -1: none."""
     numbers = {block.path: number for number, block in enumerate(blocks)}
     of_module = [numbers.get(path, -1) for path in stacks.modules]

@@ -5,47 +5,47 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from tensorlens.planning.step_facts import BACKWARD, Block
+from tensorlens.planning.step_facts import BACKWARD, RepeatedBlock
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
-from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene, Span
+from tensorlens.planning.suggest.recorded_steps import Candidate, EventRange, RecordedSteps, Replay
 from tensorlens.records.events import ALLOC, FREE
 
 _RANDOM_STATE = 5056
 """Bytes of the CPU generator's state that ``torch.utils.checkpoint`` keeps for each call."""
 
 
-def checkpointed(scene: Scene) -> Iterator[Candidate]:
+def checkpointed(record: RecordedSteps) -> Iterator[Candidate]:
     """Give the change to checkpoints of all repeated blocks.
 
     What a block's forward keeps for backward dies at its end, but for its output, which is the
     input of what follows. When backward comes to the block its forward runs once more, as far as
     something in it is needed, and what it keeps is there until backward has used it.
     """
-    blocks = repeated(scene)
-    where = Blocks(scene, blocks)
+    blocks = repeated(record)
+    where = Blocks(record, blocks)
     found = where.calls()
-    if not found or _is_on(scene, found):
+    if not found or _is_on(record, found):
         return
-    replay = scene.replay()
-    inputs = keep_inputs(scene, replay, found)
-    own = _own_results(scene)
+    replay = record.replay()
+    inputs = keep_inputs(record, replay, found)
+    own = _own_results(record)
     for call in found:
-        _checkpoint(scene, replay, where, call, inputs, own)
+        _checkpoint(record, replay, where, call, inputs, own)
     names = {call.block for call in found}
     used = [block for number, block in enumerate(blocks) if number in names]
     yield Candidate(
         kind="checkpoint",
         change=f"checkpoint {len(used)} blocks",
         what=_called(used),
-        code=_code(scene, used),
+        code=_code(record, used),
         peak=replay.peak()[0],
-        cost=cost_of(scene, found) + _of_caches(scene),
+        cost=cost_of(record, found) + _of_caches(record),
         settings={"checkpoint": "blocks"},
     )
 
 
 def _checkpoint(
-    scene: Scene,
+    record: RecordedSteps,
     replay: Replay,
     where: Blocks,
     call: Call,
@@ -54,46 +54,46 @@ def _checkpoint(
 ) -> None:
     kept = [
         row
-        for row in scene.allocations(call.forward)
-        if scene.end(row) >= call.forward.end and scene.phase(row) == "forward"
+        for row in record.allocations(call.forward)
+        if record.end(row) >= call.forward.end and record.phase(row) == "forward"
     ]
     # freed by another part of the program: it is there for others than this block's backward
     needed = [
         row
         for row in kept
-        if scene.end(row) in call.backward and where.of(scene.end(row)) == call.block
+        if record.end(row) in call.backward and where.of(record.end(row)) == call.block
     ]
-    output = output_of(scene, needed) if len(needed) == len(kept) else None
+    output = output_of(record, needed) if len(needed) == len(kept) else None
     for row in needed:
         if row in inputs:
-            replay.keep_apart(row, min(inputs[row], scene.end(row)))
+            replay.keep_apart(row, min(inputs[row], record.end(row)))
         else:
             # what follows may keep the output, as long as until it is computed again
             stays = row == output and row not in own
             replay.keep_apart(row, call.backward.begin if stays else call.forward.end)
     if needed:
-        replay.insert(call.backward.begin, again(scene, call.forward, needed))
-        if scene.device == "cpu":
+        replay.insert(call.backward.begin, recomputation(record, call.forward, needed))
+        if record.device == "cpu":
             replay.add(_RANDOM_STATE, call.forward.begin, call.backward.end)
 
 
-def _own_results(scene: Scene) -> Set[int]:
+def _own_results(record: RecordedSteps) -> Set[int]:
     """Return what is known to be kept for nothing but the operator that computed it."""
-    begins = scene.marks(BACKWARD)
-    if scene.facts is None or not begins:
+    begins = record.marks(BACKWARD)
+    if record.facts is None or not begins:
         return frozenset()
     there = {
-        scene.log.address[row]: row
-        for row in scene.allocations()
-        if scene.resident(row, begins[-1])
+        record.log.address[row]: row
+        for row in record.allocations()
+        if record.resident(row, begins[-1])
     }
-    found = (there.get(address) for address in scene.facts.own_results)
-    return {row for each in found if each is not None for row in scene.alike(each)}
+    found = (there.get(address) for address in record.facts.own_results)
+    return {row for each in found if each is not None for row in record.alike(each)}
 
 
-def _is_on(scene: Scene, found: Sequence[Call]) -> bool:
+def _is_on(record: RecordedSteps, found: Sequence[Call]) -> bool:
     """Tell whether blocks are computed again already."""
-    study = scene.study
+    study = record.study
     return any(
         study.computed_again(study.place(row))
         for call in found
@@ -101,20 +101,20 @@ def _is_on(scene: Scene, found: Sequence[Call]) -> bool:
     )
 
 
-def _called(blocks: Sequence[Block]) -> str:
+def _called(blocks: Sequence[RepeatedBlock]) -> str:
     lists = Counter((_list(block), block.kind or "block") for block in blocks)
     return ", ".join(f"{count} x {kind} in {path}" for (path, kind), count in lists.items())
 
 
-def _of_caches(scene: Scene) -> str:
-    if scene.facts is None or not scene.facts.has_cache:
+def _of_caches(record: RecordedSteps) -> str:
+    if record.facts is None or not record.facts.has_cache:
         return ""
     return "; use_cache=False: each block would fill its cache twice"
 
 
-def _code(scene: Scene, blocks: Sequence[Block]) -> str:
+def _code(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> str:
     models = list(dict.fromkeys(block.path.partition(".")[0] for block in blocks))
-    facts = scene.facts
+    facts = record.facts
     of_models = []
     if facts is not None and facts.has_cache:
         of_models += [f"{model}.config.use_cache = False" for model in models]
@@ -125,7 +125,7 @@ def _code(scene: Scene, blocks: Sequence[Block]) -> str:
     return "\n".join(of_models)
 
 
-def _loop(blocks: Sequence[Block]) -> str:
+def _loop(blocks: Sequence[RepeatedBlock]) -> str:
     lists = list(dict.fromkeys(map(_list, blocks)))
     several = f"[{', '.join(f'*{path}' for path in lists)}]"
     return (
@@ -136,45 +136,49 @@ def _loop(blocks: Sequence[Block]) -> str:
     )
 
 
-def _list(block: Block) -> str:
+def _list(block: RepeatedBlock) -> str:
     """Return what holds a block, as Python has it: ``model[1].layers``."""
     first, *inner = block.path.split(".")[:-1] or [block.path]
     return first + "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in inner)
 
 
-def keep_inputs(scene: Scene, replay: Replay, calls: Sequence[Call]) -> dict[int | None, int]:
+def keep_inputs(
+    record: RecordedSteps, replay: Replay, calls: Sequence[Call]
+) -> dict[int | None, int]:
     """Let the calls' inputs stay until backward is through with each; return until when."""
-    inputs = {_input_of(scene, call): call.backward.end for call in calls}
+    inputs = {_input_of(record, call): call.backward.end for call in calls}
     for row, until in inputs.items():
-        if row is not None and scene.end(row) < until:
+        if row is not None and record.end(row) < until:
             replay.free(row, until)
     return inputs
 
 
-def _input_of(scene: Scene, call: Call) -> int | None:
+def _input_of(record: RecordedSteps, call: Call) -> int | None:
     """Return what is likely a block's input, which a checkpoint keeps until backward is through.
 
     What was made last before the call and is there when it begins.
     """
     begin = call.forward.begin
-    step = next((span.begin for span in scene.steps if begin in span), 0)
+    step = next((span.begin for span in record.steps if begin in span), 0)
     made = [
         row
-        for row in scene.allocations(Span(step, begin))
-        if scene.phase(row) == "forward" and scene.end(row) > begin
+        for row in record.allocations(EventRange(step, begin))
+        if record.phase(row) == "forward" and record.end(row) > begin
     ]
-    return output_of(scene, made)
+    return output_of(record, made)
 
 
-def again(scene: Scene, forward: Span, needed: Sequence[int]) -> Iterator[int]:
+def recomputation(
+    record: RecordedSteps, forward: EventRange, needed: Sequence[int]
+) -> Iterator[int]:
     """Give what a block's forward hands out and frees when it runs once more.
 
     It ends with the last thing that backward needs; what it had besides is freed then.
     """
-    log, there, wanted = scene.log, 0, set(needed)
+    log, there, wanted = record.log, 0, set(needed)
     last = max(needed)
     for row in range(forward.begin, last + 1):
-        if log.device[row] != scene.number:
+        if log.device[row] != record.number:
             continue
         if log.kind[row] == ALLOC:
             yield log.size[row]
@@ -185,22 +189,22 @@ def again(scene: Scene, forward: Span, needed: Sequence[int]) -> Iterator[int]:
     yield -there
 
 
-def output_of(scene: Scene, kept: Sequence[int]) -> int | None:
+def output_of(record: RecordedSteps, kept: Sequence[int]) -> int | None:
     """Return what is likely the output: of what the last operator kept, the largest."""
     if not kept:
         return None
-    last = scene.study.place(max(kept))
-    alike = [row for row in kept if scene.study.place(row) == last]
-    return max(alike, key=lambda row: scene.log.size[row])
+    last = record.study.place(max(kept))
+    alike = [row for row in kept if record.study.place(row) == last]
+    return max(alike, key=lambda row: record.log.size[row])
 
 
-def cost_of(scene: Scene, found: Sequence[Call]) -> str:
+def cost_of(record: RecordedSteps, found: Sequence[Call]) -> str:
     """Return what the second forward takes, by the last step that was recorded."""
-    span = next((step for step in reversed(scene.steps) if found[-1].forward.begin in step), None)
+    span = next((step for step in reversed(record.steps) if found[-1].forward.begin in step), None)
     text = "their forward runs twice"
     if span is None:
         return text
-    time = scene.log.time
+    time = record.log.time
     end = min(span.end, len(time) - 1)
     whole = time[end] - time[span.begin]
     second = sum(

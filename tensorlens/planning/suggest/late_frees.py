@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.planning.step_facts import BACKWARD, ZERO_GRAD, Waiting
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, TORCH, Candidate, Scene, Span
+from tensorlens.planning.step_facts import BACKWARD, ZERO_GRAD, UnusedVariable
+from tensorlens.planning.suggest.recorded_steps import (
+    TENSORFLOW,
+    TORCH,
+    Candidate,
+    EventRange,
+    RecordedSteps,
+)
 from tensorlens.recording.analysis.roles import short_line
 from tensorlens.records.events import FREE, START
 from tensorlens.records.tensors import SourceLine
@@ -23,27 +29,27 @@ _NEEDS = {
 _NEEDED = ("parameter", "buffer", "gradient", "optimizer", "input")
 
 
-def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
+def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
     """Give what forward made in one step and what is still there in the next, by variable."""
-    kept = _outliving(scene)
+    kept = _outliving(record)
     groups: dict[str, list[tuple[int, int]]] = {}
-    graph = any(_is_of_graph(scene, row) for row, _ in kept)
+    graph = any(_is_of_graph(record, row) for row, _ in kept)
     for row, until in kept:
         # what a graph keeps goes with the variable that keeps the graph
-        groups.setdefault("" if graph else _variable(scene, row), []).append((row, until))
+        groups.setdefault("" if graph else _variable(record, row), []).append((row, until))
     for found in groups.values():
-        replay = scene.replay()
-        name, line = _named(scene, [row for row, _ in found])
-        if graph and scene.framework == TENSORFLOW:
-            name, found = "the tape", _released_together(scene, found)
+        replay = record.replay()
+        name, line = _named(record, [row for row, _ in found])
+        if graph and record.framework == TENSORFLOW:
+            name, found = "the tape", _released_together(record, found)
         for row, until in found:
             replay.free(row, until)
-        is_list = any(_ITEM.search(scene.roles.named(row) or "") for row, _ in found)
+        is_list = any(_ITEM.search(record.roles.named(row) or "") for row, _ in found)
         yield Candidate(
             kind="kept",
             change=f"free {name} after the step",
             what=f"made at {line}, still there in the next step" if line else "of the step before",
-            code=_code(scene, name, graph, is_list=is_list),
+            code=_code(record, name, graph, is_list=is_list),
             peak=replay.peak()[0],
             cost="none",
         )
@@ -53,7 +59,7 @@ def of_the_step_before(scene: Scene) -> Iterator[Candidate]:
 class FreedBeforeBackward:
     """Makes a step in which a variable is let go where ``backward()`` is called."""
 
-    waiting: Waiting
+    waiting: UnusedVariable
 
     def __call__(self, make_step: Callable[[], Any]) -> Any:
         """Return the step, in the process of the program."""
@@ -63,17 +69,17 @@ class FreedBeforeBackward:
         return freed_before_backward(make_step, self.waiting)
 
 
-def during_backward(scene: Scene) -> Iterator[Candidate]:
+def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
     """Give the variables that wait for backward to end, which backward has no use for."""
-    begins = scene.marks(BACKWARD)
-    waiting = () if scene.facts is None else scene.facts.waiting
+    begins = record.marks(BACKWARD)
+    waiting = () if record.facts is None else record.facts.waiting
     for each in waiting:
-        place = scene.at(each.address, begins[-1]) if begins else None
+        place = record.at(each.address, begins[-1]) if begins else None
         if place is None:
             continue
-        replay = scene.replay()
-        for row in scene.alike(place):
-            begin = next((begin for begin in begins if row < begin < scene.end(row)), None)
+        replay = record.replay()
+        for row in record.alike(place):
+            begin = next((begin for begin in begins if row < begin < record.end(row)), None)
             if begin is not None:
                 replay.free(row, begin)
         line = SourceLine(each.filename, each.lineno, each.function)
@@ -90,90 +96,90 @@ def during_backward(scene: Scene) -> Iterator[Candidate]:
         )
 
 
-def _outliving(scene: Scene) -> list[tuple[int, int]]:
+def _outliving(record: RecordedSteps) -> list[tuple[int, int]]:
     """Return what outlives the step whose forward made it, and the row where that step ends.
 
     What only the first step makes is a cache, and stays. What was there when the recording began
     counts where a census called it an activation and it is freed in the recording.
     """
-    log = scene.log
-    if len(scene.steps) < 2:
+    log = record.log
+    if len(record.steps) < 2:
         return [
             (row, 0)
-            for row in scene.allocations()
-            if log.kind[row] == START and scene.role(row) == "activation" and log.pair[row] >= 0
+            for row in record.allocations()
+            if log.kind[row] == START and record.role(row) == "activation" and log.pair[row] >= 0
         ]
-    found = [(row, span.end) for span in scene.steps[1:-1] for row in _left(scene, span)]
-    again = {_variable(scene, row) for row, _ in found}
-    first = scene.steps[0]
-    for row in _left(scene, first):
+    found = [(row, span.end) for span in record.steps[1:-1] for row in _left(record, span)]
+    again = {_variable(record, row) for row, _ in found}
+    first = record.steps[0]
+    for row in _left(record, first):
         # what only the first step makes is a cache
-        if _comes_again(scene, row) or _variable(scene, row) in again:
+        if _comes_again(record, row) or _variable(record, row) in again:
             found += [(row, first.end)]
     return found
 
 
-def _released_together(scene: Scene, kept: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _released_together(record: RecordedSteps, kept: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return with what a tape keeps of forward what goes when that goes: old values of weights."""
     ends: dict[int, list[int]] = {}
     for row, until in kept:
-        if scene.end(row) < len(scene.log):
-            ends.setdefault(until, []).append(scene.end(row))
+        if record.end(row) < len(record.log):
+            ends.setdefault(until, []).append(record.end(row))
     found = dict(kept)
-    for row in scene.allocations():
+    for row in record.allocations():
         for until, rows in ends.items():
-            if row < until and min(rows) <= scene.end(row) <= max(rows):
+            if row < until and min(rows) <= record.end(row) <= max(rows):
                 found[row] = until
     return [*found.items()]
 
 
-def _left(scene: Scene, step: Span) -> Iterator[int]:
+def _left(record: RecordedSteps, step: EventRange) -> Iterator[int]:
     """Give what a step's forward made that is there when it has ended, and is not meant to be."""
-    for row in scene.allocations(step):
-        if scene.phase(row) == "forward" and scene.end(row) >= step.end:
-            if scene.role(row) not in _NEEDED:
+    for row in record.allocations(step):
+        if record.phase(row) == "forward" and record.end(row) >= step.end:
+            if record.role(row) not in _NEEDED:
                 yield row
 
 
-def _comes_again(scene: Scene, row: int) -> bool:
-    second = scene.steps[1]
-    return any(other in second for other in scene.alike(row))
+def _comes_again(record: RecordedSteps, row: int) -> bool:
+    second = record.steps[1]
+    return any(other in second for other in record.alike(row))
 
 
-def _is_of_graph(scene: Scene, row: int) -> bool:
+def _is_of_graph(record: RecordedSteps, row: int) -> bool:
     """Tell whether it is autograd's graph, or a tape, that holds it, and no variable."""
-    name = scene.roles.named(row)
+    name = record.roles.named(row)
     if name is None:
         return False
     short = name.rpartition(": ")[2]
     return "Backward" in short or (
-        scene.framework == TENSORFLOW and short == scene.study.context(scene.study.place(row)).op
+        record.framework == TENSORFLOW and short == record.study.context(record.study.place(row)).op
     )
 
 
-def _variable(scene: Scene, row: int) -> str:
+def _variable(record: RecordedSteps, row: int) -> str:
     """Return the variable that holds it, a list for its items; else the line that made it."""
-    name = scene.roles.named(row)
+    name = record.roles.named(row)
     if name is None:
-        return str(scene.study.born[scene.study.place(row)])
+        return str(record.study.born[record.study.place(row)])
     return _ITEM.sub("", name)
 
 
-def _named(scene: Scene, rows: Iterable[int]) -> tuple[str, str]:
+def _named(record: RecordedSteps, rows: Iterable[int]) -> tuple[str, str]:
     """Return the variable that is largest, of those that no graph holds, and where it was made."""
-    ordered = sorted(rows, key=lambda row: -scene.log.size[row])
-    names = [row for row in ordered if not _is_of_graph(scene, row) and scene.roles.named(row)]
+    ordered = sorted(rows, key=lambda row: -record.log.size[row])
+    names = [row for row in ordered if not _is_of_graph(record, row) and record.roles.named(row)]
     row = names[0] if names else ordered[0]
-    line = scene.study.born[scene.study.place(row)]
-    name = scene.roles.named(row) if names else None
+    line = record.study.born[record.study.place(row)]
+    name = record.roles.named(row) if names else None
     short = "what is kept" if name is None else _ITEM.sub("", name.rpartition(": ")[2])
     return short, "" if line is None else short_line(line)
 
 
-def _code(scene: Scene, name: str, graph: bool, *, is_list: bool) -> str:
+def _code(record: RecordedSteps, name: str, graph: bool, *, is_list: bool) -> str:
     """Return what to write; the name alone may be none that Python has."""
     is_name = all(part.isidentifier() for part in name.split("."))
-    if graph and scene.framework == TENSORFLOW:
+    if graph and record.framework == TENSORFLOW:
         return "# at the end of the step: it keeps all that it recorded\ndel tape"
     if graph:
         text = "# or .item(): with it, it keeps its whole graph"
@@ -183,7 +189,7 @@ def _code(scene: Scene, name: str, graph: bool, *, is_list: bool) -> str:
             else f"{name} = {name}.detach()"
         )
     else:
-        text = f"# at the end of the step, or keep what is needed of it: {_NEEDS[scene.framework]}"
+        text = f"# at the end of the step, or keep what is needed of it: {_NEEDS[record.framework]}"
         line = f"del {name}"
     return f"{text}\n{line}" if is_name else text
 
@@ -191,36 +197,36 @@ def _code(scene: Scene, name: str, graph: bool, *, is_list: bool) -> str:
 _ACCUMULATES = "AccumulateGrad"
 
 
-def set_to_none(scene: Scene) -> Iterator[Candidate]:
+def set_to_none(record: RecordedSteps) -> Iterator[Candidate]:
     """Give the change to gradients that are freed where they are filled with zeros now.
 
     A gradient goes at each ``zero_grad()``. What the next backward pass computes for it, and frees
     after it has been added to the zeros, becomes the gradient, until the next ``zero_grad()``.
     """
-    facts = scene.facts
+    facts = record.facts
     if facts is not None and facts.sets_to_none is not False:
         return
-    zeroed = _zeroed(scene)
-    spans = [*map(Span, zeroed, [*zeroed[1:], len(scene.log)])]
-    added = [[*_accumulated(scene, span)] for span in spans]
+    zeroed = _zeroed(record)
+    spans = [*map(EventRange, zeroed, [*zeroed[1:], len(record.log)])]
+    added = [[*_accumulated(record, span)] for span in spans]
     # those of another model that is there as well are not added to
-    sizes = {scene.log.size[row] for rows in added for row in rows}
+    sizes = {record.log.size[row] for rows in added for row in rows}
     kept = [
         row
-        for row in _gradients(scene)
-        if _between(zeroed, row + 1, scene.end(row))
-        and (scene.log.kind[row] != START or scene.log.size[row] in sizes)
+        for row in _gradients(record)
+        if _between(zeroed, row + 1, record.end(row))
+        and (record.log.kind[row] != START or record.log.size[row] in sizes)
     ]
     if not kept:
         return
-    replay = scene.replay()
+    replay = record.replay()
     for row in kept:
         replay.free(row, zeroed[bisect_left(zeroed, row + 1)])
     for span, rows in zip(spans, added, strict=True):
-        wanted = Counter(scene.log.size[row] for row in kept if row < span.begin < scene.end(row))
+        wanted = Counter(record.log.size[row] for row in kept if row < span.begin < record.end(row))
         for row in rows:
-            if wanted[scene.log.size[row]] > 0:
-                wanted[scene.log.size[row]] -= 1
+            if wanted[record.log.size[row]] > 0:
+                wanted[record.log.size[row]] -= 1
                 replay.free(row, span.end)
     yield Candidate(
         kind="set_to_none",
@@ -233,16 +239,16 @@ def set_to_none(scene: Scene) -> Iterator[Candidate]:
     )
 
 
-def zero_before_forward(scene: Scene) -> Iterator[Candidate]:
+def zero_before_forward(record: RecordedSteps) -> Iterator[Candidate]:
     """Give the change of freeing gradients before forward, where it is done after it now."""
-    replay, moved = scene.replay(), 0
-    for row in _gradients(scene):
-        end = scene.end(row)
-        step = next((span for span in scene.steps if end in span and row < span.begin), None)
-        if step is None or scene.phase(end) == "optimizer":
+    replay, moved = record.replay(), 0
+    for row in _gradients(record):
+        end = record.end(row)
+        step = next((span for span in record.steps if end in span and row < span.begin), None)
+        if step is None or record.phase(end) == "optimizer":
             continue
-        first = bisect_left(scene.forward_rows, step.begin)
-        if first < len(scene.forward_rows) and scene.forward_rows[first] < end:
+        first = bisect_left(record.forward_rows, step.begin)
+        if first < len(record.forward_rows) and record.forward_rows[first] < end:
             replay.free(row, step.begin)
             moved += 1
     if moved:
@@ -266,21 +272,21 @@ def _gradients_first(make_step: Callable[[], Any]) -> Any:
     return gradients_first(make_step)
 
 
-def _gradients(scene: Scene) -> list[int]:
+def _gradients(record: RecordedSteps) -> list[int]:
     """Return the gradients that outlive the backward pass that made them."""
     return [
         row
-        for row in scene.allocations()
-        if scene.role(row) == "gradient"
-        and (scene.end(row) == len(scene.log) or scene.phase(scene.end(row)) != "backward")
+        for row in record.allocations()
+        if record.role(row) == "gradient"
+        and (record.end(row) == len(record.log) or record.phase(record.end(row)) != "backward")
     ]
 
 
-def _zeroed(scene: Scene) -> list[int]:
+def _zeroed(record: RecordedSteps) -> list[int]:
     """Return the rows before which gradients are zeroed: by marks, else where steps begin."""
-    if scene.facts is not None:
-        return sorted(set(scene.marks(ZERO_GRAD)))
-    return [span.begin for span in scene.steps[1:]]
+    if record.facts is not None:
+        return sorted(set(record.marks(ZERO_GRAD)))
+    return [span.begin for span in record.steps[1:]]
 
 
 def _between(rows: Sequence[int], first: int, last: int) -> bool:
@@ -288,12 +294,12 @@ def _between(rows: Sequence[int], first: int, last: int) -> bool:
     return place < len(rows) and rows[place] < last
 
 
-def _accumulated(scene: Scene, span: Span) -> Iterator[int]:
+def _accumulated(record: RecordedSteps, span: EventRange) -> Iterator[int]:
     """Give what was computed in a span and freed after it had been added to a gradient."""
-    log, study = scene.log, scene.study
+    log, study = record.log, record.study
     for row in range(span.begin, span.end):
         made = log.pair[row]
-        if log.kind[row] != FREE or log.device[row] != scene.number or made < span.begin:
+        if log.kind[row] != FREE or log.device[row] != record.number or made < span.begin:
             continue
         node = study.context(study.place(row)).node
         if node is not None and node.endswith(_ACCUMULATES):

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from tensorlens.planning.step_facts import MadeOptimizer, StepFacts
+from tensorlens.planning.step_facts import OptimizerFacts, StepFacts
 from tensorlens.planning.suggest.result import Method
 from tensorlens.recording.analysis.devices import chosen, device_peak
 from tensorlens.recording.analysis.event_index import study
@@ -23,7 +23,7 @@ _STEP = re.compile(r"step \d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class EventRange:
     """Rows from ``begin`` up to ``end``, which is not one of them."""
 
     begin: int
@@ -33,7 +33,7 @@ class Span:
         return self.begin <= row < self.end
 
 
-class Scene:
+class RecordedSteps:
     """A recording on one device.
 
     Args:
@@ -64,7 +64,7 @@ class Scene:
         self.peak, self.peak_row = device_peak(recording, self.device)
 
     @property
-    def optimizers(self) -> Sequence[MadeOptimizer]:
+    def optimizers(self) -> Sequence[OptimizerFacts]:
         """Those of the program, where it told of them."""
         return () if self.facts is None else self.facts.optimizers
 
@@ -81,7 +81,7 @@ class Scene:
         """Return what the program was at."""
         return self.study.phase[self.study.place(row)]
 
-    def allocations(self, span: Span | None = None) -> Iterator[int]:
+    def allocations(self, span: EventRange | None = None) -> Iterator[int]:
         """Give the rows of the device's blocks, those from before the recording included."""
         log, number = self.log, self.number
         for row in range(len(log)) if span is None else range(span.begin, span.end):
@@ -134,7 +134,7 @@ class Scene:
         return [mark.row for mark in self.log.marks if mark.name == name]
 
     @cached_property
-    def steps(self) -> Sequence[Span]:
+    def steps(self) -> Sequence[EventRange]:
         """The steps: from mark to mark ``step 1``, ``step 2``, or else by steps of optimizers.
 
         Of a graph, whose phases lie beside each other, by its calls. What follows the last one is
@@ -142,7 +142,7 @@ class Scene:
         """
         bounds = [mark.row for mark in self.log.marks if _STEP.fullmatch(mark.name)]
         if bounds:
-            return [Span(*each) for each in pairwise([*bounds, len(self.log)])]
+            return [EventRange(*each) for each in pairwise([*bounds, len(self.log)])]
         if self._calls:
             bounds = [0, *self._calls[1:], len(self.log)]
         else:
@@ -151,7 +151,7 @@ class Scene:
                 bounds[-1] = len(self.log)
             elif bounds[-1] != len(self.log):
                 bounds.append(len(self.log))
-        return [Span(*each) for each in pairwise(bounds)]
+        return [EventRange(*each) for each in pairwise(bounds)]
 
     @cached_property
     def _calls(self) -> Sequence[int]:
@@ -168,18 +168,18 @@ class Scene:
         return self.study.context(self.study.place(row)).phase
 
     @cached_property
-    def updates(self) -> Sequence[Span]:
+    def updates(self) -> Sequence[EventRange]:
         """Steps of the optimizers, one after the other; what lies between them is of other phases.
 
         Several optimizers that step with nothing computed between them are one.
         """
-        found: list[Span] = []
+        found: list[EventRange] = []
         last = "other"
         for row in range(len(self.log)):
             phase = self.phase(row)
             if phase == "optimizer":
                 begin = found.pop().begin if last == "optimizer" else row
-                found.append(Span(begin, row + 1))
+                found.append(EventRange(begin, row + 1))
             if phase != "other":
                 last = phase
         return found
@@ -314,5 +314,5 @@ class Candidate:
     """What there is at most of that memory now."""
 
 
-Finder = Callable[[Scene], Iterator[Candidate]]
+Finder = Callable[[RecordedSteps], Iterator[Candidate]]
 """Finds the changes of one kind."""

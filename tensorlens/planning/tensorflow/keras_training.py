@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks.arrival import when_imported
+from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
 from tensorlens.records.cards import Card
 from tensorlens.records.traces import Caution, Trace

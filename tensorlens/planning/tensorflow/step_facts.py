@@ -14,7 +14,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.attribution.module_calls import module_paths
 from tensorlens.frameworks.tensorflow.queues import look_at_iterator
 from tensorlens.heap.objects import instances
-from tensorlens.planning.step_facts import Ahead, Block, MadeOptimizer, StepFacts
+from tensorlens.planning.step_facts import OptimizerFacts, PrefetchQueue, RepeatedBlock, StepFacts
 from tensorlens.planning.tensorflow.options.stage import (
     Stage,
     layers_of,
@@ -65,7 +65,7 @@ class StepWatch:
         ]
         computed = [getattr(layer, "compute_dtype", None) for layer in layers_of(models)]
         return StepFacts(
-            blocks=tuple(Block(path, kind) for path, kind in found if path is not None),
+            blocks=tuple(RepeatedBlock(path, kind) for path, kind in found if path is not None),
             optimizers=tuple(map(_described, _optimizers())),
             is_lower=any(each in _LOWER for each in computed),
             buffered=tuple(_buffered()),
@@ -114,7 +114,7 @@ def _optimizers() -> list[Any]:
     return [each for each in found if kinds.content_of(each).get("inner_optimizer") is None]
 
 
-def _described(optimizer: Any) -> MadeOptimizer:
+def _described(optimizer: Any) -> OptimizerFacts:
     content = kinds.content_of(optimizer)
     parameters = kinds.items_of(content.get("_trainable_variables"))
     aside = {id(each) for name in _AVERAGES for each in kinds.items_of(content.get(name))}
@@ -123,7 +123,7 @@ def _described(optimizer: Any) -> MadeOptimizer:
         for each in kinds.items_of(content.get("_variables"))
         if id(each) not in aside and not str(each.path).endswith(_OF_SGD)
     ]
-    return MadeOptimizer(
+    return OptimizerFacts(
         kind=kinds.class_name(optimizer),
         momentum=bool(content.get("momentum")),
         decays=bool(content.get("weight_decay")),
@@ -140,13 +140,13 @@ def _nbytes(variable: Any) -> int:
     return elements * int(tf.as_dtype(variable.dtype).size)
 
 
-def _buffered() -> Iterator[Ahead]:
+def _buffered() -> Iterator[PrefetchQueue]:
     for each in _iterators():
         queue = look_at_iterator(each)
         buffers = [part for part in queue.parts if part.ahead and part.name.startswith(_PREFETCH)]
         ready = sum(part.elements or 0 for part in buffers)
         if ready and queue.batch_nbytes and queue.name != _OF_ARRAYS:
-            yield Ahead(queue.name, ready, 1, queue.batch_nbytes, "TensorFlow's own memory")
+            yield PrefetchQueue(queue.name, ready, 1, queue.batch_nbytes, "TensorFlow's own memory")
 
 
 def _iterators() -> Sequence[Any]:

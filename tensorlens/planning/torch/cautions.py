@@ -40,7 +40,7 @@ _listening: list[Cautions] = []
 
 
 @contextlib.contextmanager
-def told_to(cautions: Cautions) -> Iterator[None]:
+def collecting(cautions: Cautions) -> Iterator[None]:
     """Let :func:`tell` reach these while it is entered."""
     _listening.append(cautions)
     try:

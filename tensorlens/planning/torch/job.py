@@ -10,7 +10,7 @@ from typing import Any
 from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.torch.release import check_release
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
-from tensorlens.planning.torch.device.setup import Readiness, prepare
+from tensorlens.planning.torch.device.readiness import Readiness, prepare
 from tensorlens.planning.trials.jobs import Job
 from tensorlens.records.cards import H100
 from tensorlens.records.traces import Trace

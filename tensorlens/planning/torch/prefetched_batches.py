@@ -15,7 +15,7 @@ from tensorlens.frameworks.keras.kinds import content_of
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
 from tensorlens.frameworks.torch.loaders.queue import named, number
 from tensorlens.planning.patches import wrapped
-from tensorlens.planning.step_facts import Ahead
+from tensorlens.planning.step_facts import PrefetchQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LoaderWatch:
 
     def __init__(self) -> None:
         self._now: WeakKeyDictionary[Any, _Used] = WeakKeyDictionary()
-        self.most: tuple[Ahead, ...] = ()
+        self.most: tuple[PrefetchQueue, ...] = ()
         """Those that were at work together when most was asked for ahead."""
 
     @contextlib.contextmanager
@@ -88,11 +88,11 @@ def _memory(content: Any, batch: Any) -> str:
     return "shared memory" if holds_tensors(batch) else "memory of the workers"
 
 
-def _ahead(content: Any, used: _Used) -> Ahead:
+def _ahead(content: Any, used: _Used) -> PrefetchQueue:
     workers, prefetch = number(content, "_num_workers"), number(content, "_prefetch_factor")
     name = named("DataLoader", workers, prefetch)
-    return Ahead(name, used.batches, workers, used.nbytes, used.memory)
+    return PrefetchQueue(name, used.batches, workers, used.nbytes, used.memory)
 
 
-def _nbytes(loaders: tuple[Ahead, ...]) -> int:
+def _nbytes(loaders: tuple[PrefetchQueue, ...]) -> int:
     return sum(each.batches * each.batch_nbytes for each in loaders)

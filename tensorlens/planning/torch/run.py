@@ -21,21 +21,21 @@ from tensorlens.planning.tensorflow.keras_training import (
     intercepted,
     step_of,
 )
-from tensorlens.planning.torch.cautions import Cautions, told_to
+from tensorlens.planning.torch.cautions import Cautions, collecting
 from tensorlens.planning.torch.device.mode import on_host
-from tensorlens.planning.torch.device.setup import Readiness, measure_with
+from tensorlens.planning.torch.device.readiness import Readiness, measure_with
 from tensorlens.planning.torch.memory.attention import FusedAttention
 from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries
 from tensorlens.planning.torch.memory.host_kernels import HostKernels
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.memory.workspaces import Workspaces
 from tensorlens.planning.torch.names import BlockNames
-from tensorlens.planning.torch.patches.compiled import compiling, not_tracing
+from tensorlens.planning.torch.patches.compilers import compiling, not_tracing
 from tensorlens.planning.torch.patches.copies import copying
+from tensorlens.planning.torch.patches.data_loaders import in_threads, loading, random_states
 from tensorlens.planning.torch.patches.distributed import distributed
-from tensorlens.planning.torch.patches.loading import in_threads, loading, random_states
 from tensorlens.planning.torch.stacks import ProgramStacks
-from tensorlens.planning.torch.tracker import Hidden, HiddenOf, Tracker, noting_nodes
+from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker, noting_nodes
 from tensorlens.planning.torch.values.data_dependent import answering
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
@@ -90,18 +90,18 @@ def _run(
     cautions = Cautions()
     with contextlib.ExitStack() as stage:
         enter = stage.enter_context
-        enter(told_to(cautions))
+        enter(collecting(cautions))
         enter(_defaults())
         if job.program.caller is not None:
             # tensors have no data: no numbers are drawn
             enter(applied(job.program.caller.settings, leave=(SEED,)))
         host = HostKernels.here() if job.device == "cpu" else None
-        hidden: HiddenOf | None = host
+        hidden: ScratchRule | None = host
         if host is not None:
             enter(host.rnn_workspaces())
         if job.device == "cuda":
             card = job.card or H100
-            hidden = Together(
+            hidden = ScratchRules(
                 (Temporaries(card), AttentionTemporaries(card, cautions), Workspaces(card))
             )
             enter(FusedAttention(card, cautions))
@@ -173,17 +173,17 @@ def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
     )
 
 
-class Together:
+class ScratchRules:
     """What several rules say of an operator, in their order."""
 
-    def __init__(self, rules: Sequence[HiddenOf]) -> None:
+    def __init__(self, rules: Sequence[ScratchRule]) -> None:
         self._rules = rules
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Hidden]:
+    ) -> Sequence[Scratch]:
         """Return what all of them say."""
-        found: list[Hidden] = []
+        found: list[Scratch] = []
         for rule in self._rules:
             found += rule(func, args, kwargs, result, thread)
         return found

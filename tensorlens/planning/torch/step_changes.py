@@ -14,12 +14,12 @@ import torch
 
 from tensorlens.heap.objects import instances
 from tensorlens.planning.patches import wrapped
-from tensorlens.planning.step_facts import Waiting
+from tensorlens.planning.step_facts import UnusedVariable
 from tensorlens.planning.trials.stage import CannotApply
 
 
 def freed_before_backward(
-    make_step: Callable[[], Callable[[], Any]], waiting: Waiting
+    make_step: Callable[[], Callable[[], Any]], waiting: UnusedVariable
 ) -> Callable[[], Any]:
     """Make the step, and return it with a variable set to None where ``backward()`` is called.
 
@@ -56,7 +56,7 @@ def freed_before_backward(
     return run
 
 
-def _frame_of(waiting: Waiting) -> FrameType | None:
+def _frame_of(waiting: UnusedVariable) -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code

@@ -21,10 +21,10 @@ from tensorlens.heap.objects import instances
 from tensorlens.planning.step_facts import (
     BACKWARD,
     ZERO_GRAD,
-    Block,
-    MadeOptimizer,
+    OptimizerFacts,
+    RepeatedBlock,
     StepFacts,
-    Waiting,
+    UnusedVariable,
 )
 from tensorlens.planning.torch.options.stage import Stage, cache_configs, repeated_blocks, wrapped
 from tensorlens.planning.torch.prefetched_batches import LoaderWatch
@@ -49,7 +49,7 @@ class StepWatch:
         self._sets_to_none: bool | None = None
         self._inside = False
         self._is_lower = False
-        self._waiting: dict[tuple[str, str], Waiting] = {}
+        self._waiting: dict[tuple[str, str], UnusedVariable] = {}
         self._own_results: set[int] = set()
         self._loaders = LoaderWatch()
 
@@ -75,7 +75,7 @@ class StepWatch:
         parameters = [each for model in models for each in model.parameters()]
         lower = sum(each.nbytes for each in parameters if each.dtype in _LOWER)
         return StepFacts(
-            blocks=tuple(Block(where, kind) for where, kind in found if where is not None),
+            blocks=tuple(RepeatedBlock(where, kind) for where, kind in found if where is not None),
             optimizers=tuple(map(_described, instances(torch.optim.Optimizer))),
             sets_to_none=self._sets_to_none,
             is_lower=self._is_lower or 2 * lower > sum(each.nbytes for each in parameters),
@@ -145,7 +145,7 @@ class StepWatch:
         address = _address(tensor)
         if address and address not in needed:
             function = getattr(code, "co_qualname", code.co_name)
-            self._waiting[function, name] = Waiting(
+            self._waiting[function, name] = UnusedVariable(
                 name, function, code.co_filename, frame.f_lineno, address
             )
 
@@ -158,11 +158,11 @@ def _address(tensor: Any) -> int:
         return 0
 
 
-def _described(optimizer: torch.optim.Optimizer) -> MadeOptimizer:
+def _described(optimizer: torch.optim.Optimizer) -> OptimizerFacts:
     groups = optimizer.param_groups
     sizes = [each.nbytes for group in groups for each in group["params"]]
     usual = _usual_decay(type(optimizer))
-    return MadeOptimizer(
+    return OptimizerFacts(
         kind=class_name(optimizer),
         momentum=any(group.get("momentum") for group in groups),
         decays=any(group.get("weight_decay", usual) != usual for group in groups),

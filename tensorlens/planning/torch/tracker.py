@@ -28,7 +28,7 @@ _PLAIN = (FakeTensor, torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class Scratch:
     """Memory that a kernel takes for itself, which no fake tensor shows."""
 
     nbytes: int
@@ -45,12 +45,12 @@ class Hidden:
     @classmethod
     def exactly(
         cls, nbytes: int, name: str, *, before: bool = False, stays: bool = False
-    ) -> Hidden:
+    ) -> Scratch:
         """Return memory whose size is known."""
         return cls(nbytes, nbytes, nbytes, name, before, stays)
 
 
-HiddenOf = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[Hidden]]
+ScratchRule = Callable[[Any, Sequence[Any], dict[str, Any], Any, int], Sequence[Scratch]]
 """Gives what an operator (``torch._ops.OpOverload``) takes besides its results, by its arguments,
 its results and the number of the thread; asked once the operator has run."""
 
@@ -72,7 +72,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self,
         trace: Trace,
         stacks: ProgramStacks,
-        hidden: HiddenOf | None = None,
+        hidden: ScratchRule | None = None,
         *,
         backward_elsewhere: bool = False,
     ) -> None:
@@ -190,11 +190,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             for each in result:
                 yield from self._new(each)
 
-    def _hidden_of(self, func: Any, args: Any, kwargs: Any, result: Any) -> Sequence[Hidden]:
+    def _hidden_of(self, func: Any, args: Any, kwargs: Any, result: Any) -> Sequence[Scratch]:
         assert self._hidden is not None
         return self._hidden(func, args, kwargs or {}, result, self._thread())
 
-    def _note(self, new: Sequence[_New], hidden: Sequence[Hidden]) -> None:
+    def _note(self, new: Sequence[_New], hidden: Sequence[Scratch]) -> None:
         with self._lock:
             device = new[0][2] if new else self._here.device
             taken = [self._take(each, device) for each in hidden if each.before]
@@ -208,7 +208,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                 if row is not None:
                     self._free(row)
 
-    def _take(self, hidden: Hidden, device: str) -> int | None:
+    def _take(self, hidden: Scratch, device: str) -> int | None:
         """Note hidden memory; the row of what goes with the operator."""
         row = self._allocate(device, hidden.nbytes, hidden.name)
         self.trace.hidden[row] = hidden.name

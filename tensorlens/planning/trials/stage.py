@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from tensorlens.errors import UsageError
 from tensorlens.planning.trials.jobs import CannotApply, Job
 from tensorlens.planning.trials.pickling import unpack
-from tensorlens.planning.trials.steps import Enough, beginning
+from tensorlens.planning.trials.steps import StepsDone, beginning
 
 __all__ = ["CannotApply", "Option", "Stage", "Step"]
 
@@ -102,7 +102,7 @@ class Optioned:
                 stack.enter_context(option.building())
             try:
                 step = self._made()
-            except Enough:
+            except StepsDone:
                 if self._options:
                     raise CannotApply(_NEEDS_STEP) from None
                 raise

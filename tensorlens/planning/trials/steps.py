@@ -113,7 +113,7 @@ END = "end"
 """The mark after the last step."""
 
 
-class Enough(BaseException):
+class StepsDone(BaseException):
     """Ends a program that has made all steps wanted."""
 
 
@@ -201,7 +201,7 @@ class Steps:
         self._began = time.perf_counter()
         try:
             return begin()
-        except Enough:
+        except StepsDone:
             return None
         except SystemExit as error:
             if error.code not in (None, 0):
@@ -213,13 +213,13 @@ class Steps:
     def _stepped(self) -> None:
         if self.was_ended:
             # the program has caught the first one
-            raise Enough
+            raise StepsDone
         if not self.seconds:
             self._marks.mark("step 1", row=0)
         self._end()
         if len(self.seconds) == self._wanted:
             self.was_ended = True
-            raise Enough
+            raise StepsDone
         self._begin(len(self.seconds) + 1)
 
     def _begin(self, number: int) -> None:

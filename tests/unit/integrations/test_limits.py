@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.frameworks import arrival, registry
+from tensorlens.frameworks import import_hooks, registry
 from tensorlens.integrations import assertions as limits
 from tensorlens.integrations import pytest as plugin
 
@@ -53,7 +53,7 @@ def test_what_is_only_known_at_the_end_is_said_too(monkeypatch):
 
     peaks = SimpleNamespace(unknown="", end=end)
     monkeypatch.setattr(limits, "Peaks", lambda device: peaks)
-    monkeypatch.setattr(arrival, "when_one_arrives", lambda act: act() or [])
+    monkeypatch.setattr(import_hooks, "when_one_arrives", lambda act: act() or [])
     asked = plugin._Limits(memory=1)
     plugin._begin(asked)()
     assert asked.refused == ["no peak of cuda:0 is known"]

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tensorlens.frameworks.arrival import when_imported
 from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.census.instances import living
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.naming import ModulePath
+from tensorlens.frameworks.import_hooks import when_imported
 
 _LAYERS = "keras.src.layers.layer"
 

@@ -23,7 +23,7 @@ from tensorlens.planning.tensorflow.training import (
 )
 from tensorlens.planning.trials.caller import restore
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Result
-from tensorlens.planning.trials.running import NotATensor, host_limited, peak_resident, run_job
+from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident, run_job
 from tensorlens.planning.trials.stage import Optioned
 from tensorlens.records.traces import Trace
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from tensorlens.planning.torch.device.library import DeviceLibrary
-from tensorlens.planning.torch.device.setup import Meter
+from tensorlens.planning.torch.device.readiness import Meter
 from tensorlens.records.cards import Card
 
 

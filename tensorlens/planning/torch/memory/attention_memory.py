@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.planning.torch.tracker import Scratch
 from tensorlens.records.cards import Card
 
 _aten = torch.ops.aten
@@ -37,7 +37,7 @@ class AttentionTemporaries:
     def __init__(self, card: Card, caution: Callable[[str], None]) -> None:
         self._card = card
         self._caution = caution
-        rules: dict[Any, Callable[[Sequence[Any]], list[Hidden]]] = {
+        rules: dict[Any, Callable[[Sequence[Any]], list[Scratch]]] = {
             _aten._scaled_dot_product_flash_attention.default: self._flash,
             _aten._scaled_dot_product_flash_attention_backward.default: self._flash_backward,
             _aten._scaled_dot_product_efficient_attention.default: self._efficient,
@@ -51,7 +51,7 @@ class AttentionTemporaries:
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Hidden]:
+    ) -> Sequence[Scratch]:
         """Return what an operator took besides its results."""
         rule = self._of.get(id(func))
         if rule is not None:
@@ -60,7 +60,7 @@ class AttentionTemporaries:
             return self._package(func, args)
         return ()
 
-    def _flash(self, args: Sequence[Any]) -> list[Hidden]:
+    def _flash(self, args: Sequence[Any]) -> list[Scratch]:
         """Accumulators of the splits into which keys are cut where there are few queries."""
         query, key = args[0], args[1]
         dropout = args[3] if len(args) > 3 else 0.0
@@ -80,7 +80,7 @@ class AttentionTemporaries:
         rows = splits * batch * heads * length * 4
         return [_take(rows), _take(rows * _rounded_dimension(dimension))]
 
-    def _flash_backward(self, args: Sequence[Any]) -> list[Hidden]:
+    def _flash_backward(self, args: Sequence[Any]) -> list[Scratch]:
         grad, query, key, _, out = args[:5]
         copies = [_copy(each) for each in (grad, out) if not each.transpose(1, 2).is_contiguous()]
         batch, heads, length, dimension = query.shape
@@ -97,7 +97,7 @@ class AttentionTemporaries:
         key_length: int,
         dimension: int,
         itemsize: int,
-    ) -> list[Hidden]:
+    ) -> list[Scratch]:
         rounded = _ceil(length, 128) * 128
         rows = batch * heads * rounded * 4
         splits = _ceil(self._card.multiprocessors, batch * heads) if _is_deterministic() else 1
@@ -106,7 +106,7 @@ class AttentionTemporaries:
             found += [_take(batch * key_length * heads * dimension * itemsize)] * 2
         return found
 
-    def _efficient(self, args: Sequence[Any]) -> list[Hidden]:
+    def _efficient(self, args: Sequence[Any]) -> list[Scratch]:
         """An accumulator where half precision does not fit into registers."""
         query, value = args[0], args[2]
         batch, heads, length, dimension = query.shape
@@ -114,7 +114,7 @@ class AttentionTemporaries:
             return []
         return [_take(batch * length * heads * value.size(3) * 4)]
 
-    def _efficient_backward(self, args: Sequence[Any]) -> list[Hidden]:
+    def _efficient_backward(self, args: Sequence[Any]) -> list[Scratch]:
         grad, query, key, value = args[:4]
         dropout = args[9]
         copies = [] if grad.transpose(1, 2).is_contiguous() else [_copy(grad)]
@@ -126,7 +126,7 @@ class AttentionTemporaries:
             for kernel in kernels
         ]
         likely = kernels[0]
-        workspace = Hidden(sizes[0], min(sizes), max(sizes), NAME)
+        workspace = Scratch(sizes[0], min(sizes), max(sizes), NAME)
         delta = _take(rows)
         if likely.computes_delta:
             return [*copies, delta, workspace]
@@ -136,7 +136,7 @@ class AttentionTemporaries:
             return [*copies, delta, _take(product), _take(rows)]
         return [*copies, delta, workspace]
 
-    def _cudnn_backward(self, args: Sequence[Any]) -> list[Hidden]:
+    def _cudnn_backward(self, args: Sequence[Any]) -> list[Scratch]:
         grad, query, key, value, out = args[:5]
         copies = [] if grad.stride() == out.stride() else [_copy(grad)]
         batch, heads, length, dimension = query.shape
@@ -144,9 +144,9 @@ class AttentionTemporaries:
         likely = rows * dimension + rows
         if key.size(1) != heads:
             likely += batch * key.size(2) * heads * (dimension + value.size(3)) * key.element_size()
-        return [*copies, Hidden(likely, 0, 2 * likely, NAME)]
+        return [*copies, Scratch(likely, 0, 2 * likely, NAME)]
 
-    def _package(self, func: Any, args: Sequence[Any]) -> list[Hidden]:
+    def _package(self, func: Any, args: Sequence[Any]) -> list[Scratch]:
         """Of ``flash_attn::_flash_attn_backward(dout, q, k, v, ...)``, batch by length by heads."""
         self._caution(_PACKAGE)
         if "backward" not in func._schema.name or len(args) < 4 or args[1].dim() != 4:
@@ -272,9 +272,9 @@ def _ceil_of(number: float) -> int:
     return -int(-number // 1)
 
 
-def _take(nbytes: int) -> Hidden:
-    return Hidden.exactly(nbytes, NAME)
+def _take(nbytes: int) -> Scratch:
+    return Scratch.exactly(nbytes, NAME)
 
 
-def _copy(tensor: Any) -> Hidden:
-    return Hidden.exactly(tensor.numel() * tensor.element_size(), "contiguous copy", before=True)
+def _copy(tensor: Any) -> Scratch:
+    return Scratch.exactly(tensor.numel() * tensor.element_size(), "contiguous copy", before=True)

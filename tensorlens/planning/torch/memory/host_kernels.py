@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.torch.cpu import CpuCounter, cpu_counter
-from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.planning.torch.tracker import Scratch
 
 HOST_KERNEL = "own memory of the kernel"
 MOST_BYTES = 1 << 26
@@ -64,11 +64,11 @@ class HostKernels:
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Hidden]:
+    ) -> Sequence[Scratch]:
         """Return what an operator that has run took besides ``result``."""
         copied = _copied_to_pool(func, args, result)
         if copied:
-            return (Hidden.exactly(copied, HOST_KERNEL),)
+            return (Scratch.exactly(copied, HOST_KERNEL),)
         if func in _CONVOLUTIONS:
             taken = self._of_convolution
         elif func in _RNN_LAYERS:
@@ -78,7 +78,7 @@ class HostKernels:
         else:
             return ()
         own = self._once(taken, func, args, kwargs)
-        return (Hidden.exactly(own, HOST_KERNEL),) if own else ()
+        return (Scratch.exactly(own, HOST_KERNEL),) if own else ()
 
     @contextlib.contextmanager
     def rnn_workspaces(self) -> Iterator[None]:

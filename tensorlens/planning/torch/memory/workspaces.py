@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.release import Release, installed_release
-from tensorlens.planning.torch.tracker import Hidden, HiddenOf
+from tensorlens.planning.torch.tracker import Scratch, ScratchRule
 from tensorlens.records.cards import Card
 
 _aten = torch.ops.aten
@@ -53,7 +53,7 @@ def rnn_reserve(
 
 
 class RecurrentWorkspaces:
-    """Gives what recurrent networks take for a call, as a ``HiddenOf`` of a tracker.
+    """Gives what recurrent networks take for a call, as a ``ScratchRule`` of a tracker.
 
     cuDNN does not tell its formula: likely are the gates of all steps of one layer, which one
     matrix product gives (``cudnnGetRNNTempSpaceSizes`` in ``aten/src/ATen/native/cudnn/RNN.cpp``);
@@ -64,7 +64,7 @@ class RecurrentWorkspaces:
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Hidden]:
+    ) -> Sequence[Scratch]:
         """Return what an operator took besides its results."""
         if func is _aten._cudnn_rnn.default:
             mode, hidden_size, layers, bidirectional = args[6], args[7], args[9], args[13]
@@ -76,7 +76,7 @@ class RecurrentWorkspaces:
         rows = source.numel() // max(source.size(-1), 1)
         layer = rows * hidden_size * _GATES.get(mode, 1) * source.element_size()
         likely = layer * (2 if bidirectional else 1)
-        return (Hidden(likely, 0, likely * max(layers, 1), RECURRENT),)
+        return (Scratch(likely, 0, likely * max(layers, 1), RECURRENT),)
 
 
 CONVOLUTION = "cuDNN workspace"
@@ -85,7 +85,7 @@ _TILE = 32
 
 
 class ConvolutionWorkspaces:
-    """Gives the workspaces of convolutions, as a ``HiddenOf`` of a tracker.
+    """Gives the workspaces of convolutions, as a ``ScratchRule`` of a tracker.
 
     torch takes what the first plan of cuDNN's heuristics asks for, without a limit of its own
     (``run_conv_plan`` of ``aten/src/ATen/native/cudnn/Conv_v8.cpp``), and gives it back when the
@@ -119,7 +119,7 @@ class ConvolutionWorkspaces:
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Hidden]:
+    ) -> Sequence[Scratch]:
         """Return what an operator took besides its results."""
         if func is _aten.convolution.default:
             source, weight, groups = args[0], args[1], args[8]
@@ -153,7 +153,7 @@ class ConvolutionWorkspaces:
         depthwise = groups > 1 and groups == source.size(1)
         return depthwise and source.dtype == torch.float32 and source.is_contiguous()
 
-    def _workspace(self, passes: Sequence[tuple[Any, Any, Any]], weight: Any) -> Hidden:
+    def _workspace(self, passes: Sequence[tuple[Any, Any, Any]], weight: Any) -> Scratch:
         """Return the larger one of passes, each of two operands and a result."""
         points = max(weight.shape[2:], default=1)
         likely = most = 0
@@ -173,7 +173,7 @@ class ConvolutionWorkspaces:
             likely = max(likely, size)
         if torch.backends.cudnn.benchmark:
             most *= 4
-        return Hidden(likely, 0, most, CONVOLUTION)
+        return Scratch(likely, 0, most, CONVOLUTION)
 
     def _has_tensor_cores(self, dtype: torch.dtype) -> bool:
         capability = self._card.capability
@@ -202,11 +202,11 @@ def _channels_last(tensor: Any) -> bool:
     return bool(tensor.is_contiguous(memory_format=form))
 
 
-def _contiguous(*tensors: Any) -> list[Hidden]:
+def _contiguous(*tensors: Any) -> list[Scratch]:
     """Return the copies of what lies neither with channels first nor with channels last."""
     last = any(_channels_last(each) for each in tensors[-2:])
     return [
-        Hidden.exactly(each.numel() * each.element_size(), "contiguous copy", before=True)
+        Scratch.exactly(each.numel() * each.element_size(), "contiguous copy", before=True)
         for each in tensors
         if not (_channels_last(each) if last else each.is_contiguous()) and not _is_thin(each)
     ]
@@ -219,11 +219,11 @@ def _is_thin(tensor: Any) -> bool:
     )
 
 
-def _columns(source: Any, weight: Any, result: Any, groups: int) -> Hidden:
+def _columns(source: Any, weight: Any, result: Any, groups: int) -> Scratch:
     """Return the unfolded image of ``slow_conv2d`` (``ConvolutionMM2d.cu``), one at a time."""
     taps = weight.numel() // max(weight.size(0), 1) * groups
     pixels = result.numel() // max(result.size(0) * result.size(1), 1)
-    return Hidden.exactly(taps * pixels * source.element_size(), "unfolded image")
+    return Scratch.exactly(taps * pixels * source.element_size(), "unfolded image")
 
 
 _KIB = 1024
@@ -260,7 +260,7 @@ _CALLS = (
 
 
 class Workspaces:
-    """Gives the workspaces of cuBLAS and cuDNN, as a ``HiddenOf`` of a tracker.
+    """Gives the workspaces of cuBLAS and cuDNN, as a ``ScratchRule`` of a tracker.
 
     To be asked after the temporaries of an operator: copies of operands come before a workspace.
 
@@ -285,7 +285,7 @@ class Workspaces:
         self.cublaslt = cublaslt_workspace(self.cublas, environment)
         self._unified = _is_unified(environment)
         self._held: set[tuple[str, tuple[int, int, int]]] = set()
-        rules: dict[HiddenOf, Iterable[Any]] = {
+        rules: dict[ScratchRule, Iterable[Any]] = {
             self._matrices: _CALLS,
             ConvolutionWorkspaces(card): ConvolutionWorkspaces.OPERATORS,
             RecurrentWorkspaces(): RecurrentWorkspaces.OPERATORS,
@@ -295,14 +295,14 @@ class Workspaces:
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Hidden]:
+    ) -> Sequence[Scratch]:
         """Return what an operator took besides its results."""
         rule = self._of.get(id(func))
         return () if rule is None else rule(func, args, kwargs, result, thread)
 
     def _matrices(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Hidden]:
+    ) -> Sequence[Scratch]:
         where = result[0] if isinstance(result, (tuple, list)) else result
         device = where.device
         if device.type != "cuda":
@@ -315,7 +315,7 @@ class Workspaces:
         if not nbytes or (name, key) in self._held or not _is_multiplied(func, where, args):
             return ()
         self._held.add((name, key))
-        return (Hidden.exactly(nbytes, name, stays=True),)
+        return (Scratch.exactly(nbytes, name, stays=True),)
 
 
 def cublas_workspace(card: Card, environment: Mapping[str, str], release: Release) -> int:

@@ -31,7 +31,7 @@ def catalogue() -> Catalogue:
 
 def prepare() -> None:
     """Import what :func:`run` needs, torch included; it does no work of its own."""
-    import tensorlens.planning.torch.options.measuring  # noqa: F401
+    import tensorlens.planning.torch.options.measurement  # noqa: F401
 
     # the first step of an optimizer imports it (torch/_compile.py), some hundred MiB of modules
     with contextlib.suppress(Exception):
@@ -40,9 +40,9 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process."""
-    from tensorlens.planning.torch.options import measuring
+    from tensorlens.planning.torch.options import measurement
 
-    return measuring.run(job)
+    return measurement.run(job)
 
 
 def _is_flag(value: Any) -> bool:

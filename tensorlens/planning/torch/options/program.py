@@ -16,9 +16,9 @@ from tensorlens.planning.torch.options.activations import (
     Compile,
     Offload,
 )
-from tensorlens.planning.torch.options.loading import PrefetchFactor
 from tensorlens.planning.torch.options.optimizers import Accumulate, Optimizers, SetToNone
-from tensorlens.planning.torch.options.sharding import Shards
+from tensorlens.planning.torch.options.prefetch import PrefetchFactor
+from tensorlens.planning.torch.options.shards import Shards
 from tensorlens.planning.torch.options.stage import Option, Stage
 from tensorlens.planning.trials.jobs import CannotApply, Job
 from tensorlens.planning.trials.stage import Optioned

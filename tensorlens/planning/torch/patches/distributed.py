@@ -110,7 +110,7 @@ class _Group:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         # torch's sharded tensors take long to import
-        from tensorlens.planning.torch.patches.sharded import sharding
+        from tensorlens.planning.torch.patches.fsdp import sharding
 
         self._stack.enter_context(sharding())
         size, mine = self._world_size, self._rank

@@ -23,7 +23,7 @@ _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 
 
-class Known:
+class Constant:
     """The values of a tensor."""
 
     __slots__ = ("origin", "tensor")
@@ -32,9 +32,9 @@ class Known:
         self.tensor = tensor
         self.origin = origin
 
-    def __deepcopy__(self, memo: Any) -> Known:
+    def __deepcopy__(self, memo: Any) -> Constant:
         with torch._C._DisableTorchDispatch():
-            return Known(self.tensor.clone(), Origin(self.origin.assumed, self.origin.stale))
+            return Constant(self.tensor.clone(), Origin(self.origin.assumed, self.origin.stale))
 
 
 class Origin:
@@ -54,13 +54,13 @@ generator = torch.Generator()
 """Draws what a program would draw, without touching its own generators."""
 
 
-def known(tensor: Any) -> Known | None:
+def known(tensor: Any) -> Constant | None:
     """Return what is known of a tensor; None for nothing."""
     if isinstance(tensor, FakeTensor):
-        found: Known | None = tensor.__dict__.get("_known")
+        found: Constant | None = tensor.__dict__.get("_known")
         if found is None:
             constant = tensor.constant
-            return None if constant is None else Known(constant, _fixed)
+            return None if constant is None else Constant(constant, _fixed)
         if (
             found.origin.stale
             or found.tensor.shape != tensor.shape
@@ -70,14 +70,14 @@ def known(tensor: Any) -> Known | None:
         return found
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu":
         if tensor.layout is torch.strided and not tensor.is_quantized:
-            return Known(tensor.detach(), _fixed)
+            return Constant(tensor.detach(), _fixed)
     return None
 
 
 def note(tensor: Any, values: Any, assumed: bool = False) -> None:
     """Keep the values of a fake tensor."""
     if isinstance(tensor, FakeTensor) and values.shape == tensor.shape:
-        tensor.__dict__["_known"] = Known(values, Origin(assumed))
+        tensor.__dict__["_known"] = Constant(values, Origin(assumed))
 
 
 def note_uniform(tensor: Any, value: bool, assumed: bool = True) -> None:
@@ -222,9 +222,9 @@ def _attach(
             values.untyped_storage()._cdata
         ):
             origin = Origin() if source.origin is _fixed else source.origin
-            tensor.__dict__["_known"] = Known(values, origin)
+            tensor.__dict__["_known"] = Constant(values, origin)
             return
-    tensor.__dict__["_known"] = Known(values, Origin(assumed))
+    tensor.__dict__["_known"] = Constant(values, Origin(assumed))
 
 
 def _pairs(result: Any, outcome: Any) -> list[tuple[Any, Any]]:

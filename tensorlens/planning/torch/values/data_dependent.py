@@ -45,7 +45,7 @@ def answering(caution: Tell) -> Iterator[None]:
     Args:
         caution: called with one line for everything that is assumed.
     """
-    answers = Answers(caution)
+    answers = DataDependentValues(caution)
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
         stack.enter_context(without_writing(caution))
@@ -58,7 +58,7 @@ def answering(caution: Tell) -> Iterator[None]:
         yield
 
 
-class Answers:
+class DataDependentValues:
     """Stands before ``FakeTensorMode.dispatch``."""
 
     def __init__(self, caution: Tell) -> None:

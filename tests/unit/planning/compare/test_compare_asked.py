@@ -125,7 +125,7 @@ class FakeLauncher:
 
 def largest(launcher, capacity, **more):
     job = Job("a", Program("p"), Choice({}), "torch", ())
-    return batches._Search(batches.Search(job, capacity, **more), launcher).largest()
+    return batches._Search(batches.BatchSearch(job, capacity, **more), launcher).largest()
 
 
 @pytest.mark.parametrize("fixed", [0, 1000, 99_000])

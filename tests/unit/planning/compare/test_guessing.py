@@ -6,7 +6,7 @@ import types
 import pytest
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare.guessing import framework_of
+from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.estimate.target import program
 from tensorlens.planning.trials.jobs import Program
 

@@ -7,7 +7,7 @@ import pytest
 from tensorlens.errors import UsageError
 from tensorlens.planning.estimate.cards import DEFAULT, find_card, known_cards
 from tensorlens.planning.estimate.result import CONTEXT
-from tensorlens.planning.estimate.terms import KERNELS, apart
+from tensorlens.planning.estimate.terms import KERNELS, context_overhead
 from tensorlens.records.cards import H100, Card
 from tensorlens.records.events import ALLOC, Context
 from tensorlens.records.traces import Trace
@@ -110,11 +110,11 @@ def traced(*operators):
 
 
 def test_host_memory_has_nothing_beside_it():
-    assert apart(None, traced("aten::mm")) == ()
+    assert context_overhead(None, traced("aten::mm")) == ()
 
 
 def test_a_context_and_kernels_are_apart():
-    context, kernels = apart(H100, traced())
+    context, kernels = context_overhead(H100, traced())
     assert (context.name, kernels.name) == (CONTEXT, KERNELS)
     assert context.apart and kernels.apart
     for term in (context, kernels):
@@ -122,20 +122,20 @@ def test_a_context_and_kernels_are_apart():
 
 
 def test_the_context_that_was_measured_is_within_its_range():
-    (context, _) = apart(find_card("rtx 6000 ada"), traced())
+    (context, _) = context_overhead(find_card("rtx 6000 ada"), traced())
     assert context.nbytes.low <= 426 * MIB <= context.nbytes.high
 
 
 def test_kernels_grow_with_the_libraries_that_are_used():
-    plain = apart(H100, traced("aten::add"))[1].nbytes
-    matrices = apart(H100, traced("aten::add", "aten::mm"))[1].nbytes
-    images = apart(H100, traced("aten::add", "aten::mm", "aten::convolution"))[1]
+    plain = context_overhead(H100, traced("aten::add"))[1].nbytes
+    matrices = context_overhead(H100, traced("aten::add", "aten::mm"))[1].nbytes
+    images = context_overhead(H100, traced("aten::add", "aten::mm", "aten::convolution"))[1]
     assert plain.high < matrices.high < images.nbytes.high
     assert "cuBLAS" in images.why and "cuDNN" in images.why
 
 
 def test_eager_loading_brings_all_kernels(monkeypatch):
     monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
-    kernels = apart(H100, traced("aten::add"))[1]
+    kernels = context_overhead(H100, traced("aten::add"))[1]
     # pytorch#86509: 666,632,192 in place of 287,047,680 bytes
     assert kernels.nbytes.point == 379_584_512

@@ -3,7 +3,7 @@
 import pytest
 
 from tensorlens.planning.allocators import Settings
-from tensorlens.planning.estimate.assembling import assemble
+from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.simulation import Simulation, least_capacity
 from tensorlens.records.cards import H100
 from tensorlens.records.events import ALLOC, FREE, Mark

@@ -2,10 +2,10 @@ import ast
 from pathlib import Path
 
 import tensorlens
-from tensorlens.planning.estimate.terms import names, why
+from tensorlens.planning.estimate.terms import names, rule
 
 FAKE = Path(tensorlens.__file__).parent / "planning" / "torch"
-MAKERS = ("taken", "Hidden", "exactly")
+MAKERS = ("scratch", "Scratch", "exactly")
 
 
 def test_every_name_that_memory_is_given_has_its_rule() -> None:
@@ -21,7 +21,7 @@ def test_every_name_that_memory_is_given_has_its_rule() -> None:
 
 
 def test_a_name_that_is_not_known_is_told_in_general() -> None:
-    assert why("no such name") == "a kernel takes it for itself while it runs"
+    assert rule("no such name") == "a kernel takes it for itself while it runs"
 
 
 def _names(node: ast.AST) -> list[ast.expr]:

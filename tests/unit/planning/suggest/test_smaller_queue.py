@@ -2,10 +2,10 @@
 
 import pytest
 
-from tensorlens.planning.step_facts import Ahead, StepFacts
+from tensorlens.planning.step_facts import PrefetchQueue, StepFacts
 from tensorlens.planning.suggest.api import _told
 from tensorlens.planning.suggest.queues import smaller_queue
-from tensorlens.planning.suggest.recorded_steps import Scene
+from tensorlens.planning.suggest.recorded_steps import RecordedSteps
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, Context, EventLog
 
@@ -19,12 +19,12 @@ def scene_of(*loaders, host=0):
     log.append(ALLOC, "cuda:0" if host else "cpu", 1, PEAK, 0, -1, Context())
     if host:
         log.append(ALLOC, "cpu", 1, host, 0, -1, Context())
-    return Scene(Recording(log), StepFacts(queues=loaders))
+    return RecordedSteps(Recording(log), StepFacts(queues=loaders))
 
 
 def loader(workers, prefetch, memory="shared memory", nbytes=ONE):
     name = f"{workers} x {prefetch}"
-    return Ahead(name, workers * prefetch, workers, nbytes, memory)
+    return PrefetchQueue(name, workers * prefetch, workers, nbytes, memory)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
@@ -48,12 +48,12 @@ def test_two_loaders():
 def test_what_is_as_small_as_it_can_be():
     assert not [*smaller_queue(scene_of(loader(4, 1)))]
     # fewer batches than workers
-    assert not [*smaller_queue(scene_of(Ahead("short", 3, 4, ONE, "shared memory")))]
+    assert not [*smaller_queue(scene_of(PrefetchQueue("short", 3, 4, ONE, "shared memory")))]
     assert not [*smaller_queue(scene_of())]
 
 
-def told(scene):
-    return _told(scene, smaller_queue(scene), 3, "")
+def told(record):
+    return _told(record, smaller_queue(record), 3, "")
 
 
 def test_it_is_told_where_it_is_a_hundredth_of_what_the_host_holds():

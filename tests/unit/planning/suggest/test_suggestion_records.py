@@ -7,7 +7,7 @@ import pytest
 from tensorlens.errors import FileFormatError, UsageError
 from tensorlens.loading import parse
 from tensorlens.planning.suggest.result import Method, Suggestion, Suggestions
-from tensorlens.planning.suggest.verifying import verified
+from tensorlens.planning.suggest.verification import verified
 from tensorlens.render.html import HtmlRenderer
 from tensorlens.render.text import TextRenderer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tensorlens.planning.compare.result import Comparison, Outcome
-from tensorlens.planning.suggest import verifying
+from tensorlens.planning.suggest import verification
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
 
 MIB = 1 << 20
@@ -25,10 +25,10 @@ def verified(monkeypatch, *outcomes, by_step=False):
         steps=2,
         repeats=3,
     )
-    monkeypatch.setattr(verifying, "compare", lambda step, options, **asked: found)
+    monkeypatch.setattr(verification, "compare", lambda step, options, **asked: found)
     sgd = Suggestion("optimizer", "SGD", "", "", 15 * MIB, 6 * MIB, settings=("optimizer=sgd",))
     told = Suggestions((sgd,), device="cpu", peak=21 * MIB, moment="", notes=("before",))
-    return verifying.verified(told, "train.py:make_step", {}, by_step=by_step, repeats=3)
+    return verification.verified(told, "train.py:make_step", {}, by_step=by_step, repeats=3)
 
 
 def test_the_median_counts_and_how_far_they_are_apart_is_told(monkeypatch):

@@ -25,7 +25,7 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     device_type,
     is_tensor,
 )
-from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.planning.torch.tracker import Scratch
 from tensorlens.records.cards import Card
 
 __all__ = ["Temporaries"]
@@ -51,7 +51,7 @@ class Temporaries:
 
     def __call__(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, thread: int
-    ) -> Sequence[Hidden]:
+    ) -> Sequence[Scratch]:
         """Return what an operator that has run took besides ``result``."""
         rule = self._rules.get(id(func))
         if rule is None or not (_is_on_cuda(args) or _is_on_cuda((result,))):

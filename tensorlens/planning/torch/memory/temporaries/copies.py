@@ -16,16 +16,16 @@ from tensorlens.planning.torch.memory.temporaries.reductions import reduced
 from tensorlens.planning.torch.memory.temporaries.rules import (
     Call,
     Rule,
+    ceil_div,
     contiguous,
     device_type,
     heaviest,
     is_tensor,
     nbytes,
-    taken,
-    up,
+    scratch,
     wide_itemsize,
 )
-from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.planning.torch.tracker import Scratch
 
 _CHUNK = 65536
 
@@ -49,16 +49,16 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def _chunks(tensors: Sequence[Any]) -> int:
-    return len(tensors) * max(up(each.numel(), _CHUNK) for each in tensors)
+    return len(tensors) * max(ceil_div(each.numel(), _CHUNK) for each in tensors)
 
 
-def _norm(call: Call) -> Iterable[Hidden]:
+def _norm(call: Call) -> Iterable[Scratch]:
     # ForeachReduceOp.cu, foreach_tensor_norm_cuda: the norm of each chunk, the list's longest
     # tensor deciding how many there are of each
     tensors, power = call.args[0], call.args[1] if len(call.args) > 1 else 2
     wide = wide_itemsize(call.result[0].dtype)
     if power in (1, 2, float("inf")) and _is_fast(tensors):
-        return [taken(_chunks(tensors) * wide, "norms of chunks", before=True)]
+        return [scratch(_chunks(tensors) * wide, "norms of chunks", before=True)]
     return heaviest(
         *(
             reduced(call.card, each.shape, each.stride(), (), each.dtype.itemsize, wide)
@@ -67,12 +67,12 @@ def _norm(call: Call) -> Iterable[Hidden]:
     )
 
 
-def _maximum(call: Call) -> Iterable[Hidden]:
+def _maximum(call: Call) -> Iterable[Scratch]:
     tensors = call.args[0]
     if not _is_fast(tensors):
         return []
     size = _chunks(tensors) * tensors[0].dtype.itemsize
-    return [taken(size, "maxima of chunks", before=True)]
+    return [scratch(size, "maxima of chunks", before=True)]
 
 
 _OF_LISTS: dict[str, Rule] = {"_foreach_norm": _norm, "_foreach_max": _maximum}
@@ -90,47 +90,47 @@ def _is_dense_matrix(matrix: Any) -> bool:
     return (right, down) in ((1, columns), (rows, 1))
 
 
-def matrix(operand: Any) -> list[Hidden]:
+def matrix(operand: Any) -> list[Scratch]:
     """Return the copy that a product makes of a matrix, if it does."""
     (rows, columns), (down, right) = operand.shape, operand.stride()
     if _is_dense_matrix(operand) or _runs(down, right, rows) or _runs(right, down, columns):
         return []
-    return [taken(nbytes(operand), "copy of a matrix")]
+    return [scratch(nbytes(operand), "copy of a matrix")]
 
 
-def batch(operand: Any) -> list[Hidden]:
+def batch(operand: Any) -> list[Scratch]:
     """Return the copy that a batched product makes of its matrices, if it does."""
     (_, rows, columns), (_, down, right) = operand.shape, operand.stride()
     if _runs(down, right, rows) or _runs(right, down, columns):
         return []
     if operand.is_contiguous() and down and right:
         return []
-    return [taken(nbytes(operand), "copy of matrices")]
+    return [scratch(nbytes(operand), "copy of matrices")]
 
 
-def _product(call: Call) -> list[Hidden]:
+def _product(call: Call) -> list[Scratch]:
     return [*matrix(call.args[0]), *matrix(call.args[1])]
 
 
-def _product_added(call: Call) -> list[Hidden]:
+def _product_added(call: Call) -> list[Scratch]:
     return [*matrix(call.args[1]), *matrix(call.args[2])]
 
 
-def _batched(call: Call) -> list[Hidden]:
+def _batched(call: Call) -> list[Scratch]:
     return [*batch(call.args[0]), *batch(call.args[1])]
 
 
-def _batched_added(call: Call) -> list[Hidden]:
+def _batched_added(call: Call) -> list[Scratch]:
     return [*batch(call.args[1]), *batch(call.args[2])]
 
 
-def _with_vector(call: Call) -> list[Hidden]:
+def _with_vector(call: Call) -> list[Scratch]:
     # addmv_out_cuda
     operand, vector = call.args[-2:] if len(call.args) < 3 else call.args[1:3]
-    copies = [] if vector.stride(0) else [taken(nbytes(vector), "copy of a vector")]
+    copies = [] if vector.stride(0) else [scratch(nbytes(vector), "copy of a vector")]
     (rows, columns), (down, right) = operand.shape, operand.stride()
     if not (_runs(down, right, rows) or _runs(right, down, columns)):
-        copies.append(taken(nbytes(operand), "copy of a matrix"))
+        copies.append(scratch(nbytes(operand), "copy of a matrix"))
     return copies
 
 
@@ -149,12 +149,12 @@ _PRODUCTS: dict[str, Rule] = {
 def _in_layout(*places: int) -> Rule:
     """Return the rule of a kernel that has these arguments in the layout of the first one."""
 
-    def rule(call: Call) -> Iterator[Hidden]:
+    def rule(call: Call) -> Iterator[Scratch]:
         layout = _layout(call.args[places[-1]])
         for place in places:
             tensor = call.args[place]
             if is_tensor(tensor) and not tensor.is_contiguous(memory_format=layout):
-                yield taken(nbytes(tensor), "copy in the input's layout", before=True)
+                yield scratch(nbytes(tensor), "copy in the input's layout", before=True)
 
     return rule
 
@@ -171,29 +171,29 @@ def _layout(tensor: Any) -> torch.memory_format:
 
 
 def _plain(*places: int) -> Rule:
-    def rule(call: Call) -> list[Hidden]:
+    def rule(call: Call) -> list[Scratch]:
         return contiguous(*(call.args[place] for place in places))
 
     return rule
 
 
-def _rolled(call: Call) -> Iterator[Hidden]:
+def _rolled(call: Call) -> Iterator[Scratch]:
     # TensorTransformations.cu: one dimension after another
     yield from contiguous(call.args[0])
     for _ in range(len(call.args[1]) - 1):
-        yield taken(nbytes(call.result), "rolled so far", before=True)
+        yield scratch(nbytes(call.result), "rolled so far", before=True)
 
 
-def _to_card(call: Call) -> Iterator[Hidden]:
+def _to_card(call: Call) -> Iterator[Scratch]:
     blocking = not call.kwargs.get("non_blocking")
     return _copied(call.result, call.args[0], blocking)
 
 
-def _copy(call: Call) -> Iterator[Hidden]:
+def _copy(call: Call) -> Iterator[Scratch]:
     return _copied(call.args[0], call.args[1], not call.argument(2, "non_blocking"))
 
 
-def _copied(target: Any, source: Any, blocking: bool) -> Iterator[Hidden]:
+def _copied(target: Any, source: Any, blocking: bool) -> Iterator[Scratch]:
     """Give what a copy from the host takes on the card (``Copy.cu``, copy_kernel_cuda).
 
     Casts are made on the host, but on the card where the copy does not block.
@@ -207,9 +207,9 @@ def _copied(target: Any, source: Any, blocking: bool) -> Iterator[Hidden]:
         return
     if blocking:
         if not target.is_contiguous():
-            yield taken(nbytes(target), "copy before it is laid out")
+            yield scratch(nbytes(target), "copy before it is laid out")
     elif not same or not target.is_contiguous():
-        yield taken(target.numel() * source.dtype.itemsize, "copy before it is cast")
+        yield scratch(target.numel() * source.dtype.itemsize, "copy before it is cast")
 
 
 RULES: dict[str, Rule] = {

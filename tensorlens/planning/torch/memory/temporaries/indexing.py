@@ -12,18 +12,18 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     WARP,
     Call,
     Rule,
+    ceil_div,
     contiguous,
     heaviest,
     is_tensor,
     nbytes,
     radix_sort,
     scan,
-    taken,
+    scratch,
     total,
-    up,
     wide_itemsize,
 )
-from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.planning.torch.tracker import Scratch
 from tensorlens.records.cards import Card
 
 _ROWS_PER_PART = 10
@@ -31,7 +31,7 @@ _FEW_INDICES = 3072
 _MASKS = (torch.bool, torch.uint8)
 
 
-def _embedding(call: Call) -> list[Hidden]:
+def _embedding(call: Call) -> list[Scratch]:
     # Embedding.cu, embedding_dense_backward_cuda
     grad, indices, _, _, scaled = call.args
     copies = contiguous(indices, grad)
@@ -42,7 +42,7 @@ def _embedding(call: Call) -> list[Hidden]:
     )
 
 
-def _embedding_bag(call: Call) -> list[Hidden]:
+def _embedding_bag(call: Call) -> list[Scratch]:
     # EmbeddingBag.cu, _embedding_bag_dense_backward_cuda; mode 2 takes maxima
     grad, indices, scaled, mode = call.args[0], call.args[1], call.args[6], call.args[7]
     copies = contiguous(grad)
@@ -53,7 +53,7 @@ def _embedding_bag(call: Call) -> list[Hidden]:
 
 def _sorted_gradient(
     card: Card, grad: Any, indices: Any, result: Any, scaled: bool, *, bags: bool
-) -> list[Hidden]:
+) -> list[Scratch]:
     """Return what summing rows of a gradient by their sorted indices takes.
 
     ``EmbeddingBackwardKernel.cu``: rows of one index are a segment, summed in parts of ten rows;
@@ -62,24 +62,24 @@ def _sorted_gradient(
     count, index = indices.numel(), indices.dtype.itemsize
     rows, width = result.shape
     kept = [
-        taken(count * index, "sorted indices", before=True),
-        taken(count * index, "original indices", before=True),
+        scratch(count * index, "sorted indices", before=True),
+        scratch(count * index, "original indices", before=True),
     ]
     if scaled:
-        kept.append(taken(count * index, "counts", before=True))
+        kept.append(scratch(count * index, "counts", before=True))
     segments = min(count, rows)
     parts = count // _ROWS_PER_PART + segments
     kept_later = [
-        taken(count * index, "segment offsets"),
-        taken(INDEX_BYTES, "number of segments"),
-        taken(segments * index, "parts of segments"),
-        taken(segments * index, "offsets of parts"),
-        taken(INDEX_BYTES, "number of parts"),
-        taken(parts * index, "part offsets"),
+        scratch(count * index, "segment offsets"),
+        scratch(INDEX_BYTES, "number of segments"),
+        scratch(segments * index, "parts of segments"),
+        scratch(segments * index, "offsets of parts"),
+        scratch(INDEX_BYTES, "number of parts"),
+        scratch(parts * index, "part offsets"),
         *_sums(card, grad, parts, segments, rows, width, index, bags),
     ]
-    sort = [taken(count * index, "arange"), radix_sort(count, index, index)]
-    unique = [*kept_later[:2], taken(count * index, "unique keys"), scan(count, index)]
+    sort = [scratch(count * index, "arange"), radix_sort(count, index, index)]
+    unique = [*kept_later[:2], scratch(count * index, "unique keys"), scan(count, index)]
     # the sort is over before there is a result
     if total(sort) > total(kept_later) + nbytes(result):
         return kept + sort
@@ -95,21 +95,21 @@ def _sums(
     width: int,
     index: int,
     bags: bool,
-) -> Iterator[Hidden]:
+) -> Iterator[Scratch]:
     """Give the sums of parts; few long segments are summed where they belong by newer versions."""
     wide = wide_itemsize(grad.dtype)
     two_steps = parts * width * wide
-    warped = up(width, WARP) * WARP
-    blocks = up(segments * warped, min(warped, 1024))
+    warped = ceil_div(width, WARP) * WARP
+    blocks = ceil_div(segments * warped, min(warped, 1024))
     if bags or blocks >= card.multiprocessors * 4 or parts <= blocks * 4:
-        yield taken(two_steps, "sums of parts")
+        yield scratch(two_steps, "sums of parts")
         return
     accumulated = rows * width * wide if wide != grad.dtype.itemsize else 0
     at_once = parts * index + accumulated
-    yield Hidden(two_steps, min(two_steps, at_once), max(two_steps, at_once), "sums of parts")
+    yield Scratch(two_steps, min(two_steps, at_once), max(two_steps, at_once), "sums of parts")
 
 
-def _put(call: Call) -> list[Hidden]:
+def _put(call: Call) -> list[Scratch]:
     # Indexing.cu, index_put_with_sort_kernel
     target, indices, values = call.args[:3]
     found = [each for each in indices if is_tensor(each)]
@@ -126,16 +126,16 @@ def _put(call: Call) -> list[Hidden]:
     return [*contiguous(target, before=False), *_summed_put(target, values, count, per_index)]
 
 
-def _summed_put(target: Any, values: Any, count: int, per_index: int) -> Sequence[Hidden]:
+def _summed_put(target: Any, values: Any, count: int, per_index: int) -> Sequence[Scratch]:
     whole = count * per_index
     copy = []
     if values.numel() < whole or not values.is_contiguous():
-        copy = [taken(whole * values.dtype.itemsize, "expanded values")]
-    linear = taken(count * INDEX_BYTES, "linear index")
-    wrapped = [linear, taken(count * INDEX_BYTES, "wrapped index")]
-    kept = [linear, *copy, taken(count * INDEX_BYTES, "sorted indices")]
-    kept.append(taken(count * INDEX_BYTES, "original indices"))
-    sort = [taken(count * INDEX_BYTES, "arange"), radix_sort(count, INDEX_BYTES, INDEX_BYTES)]
+        copy = [scratch(whole * values.dtype.itemsize, "expanded values")]
+    linear = scratch(count * INDEX_BYTES, "linear index")
+    wrapped = [linear, scratch(count * INDEX_BYTES, "wrapped index")]
+    kept = [linear, *copy, scratch(count * INDEX_BYTES, "sorted indices")]
+    kept.append(scratch(count * INDEX_BYTES, "original indices"))
+    sort = [scratch(count * INDEX_BYTES, "arange"), radix_sort(count, INDEX_BYTES, INDEX_BYTES)]
     return heaviest(wrapped, kept + sort)
 
 
@@ -147,30 +147,30 @@ def _slice_elements(target: Any, indices: Sequence[Any]) -> int:
     return count
 
 
-def _of_masks(indices: Iterable[Any]) -> list[Hidden]:
+def _of_masks(indices: Iterable[Any]) -> list[Scratch]:
     """Return the places of what is true in masks: no more than there are elements."""
     found = []
     for each in indices:
         if each.dtype in _MASKS:
             most = each.numel() * each.dim() * INDEX_BYTES
-            found.append(Hidden(most // 2, 0, most, "places of a mask"))
-            found.append(taken(4, "count"))
+            found.append(Scratch(most // 2, 0, most, "places of a mask"))
+            found.append(scratch(4, "count"))
     return found
 
 
-def _as_long(indices: Iterable[Any]) -> Iterator[Hidden]:
+def _as_long(indices: Iterable[Any]) -> Iterator[Scratch]:
     for each in indices:
         if each.dtype == torch.int32:
-            yield taken(each.numel() * INDEX_BYTES, "indices in 64 bits")
+            yield scratch(each.numel() * INDEX_BYTES, "indices in 64 bits")
 
 
-def _look_up(call: Call) -> list[Hidden]:
+def _look_up(call: Call) -> list[Scratch]:
     found = [each for each in call.args[1] if is_tensor(each)]
     # the result has one row for each true element
     return [
-        taken(_places(each, call.result), "places of a mask", before=True)
+        scratch(_places(each, call.result), "places of a mask", before=True)
         if each.dtype in _MASKS
-        else taken(each.numel() * INDEX_BYTES, "indices in 64 bits", before=True)
+        else scratch(each.numel() * INDEX_BYTES, "indices in 64 bits", before=True)
         for each in found
         if each.dtype in (*_MASKS, torch.int32)
     ]
@@ -182,24 +182,24 @@ def _places(mask: Any, result: Any) -> int:
     return int(rows) * int(mask.dim()) * INDEX_BYTES
 
 
-def _masked_select(call: Call) -> Iterator[Hidden]:
+def _masked_select(call: Call) -> Iterator[Scratch]:
     # IndexKernel.cpp, masked_select_out_cuda_impl: an index by the expanded mask
     source, mask = call.args[0], call.args[1]
     shape = torch.broadcast_shapes(source.shape, mask.shape)
     if mask.shape != shape:
-        yield taken(shape.numel(), "expanded mask", before=True)
-    yield taken(
+        yield scratch(shape.numel(), "expanded mask", before=True)
+    yield scratch(
         call.result.numel() * max(len(shape), 1) * INDEX_BYTES, "places of a mask", before=True
     )
-    yield taken(4, "count", before=True)
+    yield scratch(4, "count", before=True)
 
 
-def _masked_scatter(call: Call) -> Iterator[Hidden]:
+def _masked_scatter(call: Call) -> Iterator[Scratch]:
     # IndexKernel.cpp, masked_scatter__cuda: how many are true before each element
     target, mask = call.args[0], call.args[1]
     if mask.shape != target.shape:
-        yield taken(target.numel(), "expanded mask")
-    yield taken(target.numel() * INDEX_BYTES, "running count of the mask")
+        yield scratch(target.numel(), "expanded mask")
+    yield scratch(target.numel() * INDEX_BYTES, "running count of the mask")
     yield from contiguous(call.args[2], before=False)
     yield scan(target.numel(), INDEX_BYTES)
 

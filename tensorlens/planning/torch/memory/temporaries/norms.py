@@ -13,105 +13,105 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     WARP,
     Call,
     Rule,
+    ceil_div,
     contiguous,
     is_tensor,
     last_power,
     nbytes,
-    taken,
-    up,
+    scratch,
     wide_itemsize,
 )
-from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.planning.torch.tracker import Scratch
 from tensorlens.records.cards import Card
 
 _MEAN = 1
 
 
-def _first(call: Call) -> list[Hidden]:
+def _first(call: Call) -> list[Scratch]:
     return contiguous(call.args[0], before=False)
 
 
-def _first_two(call: Call) -> list[Hidden]:
+def _first_two(call: Call) -> list[Scratch]:
     return contiguous(*call.args[:2], before=False)
 
 
-def _softmax_backward(call: Call) -> Iterator[Hidden]:
+def _softmax_backward(call: Call) -> Iterator[Scratch]:
     # SoftMax.cu, softmax_backward_cuda_out: grad * output, in their common type and layout
     grad, output = call.args[:2]
     itemsize = torch.promote_types(grad.dtype, output.dtype).itemsize
     product = output.numel() * itemsize
-    yield taken(product, "product of gradient and output")
+    yield scratch(product, "product of gradient and output")
     if not grad.is_contiguous() and grad.numel() and 0 not in grad.stride():
-        yield taken(product, "contiguous copy")
+        yield scratch(product, "contiguous copy")
     yield from contiguous(output, before=False)
 
 
-def _safe_softmax(call: Call) -> Iterator[Hidden]:
+def _safe_softmax(call: Call) -> Iterator[Scratch]:
     # aten/src/ATen/native/transformers/attention.cpp: rows that are all -inf become zeros
     yield from contiguous(call.args[0])
-    yield taken(nbytes(call.result), "softmax", before=True)
-    yield taken(call.result.numel(), "mask", before=True)
+    yield scratch(nbytes(call.result), "softmax", before=True)
+    yield scratch(call.result.numel(), "mask", before=True)
 
 
-def _masked_softmax_backward(call: Call) -> Iterator[Hidden]:
+def _masked_softmax_backward(call: Call) -> Iterator[Scratch]:
     # SoftMax.cu, masked_softmax_backward_cuda
     grad, output, mask = call.args[:3]
     yield from contiguous(grad, output, mask, before=False)
-    yield taken(nbytes(grad), "product of gradient and output")
+    yield scratch(nbytes(grad), "product of gradient and output")
 
 
-def _pointwise(call: Call) -> Iterator[Hidden]:
+def _pointwise(call: Call) -> Iterator[Scratch]:
     # PointwiseOps and Loss.cpp: what is reduced is written out first
     reduction = call.argument(2, "reduction")
     if reduction == 0:
         return
     shape = torch.broadcast_shapes(call.args[0].shape, call.args[1].shape)
-    yield taken(shape.numel() * call.result.dtype.itemsize, "loss of each element")
+    yield scratch(shape.numel() * call.result.dtype.itemsize, "loss of each element")
     yield from sum_of_dense(call.card, shape.numel(), call.result.dtype)
 
 
-def _cross_entropy_of_chances(call: Call) -> Iterator[Hidden]:
+def _cross_entropy_of_chances(call: Call) -> Iterator[Scratch]:
     # Loss.cu, binary_cross_entropy_cuda: the result's own memory holds the loss of each element
     if call.argument(3, "reduction") != 0:
-        yield taken(call.result.dtype.itemsize, "reduced loss")
+        yield scratch(call.result.dtype.itemsize, "reduced loss")
         yield from sum_of_dense(call.card, call.args[0].numel(), call.result.dtype)
 
 
-def _cross_entropy_of_logits(call: Call) -> Iterator[Hidden]:
+def _cross_entropy_of_logits(call: Call) -> Iterator[Scratch]:
     # Loss.cpp, binary_cross_entropy_with_logits: log-sigmoid, and (1 - target) made the loss
     each = call.args[0].numel() * call.result.dtype.itemsize
-    yield taken(each, "log-sigmoid", before=True)
+    yield scratch(each, "log-sigmoid", before=True)
     if is_tensor(call.argument(3, "pos_weight")):
-        yield taken(each, "weights", before=True)
-        yield taken(each, "weighted log-sigmoid", before=True)
+        yield scratch(each, "weights", before=True)
+        yield scratch(each, "weighted log-sigmoid", before=True)
     reduction = call.argument(4, "reduction")
     if reduction in (None, _MEAN, 2):
-        yield taken(each, "loss of each element", before=True)
+        yield scratch(each, "loss of each element", before=True)
         yield from sum_of_dense(call.card, call.args[0].numel(), call.result.dtype)
 
 
-def _likelihood(call: Call) -> list[Hidden]:
+def _likelihood(call: Call) -> list[Scratch]:
     # NLLLoss2d.cu, Loss.cu: inputs, targets and weights are made contiguous
     return contiguous(*call.args[:3], before=False)
 
 
-def _likelihood_backward(call: Call) -> list[Hidden]:
+def _likelihood_backward(call: Call) -> list[Scratch]:
     return contiguous(call.args[2], call.args[3], before=False)
 
 
-def _alignment(call: Call) -> Iterator[Hidden]:
+def _alignment(call: Call) -> Iterator[Scratch]:
     # LossCTC.cu: lengths and offsets of the batch
     batch = call.args[0].shape[1] if call.args[0].dim() == 3 else 1
     for name in ("target lengths", "input lengths", "offsets"):
-        yield taken(batch * INDEX_BYTES, name)
+        yield scratch(batch * INDEX_BYTES, name)
 
 
-def _alignment_backward(call: Call) -> Iterator[Hidden]:
+def _alignment_backward(call: Call) -> Iterator[Scratch]:
     # LossCTC.cu: log_beta is as large as log_alpha
     log_alpha = call.args[6]
-    yield taken(nbytes(log_alpha), "log beta")
+    yield scratch(nbytes(log_alpha), "log beta")
     for name in ("target lengths", "input lengths", "offsets"):
-        yield taken(log_alpha.shape[0] * INDEX_BYTES, name)
+        yield scratch(log_alpha.shape[0] * INDEX_BYTES, name)
 
 
 _LOSSES: dict[str, Rule] = {
@@ -138,15 +138,15 @@ _LOSSES: dict[str, Rule] = {
 _MANY_ROWS = 64 * 1024
 
 
-def _layer_norm(call: Call) -> list[Hidden]:
+def _layer_norm(call: Call) -> list[Scratch]:
     return contiguous(call.args[0], *call.args[2:4])
 
 
-def _rms_norm(call: Call) -> list[Hidden]:
+def _rms_norm(call: Call) -> list[Scratch]:
     return contiguous(call.args[0], call.args[2])
 
 
-def _layer_norm_backward(call: Call) -> list[Hidden]:
+def _layer_norm_backward(call: Call) -> list[Scratch]:
     grad, source, shape, _, _, weight = call.args[:6]
     mask = call.args[7]
     return [
@@ -156,7 +156,7 @@ def _layer_norm_backward(call: Call) -> list[Hidden]:
     ]
 
 
-def _rms_norm_backward(call: Call) -> list[Hidden]:
+def _rms_norm_backward(call: Call) -> list[Scratch]:
     grad, source, shape, _, weight, mask = call.args[:6]
     return [
         *contiguous(source, weight),
@@ -167,7 +167,7 @@ def _rms_norm_backward(call: Call) -> list[Hidden]:
 
 def _partial(
     card: Card, source: Any, shape: Sequence[int], weights: Sequence[Any]
-) -> Iterator[Hidden]:
+) -> Iterator[Scratch]:
     """Give the partial gradients of weight and bias.
 
     ``layer_norm_kernel.cu``, LaunchGammaBetaBackwardCUDAKernel: where there are many short rows
@@ -181,58 +181,58 @@ def _partial(
     rows = source.numel() // columns
     if rows <= _MANY_ROWS or columns // WARP >= card.multiprocessors // 2:
         return
-    blocks = min(_MANY_ROWS // 2 // up(columns, WARP), up(rows, WARP))
+    blocks = min(_MANY_ROWS // 2 // ceil_div(columns, WARP), ceil_div(rows, WARP))
     for weight in weights:
         if is_tensor(weight):
             itemsize = weight.dtype.itemsize
-            yield taken(blocks * columns * itemsize, "partial gradients")
+            yield scratch(blocks * columns * itemsize, "partial gradients")
     if weights and is_tensor(weights[0]):
         kind = weights[0].dtype
-        yield taken(columns * kind.itemsize, "summed gradient")
+        yield scratch(columns * kind.itemsize, "summed gradient")
         yield from reduced(
             card, (blocks, columns), (columns, 1), (0,), kind.itemsize, wide_itemsize(kind)
         )
 
 
-def _group_norm(call: Call) -> Iterator[Hidden]:
+def _group_norm(call: Call) -> Iterator[Scratch]:
     # group_norm_kernel.cu, GroupNormKernelImplInternal: scale and shift of every channel
     source, weight, bias, samples, channels, area = call.args[:6]
     yield from contiguous(source)
     if area != 1 and (is_tensor(weight) or is_tensor(bias)):
         for name in ("scales", "shifts"):
-            yield taken(samples * channels * wide_itemsize(source.dtype), name)
+            yield scratch(samples * channels * wide_itemsize(source.dtype), name)
 
 
-def _group_norm_backward(call: Call) -> Iterator[Hidden]:
+def _group_norm_backward(call: Call) -> Iterator[Scratch]:
     # group_norm_kernel.cu, GroupNormBackwardKernelImplInternal
     grad, source, _, _, weight, samples, channels, area, groups, mask = call.args[:10]
     wide = wide_itemsize(source.dtype)
     yield from contiguous(source)
     yield from contiguous(grad, before=False)
     for _ in range(2):
-        yield taken(samples * channels * wide, "sums of channels")
+        yield scratch(samples * channels * wide, "sums of channels")
     if mask[0]:
         if is_tensor(weight) and area != 1:
-            yield taken(samples * channels * wide, "factors of channels")
+            yield scratch(samples * channels * wide, "factors of channels")
         for _ in range(2):
-            yield taken(samples * groups * wide, "factors of groups")
+            yield scratch(samples * groups * wide, "factors of groups")
 
 
-def _batch_norm(call: Call) -> Iterable[Hidden]:
+def _batch_norm(call: Call) -> Iterable[Scratch]:
     return _staging(call.args[0], 4)
 
 
-def _batch_norm_backward(call: Call) -> Iterator[Hidden]:
+def _batch_norm_backward(call: Call) -> Iterator[Scratch]:
     grad, source = call.args[:2]
     if _is_channels_last(source):
         if not _is_channels_last(grad):
-            yield taken(nbytes(grad), "copy in the input's layout")
+            yield scratch(nbytes(grad), "copy in the input's layout")
         sums = source.shape[1] * wide_itemsize(source.dtype)
-        yield taken(sums, "sums of gradients")
-        yield taken(sums, "sums of gradients")
+        yield scratch(sums, "sums of gradients")
+        yield scratch(sums, "sums of gradients")
         yield from _staging(source, 2)
     elif grad.dim() > 3 and not grad.is_contiguous():
-        yield taken(nbytes(grad), "contiguous copy")
+        yield scratch(nbytes(grad), "contiguous copy")
 
 
 def _is_channels_last(tensor: Any) -> bool:
@@ -243,30 +243,30 @@ def _is_channels_last(tensor: Any) -> bool:
     return tensor.dim() == 5 and bool(tensor.is_contiguous(memory_format=torch.channels_last_3d))
 
 
-def _staging(source: Any, factor: int) -> Iterator[Hidden]:
+def _staging(source: Any, factor: int) -> Iterator[Scratch]:
     """Give the staging of statistics (``Normalization.cuh``, flexible_launch_configs)."""
     if source.dim() < 2 or source.numel() == 0 or not _is_channels_last(source):
         return
     channels = source.shape[1]
     rows = source.numel() // channels
     width = min(last_power(channels), WARP)
-    height = min(last_power(up(rows, 16)), 512 // width)
+    height = min(last_power(ceil_div(rows, 16)), 512 // width)
     if width * height != 512:
         width = min(last_power(channels), 512 // height)
-    blocks = min(up(rows, height * 16), 128)
+    blocks = min(ceil_div(rows, height * 16), 128)
     if blocks >= 8:
         wide = wide_itemsize(source.dtype)
-        yield taken(factor * channels * blocks * wide, "staged statistics")
-        yield taken(up(channels, width) * 4, "semaphores")
+        yield scratch(factor * channels * blocks * wide, "staged statistics")
+        yield scratch(ceil_div(channels, width) * 4, "semaphores")
 
 
-def _cudnn_batch_norm_backward(call: Call) -> Iterator[Hidden]:
+def _cudnn_batch_norm_backward(call: Call) -> Iterator[Scratch]:
     # cudnn/BatchNorm.cpp: the gradient in the input's layout
     source, grad = call.args[:2]
     if _is_channels_last(source) != _is_channels_last(grad) or not (
         grad.is_contiguous() or _is_channels_last(grad)
     ):
-        yield taken(nbytes(grad), "copy in the input's layout", before=True)
+        yield scratch(nbytes(grad), "copy in the input's layout", before=True)
 
 
 RULES: dict[str, Rule] = {

@@ -19,26 +19,26 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     WARP,
     Call,
     Rule,
+    ceil_div,
     last_power,
     nbytes,
     resident_threads,
-    taken,
-    up,
+    scratch,
     wide_itemsize,
 )
-from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.planning.torch.tracker import Scratch
 from tensorlens.records.cards import Card
 
 
-def _decomposition(call: Call) -> Iterable[Hidden]:
+def _decomposition(call: Call) -> Iterable[Scratch]:
     size = nbytes(call.args[0])
-    return [Hidden(size, 0, 4 * size + (16 << 20), "cuSOLVER workspace")]
+    return [Scratch(size, 0, 4 * size + (16 << 20), "cuSOLVER workspace")]
 
 
-def _transform(call: Call) -> Iterable[Hidden]:
+def _transform(call: Call) -> Iterable[Scratch]:
     # SpectralOps.cpp, _exec_fft: the input in the order of the dimensions, and cuFFT's work area
     size = max(nbytes(call.args[0]), nbytes(call.result))
-    return [Hidden(size, 0, 2 * size + (1 << 20), "cuFFT workspace")]
+    return [Scratch(size, 0, 2 * size + (1 << 20), "cuFFT workspace")]
 
 
 _LIBRARIES: dict[str, Rule] = {
@@ -121,7 +121,7 @@ def reduced(
     wide: int,
     *,
     accumulates: bool = True,
-) -> list[Hidden]:
+) -> list[Scratch]:
     """Return the buffers of a reduction.
 
     Args:
@@ -137,9 +137,9 @@ def reduced(
     if loop.numel == 0:
         return []
     shared = max((_shared(card, part, wide) for part in loop.parts()), default=(0, 0))
-    buffers = [taken(size, "reduction buffer") for size in shared if size]
+    buffers = [scratch(size, "reduction buffer") for size in shared if size]
     if not accumulates and not loop.is_small():
-        buffers.insert(0, taken(loop.outputs * wide, "reduction buffer"))
+        buffers.insert(0, scratch(loop.outputs * wide, "reduction buffer"))
     return buffers
 
 
@@ -192,16 +192,16 @@ def _shared(card: Card, loop: _Loop, wide: int) -> tuple[int, int]:
             dim0 //= vector
     width, height = _block(dim0, dim1, _MOST_THREADS // vector)
     per_input, per_output = (width, 1) if along else (1, width)
-    values = up(inputs, per_input)
+    values = ceil_div(inputs, per_input)
     if values < min(height * 16, 256):
         return 0, 0
     per_input *= height
-    values = up(inputs, per_input)
-    grid = up(outputs // vector, per_output)
+    values = ceil_div(inputs, per_input)
+    grid = ceil_div(outputs // vector, per_output)
     target = card.multiprocessors * (resident_threads(card) // (width * height))
     if values < 256 or grid > target:
         return 0, 0
-    blocks = max(min(up(target, grid), up(values, 16)), up(values, 256))
+    blocks = max(min(ceil_div(target, grid), ceil_div(values, 16)), ceil_div(values, 256))
     if blocks <= 1:
         return 0, 0
     size = wide * outputs * blocks
@@ -227,7 +227,7 @@ def _dims(value: Any) -> Sequence[int]:
 def _summed(place: int) -> Rule:
     """Return the rule of a sum; its input is cast first, but from 16 bits to 32."""
 
-    def rule(call: Call) -> Iterable[Hidden]:
+    def rule(call: Call) -> Iterable[Scratch]:
         source = call.args[0]
         dims = call.args[place] if place and len(call.args) > place else call.kwargs.get("dim")
         return _cast_and_reduced(call.card, source, _dims(dims), call.result.dtype)
@@ -237,12 +237,12 @@ def _summed(place: int) -> Rule:
 
 def _cast_and_reduced(
     card: Card, source: Any, dims: Sequence[int], dtype: torch.dtype
-) -> list[Hidden]:
+) -> list[Scratch]:
     # aten/src/ATen/native/SharedReduceOps and ReduceOpsUtils.h, make_reduction_from_ty
     found, itemsize = [], source.dtype.itemsize
     if dtype != source.dtype and not (source.dtype in _LOW and dtype == torch.float32):
         itemsize = dtype.itemsize
-        found.append(taken(source.numel() * itemsize, "cast copy"))
+        found.append(scratch(source.numel() * itemsize, "cast copy"))
     narrow = source.dtype in _LOW and dtype in _LOW
     return found + reduced(
         card,
@@ -258,7 +258,7 @@ def _cast_and_reduced(
 def _plain(place: int, wide: Callable[[torch.dtype], int]) -> Rule:
     """Return the rule of a reduction that keeps its input's type."""
 
-    def rule(call: Call) -> Iterable[Hidden]:
+    def rule(call: Call) -> Iterable[Scratch]:
         source = call.args[0]
         dims = _dims(call.argument(place, "dim") if place else None)
         kept = wide(source.dtype)
@@ -285,7 +285,7 @@ def _moments(dtype: torch.dtype) -> int:
     return 32 if dtype == torch.float64 else 16
 
 
-def _vector_norm(call: Call) -> Iterable[Hidden]:
+def _vector_norm(call: Call) -> Iterable[Scratch]:
     source = call.args[0]
     dims = _dims(call.argument(2, "dim"))
     return reduced(
@@ -298,12 +298,12 @@ def _vector_norm(call: Call) -> Iterable[Hidden]:
     )
 
 
-def _log_sum_exp(call: Call) -> Iterable[Hidden]:
+def _log_sum_exp(call: Call) -> Iterable[Scratch]:
     # aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl: the maxima, and exp(self - maxima)
     source = call.args[0]
     itemsize = call.result.dtype.itemsize
-    yield taken(call.result.numel() * itemsize, "maxima")
-    yield taken(source.numel() * itemsize, "exponentials")
+    yield scratch(call.result.numel() * itemsize, "maxima")
+    yield scratch(source.numel() * itemsize, "exponentials")
     yield from reduced(
         call.card,
         source.shape,
@@ -314,20 +314,20 @@ def _log_sum_exp(call: Call) -> Iterable[Hidden]:
     )
 
 
-def _global_norm(call: Call) -> Iterable[Hidden]:
+def _global_norm(call: Call) -> Iterable[Scratch]:
     return _cast_and_reduced(call.card, call.args[0], (), call.result.dtype)
 
 
-def sum_of_dense(card: Card, count: int, dtype: torch.dtype) -> list[Hidden]:
+def sum_of_dense(card: Card, count: int, dtype: torch.dtype) -> list[Scratch]:
     """Return what the sum of so many elements takes, which lie without gaps."""
     return reduced(card, (count,), (1,), (), dtype.itemsize, wide_itemsize(dtype))
 
 
-def cast(args: Sequence[Any], dtype: torch.dtype) -> Iterator[Hidden]:
+def cast(args: Sequence[Any], dtype: torch.dtype) -> Iterator[Scratch]:
     """Give the cast that a kernel makes of its input, where its result is of another type."""
     source = args[0]
     if source.dtype != dtype:
-        yield taken(nbytes(source) // source.dtype.itemsize * dtype.itemsize, "cast copy")
+        yield scratch(nbytes(source) // source.dtype.itemsize * dtype.itemsize, "cast copy")
 
 
 RULES: dict[str, Rule] = {

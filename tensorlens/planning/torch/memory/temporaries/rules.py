@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tensorlens.planning.torch.tracker import Hidden
+from tensorlens.planning.torch.tracker import Scratch
 from tensorlens.records.cards import Card
 
 
@@ -27,7 +27,7 @@ class Call:
         return self.args[place] if len(self.args) > place else self.kwargs.get(name)
 
 
-Rule = Callable[[Call], Iterable[Hidden]]
+Rule = Callable[[Call], Iterable[Scratch]]
 """Gives what a kernel takes for a call of its operator."""
 
 INDEX_BYTES = 8
@@ -54,7 +54,7 @@ def last_power(count: int) -> int:
     return 1 << (max(count, 1).bit_length() - 1)
 
 
-def up(count: int, unit: int) -> int:
+def ceil_div(count: int, unit: int) -> int:
     """Return how many units hold ``count``."""
     return -(-count // unit)
 
@@ -78,31 +78,31 @@ def resident_threads(card: Card) -> int:
     return _RESIDENT_THREADS.get(card.capability, 2048)
 
 
-def taken(size: int, name: str, *, before: bool = False) -> Hidden:
+def scratch(size: int, name: str, *, before: bool = False) -> Scratch:
     """Return memory of a known size."""
-    return Hidden.exactly(size, name, before=before)
+    return Scratch.exactly(size, name, before=before)
 
 
-def contiguous(*tensors: Any, before: bool = True) -> list[Hidden]:
+def contiguous(*tensors: Any, before: bool = True) -> list[Scratch]:
     """Return the copies that ``.contiguous()`` makes of those that are not."""
     return [
-        taken(nbytes(each), "contiguous copy", before=before)
+        scratch(nbytes(each), "contiguous copy", before=before)
         for each in tensors
         if is_tensor(each) and not each.is_contiguous()
     ]
 
 
-def heaviest(*phases: Sequence[Hidden]) -> Sequence[Hidden]:
+def heaviest(*phases: Sequence[Scratch]) -> Sequence[Scratch]:
     """Return what is taken in the phase of a kernel that takes most."""
     return max(phases, key=total)
 
 
-def total(phase: Iterable[Hidden]) -> int:
+def total(phase: Iterable[Scratch]) -> int:
     """Return what an allocator sets aside for a phase."""
-    return sum(up(each.nbytes, _BLOCK) * _BLOCK for each in phase)
+    return sum(ceil_div(each.nbytes, _BLOCK) * _BLOCK for each in phase)
 
 
-def radix_sort(count: int, key: int, value: int, *, before: bool = False) -> Hidden:
+def radix_sort(count: int, key: int, value: int, *, before: bool = False) -> Scratch:
     """Return the storage of ``cub::DeviceRadixSort`` for so many keys and values of these bytes.
 
     It sorts from one pair of buffers to another and back. Besides them there are counters: of
@@ -111,19 +111,19 @@ def radix_sort(count: int, key: int, value: int, *, before: bool = False) -> Hid
     """
     widest = max(key, value)
     if count <= 256 * max(1, 19 * 4 // max(widest, 4)):
-        return taken(1, "sorting", before=before)
+        return scratch(1, "sorting", before=before)
     buffers = count * (key + value)
-    counters = key * 256 * 8 + up(count, 3840) * 1024
-    return Hidden(buffers + counters, buffers, buffers + 2 * counters + 65536, "sorting", before)
+    counters = key * 256 * 8 + ceil_div(count, 3840) * 1024
+    return Scratch(buffers + counters, buffers, buffers + 2 * counters + 65536, "sorting", before)
 
 
-def segmented_sort(count: int, key: int, value: int) -> Hidden:
+def segmented_sort(count: int, key: int, value: int) -> Scratch:
     """Return the storage of ``cub::DeviceSegmentedRadixSort``: a second pair of buffers."""
-    return taken(count * (key + value), "sorting")
+    return scratch(count * (key + value), "sorting")
 
 
-def scan(count: int, itemsize: int) -> Hidden:
+def scan(count: int, itemsize: int) -> Scratch:
     """Return the storage of ``cub::DeviceScan``: the state of each tile of some 1920 elements."""
     state = 16 if itemsize > 4 else 8
-    likely = (up(count, 1920) + WARP) * state
-    return Hidden(likely, 1, (up(count, 256) + WARP) * 2 * state + 1024, "scan")
+    likely = (ceil_div(count, 1920) + WARP) * state
+    return Scratch(likely, 1, (ceil_div(count, 256) + WARP) * 2 * state + 1024, "scan")

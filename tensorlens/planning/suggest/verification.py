@@ -16,7 +16,7 @@ from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.step_facts import StepFacts, Watch, watch
 from tensorlens.planning.suggest.recorded_steps import Act
 from tensorlens.planning.suggest.result import Suggestion, Suggestions
-from tensorlens.planning.suggest.simulating import explained
+from tensorlens.planning.suggest.simulated_changes import explained
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes

@@ -18,8 +18,8 @@ from tensorlens.planning.suggest.optimizers import (
     replayed_sgd,
     simulated_sgd,
 )
-from tensorlens.planning.suggest.recomputing import RECOMPUTE, candidate, is_replayed
-from tensorlens.planning.suggest.recorded_steps import Candidate, Scene
+from tensorlens.planning.suggest.recomputation import RECOMPUTE, candidate, is_replayed
+from tensorlens.planning.suggest.recorded_steps import Candidate, RecordedSteps
 from tensorlens.planning.suggest.result import Method
 from tensorlens.planning.trials.jobs import Choice, Reason, Trouble
 from tensorlens.units import format_bytes
@@ -117,9 +117,9 @@ _WORTH = 0.01
 _COST = "8 bits of precision in place of 24: the loss differs a little"
 
 
-def autocast(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
+def autocast(record: RecordedSteps, simulation: Simulation) -> Iterator[Candidate]:
     """Give the change to autocast in bfloat16, where the step computes in single precision."""
-    if scene.facts is None or scene.facts.is_whole or not is_worth_a_try(scene):
+    if record.facts is None or record.facts.is_whole or not is_worth_a_try(record):
         return
     settings = {"autocast": "bf16"}
     saving = simulation.savings({AUTOCAST: settings}).get(AUTOCAST)
@@ -131,10 +131,10 @@ def autocast(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
         what="activations and weights in forward, in half the bytes",
         code=(
             "# around the calls of the model and of the loss, not of backward()\n"
-            f'with torch.autocast("{scene.device.partition(":")[0]}", dtype=torch.bfloat16):\n'
+            f'with torch.autocast("{record.device.partition(":")[0]}", dtype=torch.bfloat16):\n'
             "    ..."
         ),
-        peak=scene.peak - saving,
+        peak=record.peak - saving,
         cost=_COST,
         settings=settings,
         how=Method.SIMULATED,
@@ -155,13 +155,13 @@ def policy(peak: int) -> Candidate:
     )
 
 
-def is_worth_a_try(scene: Scene) -> bool:
+def is_worth_a_try(record: RecordedSteps) -> bool:
     """Tell whether halves of the activations at the peak are a part of it that counts."""
-    if scene.facts is None or scene.facts.is_lower:
+    if record.facts is None or record.facts.is_lower:
         return False
-    there = [row for row in scene.allocations() if scene.resident(row, scene.peak_row)]
-    activations = scene.nbytes(row for row in there if scene.role(row) == "activation")
-    return activations / 2 >= _WORTH * scene.peak
+    there = [row for row in record.allocations() if record.resident(row, record.peak_row)]
+    activations = record.nbytes(row for row in there if record.role(row) == "activation")
+    return activations / 2 >= _WORTH * record.peak
 
 
 _BLOCKS, _SGD = "recompute blocks", "SGD"
@@ -175,23 +175,23 @@ _NOT_COMPILED = (
 )
 
 
-def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
+def simulated(record: RecordedSteps, simulation: Simulation) -> Iterator[Candidate]:
     """Give the changes to a policy in bfloat16, and to blocks whose calls no tape recorded.
 
     Of a graph also that to plain SGD.
     """
-    facts = scene.facts
+    facts = record.facts
     if facts is None or facts.is_whole:
         return
     if not facts.optimizers and not facts.blocks:
         simulation.notes.append(_NO_KERAS)
         return
     wanted: dict[str, Mapping[str, str]] = {}
-    if is_left_to_simulation(scene):
+    if is_left_to_simulation(record):
         wanted[_SGD] = SGD_SETTINGS
-    if is_worth_a_try(scene):
+    if is_worth_a_try(record):
         wanted[POLICY] = POLICY_SETTINGS
-    if facts.blocks and not facts.recomputes and not is_replayed(scene):
+    if facts.blocks and not facts.recomputes and not is_replayed(record):
         wanted[_BLOCKS] = RECOMPUTE
     if not wanted:
         return
@@ -199,11 +199,11 @@ def simulated(scene: Scene, simulation: Simulation) -> Iterator[Candidate]:
         simulation.notes.append(f"{' and '.join(wanted)} {_NOT_COMPILED}")
         return
     found = simulation.savings(wanted)
-    peaks = {name: scene.peak - saving for name, saving in found.items() if saving > 0}
+    peaks = {name: record.peak - saving for name, saving in found.items() if saving > 0}
     if _SGD in peaks:
-        yield simulated_sgd(scene, peaks[_SGD])
+        yield simulated_sgd(record, peaks[_SGD])
     elif _SGD in wanted and _SGD not in found:
-        yield from replayed_sgd(scene)
+        yield from replayed_sgd(record)
     if POLICY in peaks:
         yield policy(peaks[POLICY])
     if _BLOCKS in peaks:

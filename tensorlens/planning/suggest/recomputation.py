@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from tensorlens.planning.step_facts import Block
+from tensorlens.planning.step_facts import RepeatedBlock
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
-from tensorlens.planning.suggest.checkpoints import again, cost_of, keep_inputs, output_of
-from tensorlens.planning.suggest.recorded_steps import Candidate, Replay, Scene, Span
+from tensorlens.planning.suggest.checkpoints import cost_of, keep_inputs, output_of, recomputation
+from tensorlens.planning.suggest.recorded_steps import Candidate, EventRange, RecordedSteps, Replay
 from tensorlens.planning.suggest.result import Method
 
 RECOMPUTE = {"recompute": "blocks"}
 """The option of :func:`tensorlens.compare`."""
 
 
-def recomputed(scene: Scene) -> Iterator[Candidate]:
+def recomputed(record: RecordedSteps) -> Iterator[Candidate]:
     """Give the change to ``tf.recompute_grad`` of all repeated blocks, where tapes were recorded.
 
     What a block's forward keeps dies at its end, but for its output, which the gradient function
@@ -23,25 +23,25 @@ def recomputed(scene: Scene) -> Iterator[Candidate]:
     forward runs once more on a tape of its own; the gradient it is given, and its output, are
     there until it is through (``custom_gradient.py`` of TensorFlow 2.21).
     """
-    blocks = repeated(scene)
-    found = _calls(scene, blocks)
-    if not found or (scene.facts is not None and scene.facts.recomputes):
+    blocks = repeated(record)
+    found = _calls(record, blocks)
+    if not found or (record.facts is not None and record.facts.recomputes):
         return
-    replay = scene.replay()
-    inputs = keep_inputs(scene, replay, found)
+    replay = record.replay()
+    inputs = keep_inputs(record, replay, found)
     for call in found:
-        _recompute(scene, replay, call, inputs)
+        _recompute(record, replay, call, inputs)
     names = {call.block for call in found}
     used = [block for number, block in enumerate(blocks) if number in names]
-    yield candidate(used, replay.peak()[0], Method.REPLAYED, cost_of(scene, found))
+    yield candidate(used, replay.peak()[0], Method.REPLAYED, cost_of(record, found))
 
 
-def is_replayed(scene: Scene) -> bool:
+def is_replayed(record: RecordedSteps) -> bool:
     """Tell whether the recording has the calls of blocks, and what goes back to them."""
-    return bool(_calls(scene, repeated(scene)))
+    return bool(_calls(record, repeated(record)))
 
 
-def candidate(blocks: Sequence[Block], peak: int, how: Method, cost: str) -> Candidate:
+def candidate(blocks: Sequence[RepeatedBlock], peak: int, how: Method, cost: str) -> Candidate:
     """Return the change."""
     return Candidate(
         kind="checkpoint",
@@ -55,7 +55,7 @@ def candidate(blocks: Sequence[Block], peak: int, how: Method, cost: str) -> Can
     )
 
 
-def _code(blocks: Sequence[Block]) -> str:
+def _code(blocks: Sequence[RepeatedBlock]) -> str:
     names = ", ".join(f'"{block.path.rpartition("/")[2]}"' for block in blocks)
     return (
         "# before the model is called\n"
@@ -69,44 +69,46 @@ def _code(blocks: Sequence[Block]) -> str:
     )
 
 
-def _calls(scene: Scene, blocks: Sequence[Block]) -> Sequence[Call]:
-    return Blocks(scene, blocks).calls()
+def _calls(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> Sequence[Call]:
+    return Blocks(record, blocks).calls()
 
 
-def _recompute(scene: Scene, replay: Replay, call: Call, inputs: Mapping[int | None, int]) -> None:
+def _recompute(
+    record: RecordedSteps, replay: Replay, call: Call, inputs: Mapping[int | None, int]
+) -> None:
     until = call.backward.end
     kept = [
         row
-        for row in scene.allocations(call.forward)
-        if scene.end(row) >= call.forward.end and scene.phase(row) == "forward"
+        for row in record.allocations(call.forward)
+        if record.end(row) >= call.forward.end and record.phase(row) == "forward"
     ]
-    needed = [row for row in kept if scene.end(row) in call.backward]
+    needed = [row for row in kept if record.end(row) in call.backward]
     if not needed:
         return
-    output = output_of(scene, kept)
+    output = output_of(record, kept)
     for row in needed:
         if row == output:
             replay.keep_apart(row, max(until, inputs.get(row, 0)))
             # the second one stays to the end as well
-            replay.add(scene.log.size[row], scene.end(row), until)
+            replay.add(record.log.size[row], record.end(row), until)
         else:
             replay.keep_apart(row, call.forward.end)
-    replay.insert(call.backward.begin, again(scene, call.forward, needed))
-    given = _given(scene, call)
+    replay.insert(call.backward.begin, recomputation(record, call.forward, needed))
+    given = _given(record, call)
     if given is not None:
         replay.free(given, until)
 
 
-def _given(scene: Scene, call: Call) -> int | None:
+def _given(record: RecordedSteps, call: Call) -> int | None:
     """Return what is likely the gradient that a block's backward is given: the newest there."""
-    rows = scene.allocations(Span(call.forward.end, call.backward.begin))
+    rows = record.allocations(EventRange(call.forward.end, call.backward.begin))
     there = [
-        row for row in rows if scene.phase(row) == "backward" and scene.end(row) in call.backward
+        row for row in rows if record.phase(row) == "backward" and record.end(row) in call.backward
     ]
     return max(there, default=None)
 
 
-def _called(blocks: Sequence[Block]) -> str:
+def _called(blocks: Sequence[RepeatedBlock]) -> str:
     classes = Counter(block.kind or "block" for block in blocks)
     names = [block.path for block in blocks]
     shown = names if len(names) < 4 else [*names[:2], "...", names[-1]]

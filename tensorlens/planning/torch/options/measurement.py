@@ -14,8 +14,8 @@ from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.planning.torch.options.program import optioned
 from tensorlens.planning.trials.jobs import Job, Measured, Result
-from tensorlens.planning.trials.running import NotATensor, host_limited, peak_resident, run_job
-from tensorlens.planning.trials.running import loss_of as loss_in
+from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident, run_job
+from tensorlens.planning.trials.measurement import loss_of as loss_in
 from tensorlens.planning.trials.stage import Optioned
 
 

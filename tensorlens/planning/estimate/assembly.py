@@ -10,7 +10,7 @@ from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.estimate.result import Estimate, Range, Term
 from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
-from tensorlens.planning.estimate.terms import apart, why
+from tensorlens.planning.estimate.terms import context_overhead, rule
 from tensorlens.recording.analysis.event_index import Study
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.cards import Card
@@ -73,7 +73,7 @@ def assemble(
         reserved=reserved,
         least_capacity=_capacity(trace, device, asked, reserved),
         steps=tuple(likely.figures[device]),
-        terms=(*_terms(trace, likely, device, row), *apart(card, trace)),
+        terms=(*_terms(trace, likely, device, row), *context_overhead(card, trace)),
         recording=Recording(
             log,
             Origin(
@@ -204,7 +204,7 @@ def _terms(trace: Trace, simulated: Simulated, device: str, peak: int) -> list[T
             size = trace.log.size[row]
             least, most = trace.bounds.get(row, (size, size))
             found[name] = found.get(name, Range(0, 0, 0)) + Range(least, size, most)
-    return [Term(name, nbytes, why(name)) for name, nbytes in found.items()]
+    return [Term(name, nbytes, rule(name)) for name, nbytes in found.items()]
 
 
 def _batch(log: EventLog, device: str) -> int | None:
