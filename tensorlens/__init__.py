@@ -18,7 +18,7 @@ _HOME = {
     "clear_global_line_profiler": "tensorlens.lines.profile",
     "LineProfiler": "tensorlens.lines.profiler",
     "LineReport": "tensorlens.lines.report",
-    "LeakReport": "tensorlens.records.leaks",
+    "LeakReport": "tensorlens.leaks.report",
     "LeakWatch": "tensorlens.leaks.watch",
     "find_leaks": "tensorlens.leaks.watch",
     "Plan": "tensorlens.planning.inputs.plan",
@@ -83,6 +83,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tensorlens.errors import TensorlensError
+    from tensorlens.leaks.report import LeakReport
     from tensorlens.leaks.watch import LeakWatch, find_leaks
     from tensorlens.lines.profile import (
         clear_global_line_profiler,
@@ -106,7 +107,6 @@ if TYPE_CHECKING:
     from tensorlens.recording.oom.hooks import explain_oom
     from tensorlens.recording.record import record
     from tensorlens.recording.recordings import Recording
-    from tensorlens.records.leaks import LeakReport
     from tensorlens.records.queues import Queue
     from tensorlens.tensors.difference import Difference
     from tensorlens.tensors.reporter import MemReporter

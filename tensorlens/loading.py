@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from tensorlens.errors import FileFormatError, TensorlensError
+from tensorlens.leaks import report as leaks
 from tensorlens.lines import report as lines
 from tensorlens.planning.compare import result as comparisons
 from tensorlens.planning.estimate import result as estimates
 from tensorlens.planning.inputs import plan as plans
 from tensorlens.planning.suggest import result as suggestions
 from tensorlens.recording import recordings, tlens
-from tensorlens.records import leaks, queues
+from tensorlens.records import queues
 from tensorlens.tensors import difference as differences
 from tensorlens.tensors import snapshot as snapshots
 
@@ -66,7 +67,7 @@ def load(path: str | os.PathLike[str]) -> Record:
                 return tlens.read(stream)
             content = stream.read()
         if content.startswith(_PICKLES):
-            from tensorlens.records import foreign
+            from tensorlens.records import torch_snapshots as foreign
 
             return recordings.Recording(*foreign.read(content))
     except FileFormatError as error:
@@ -106,7 +107,7 @@ def parse(content: str) -> Record:
     if kind is not None:
         return kind.from_dict(data)
     if isinstance(data, dict) and not data.keys().isdisjoint(_FOREIGN):
-        from tensorlens.records import foreign
+        from tensorlens.records import torch_snapshots as foreign
 
         if foreign.is_viewer(data):
             return recordings.Recording(*foreign.from_viewer(data))

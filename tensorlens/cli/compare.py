@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorlens.cli.messages import say, show
-from tensorlens.cli.output import Output
-from tensorlens.cli.program_arguments import add_step_options, arguments_of
+from tensorlens.cli.output.file import Output
+from tensorlens.cli.output.messages import say, show
+from tensorlens.cli.program.arguments import add_step_options, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.framework_detection import framework_of, parameters_of
 from tensorlens.planning.compare.options import parsed

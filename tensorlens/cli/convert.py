@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.messages import say
-from tensorlens.cli.output import Output
+from tensorlens.cli.output.file import Output
+from tensorlens.cli.output.messages import say
 from tensorlens.errors import FileFormatError, TensorlensError
 from tensorlens.loading import load
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.viewing import add_view_options, give, read_snapshot, view_of
+from tensorlens.cli.output.file import Output, add_options
+from tensorlens.cli.output.saved import add_view_options, give, read_snapshot, view_of
 
 
 def add_parser(subparsers: Any) -> None:

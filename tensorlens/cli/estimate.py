@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.messages import say, show
-from tensorlens.cli.output import Output
-from tensorlens.cli.program_arguments import add_set_option, arguments_of
+from tensorlens.cli.output.file import Output
+from tensorlens.cli.output.messages import say, show
+from tensorlens.cli.program.arguments import add_set_option, arguments_of
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.estimate.result import Estimate, Verdict
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either

@@ -15,20 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.instrument import Instrument
-from tensorlens.cli.judging import LoopJudge
-from tensorlens.cli.messages import complain, say
-from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.program import Program, plain
-from tensorlens.cli.program_arguments import add_program, program_of, words_of
-from tensorlens.cli.targets import Target, resolve
+from tensorlens.cli.output.file import Output, add_options
+from tensorlens.cli.output.messages import complain, say
+from tensorlens.cli.program.arguments import add_program, program_of, words_of
+from tensorlens.cli.program.execution import Program, plain
+from tensorlens.cli.program.instrument import Instrument
+from tensorlens.cli.program.loop_checks import LoopJudge
+from tensorlens.cli.program.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.frameworks.base import Adapter, compiler
 from tensorlens.frameworks.import_hooks import when_one_arrives
 from tensorlens.frameworks.registry import adapters, ask, supported
+from tensorlens.leaks.report import LeakReport
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
-from tensorlens.records.leaks import LeakReport
 from tensorlens.render import renderer_for
 from tensorlens.streams import write
 

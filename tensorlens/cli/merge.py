@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.viewing import add_view_options, give, read_snapshot, view_of
+from tensorlens.cli.output.file import Output, add_options
+from tensorlens.cli.output.saved import add_view_options, give, read_snapshot, view_of
 from tensorlens.errors import UsageError
 from tensorlens.tensors.snapshot import Snapshot
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.viewing import give
+from tensorlens.cli.output.file import Output, add_options
+from tensorlens.cli.output.saved import give
 from tensorlens.errors import UsageError
 from tensorlens.planning.inputs.batch_plan import plan
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorlens import config
-from tensorlens.cli.gathering import Gathering
-from tensorlens.cli.instrument import Instrument
-from tensorlens.cli.messages import complain, say
-from tensorlens.cli.model_modules import library_model_module
-from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.program import Program, plain
-from tensorlens.cli.program_arguments import add_program, program_of, words_of
-from tensorlens.cli.targets import Target, resolve
+from tensorlens.cli.output.file import Output, add_options
+from tensorlens.cli.output.messages import complain, say
+from tensorlens.cli.program.arguments import add_program, program_of, words_of
+from tensorlens.cli.program.block_reports import Gathering
+from tensorlens.cli.program.execution import Program, plain
+from tensorlens.cli.program.instrument import Instrument
+from tensorlens.cli.program.model_modules import library_model_module
+from tensorlens.cli.program.targets import Target, resolve
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.profile import Options, profile
@@ -30,7 +30,7 @@ _SHOWN_ONCE = [each for each in OF_RECORDINGS if each not in ("tlens", "tlens.gz
 _SHOWN_ONCE += [each for each in OF_ALL if each != "json"]
 
 if TYPE_CHECKING:
-    from tensorlens.cli.recording import RecordedRun
+    from tensorlens.cli.program.recording import RecordedRun
 
 _EPILOG = """\
 examples:
@@ -138,7 +138,7 @@ def _recorded(args: argparse.Namespace, output: Output | None) -> RecordedRun:
         TensorlensError: it could not be written where it is wanted.
         UsageError: the file is that of ``-o`` too, or the number of events is not positive.
     """
-    from tensorlens.cli.recording import RecordedRun
+    from tensorlens.cli.program.recording import RecordedRun
 
     target = Output.of_program(args.record, args.force)
     if output is not None and output.path == target.path:

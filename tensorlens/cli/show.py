@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.viewing import add_instant_option, add_view_options, called, give, view_of
+from tensorlens.cli.output.file import Output, add_options
+from tensorlens.cli.output.saved import add_instant_option, add_view_options, called, give, view_of
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.loading import load
 from tensorlens.recording.recordings import Recording

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tensorlens.cli.output import Output, add_options
-from tensorlens.cli.program_arguments import add_step_options, arguments_of
-from tensorlens.cli.viewing import give
+from tensorlens.cli.output.file import Output, add_options
+from tensorlens.cli.output.saved import give
+from tensorlens.cli.program.arguments import add_step_options, arguments_of
 from tensorlens.errors import UsageError
 from tensorlens.planning.processes import ProgramFailed
 from tensorlens.planning.step_facts import WATCHES

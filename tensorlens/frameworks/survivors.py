@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tensorlens.frameworks.advice import TORCH, Words
-from tensorlens.records.leaks import Reference
+from tensorlens.records.references import Reference
 
 
 @dataclass(frozen=True, slots=True, eq=False)

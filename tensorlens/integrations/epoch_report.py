@@ -12,8 +12,8 @@ from itertools import pairwise
 from statistics import median
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.lines.accounting import WIDTH
 from tensorlens.lines.report import DeviceSource
+from tensorlens.lines.tracing.accounting import WIDTH
 
 FIT, EVALUATE, PREDICT = "fit", "evaluate", "predict"
 

@@ -20,7 +20,7 @@ import keras
 from tensorlens.guards import warn
 from tensorlens.integrations.epoch_report import EVALUATE, FIT, PREDICT, Epoch, Level, LoopReport
 from tensorlens.integrations.sampler import Follower
-from tensorlens.lines.accounting import WIDTH
+from tensorlens.lines.tracing.accounting import WIDTH
 from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve
 from tensorlens.signals import is_from_a_handler

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LEAKS = "limit_tensor_leaks"
 _MEMORY = "limit_tensor_memory"
 _DEVICE = re.compile(r"[a-z]+(:\d+)?")
-_REPORTS = "tensorlens.records.leaks"
+_REPORTS = "tensorlens.leaks.report"
 
 
 @dataclass(slots=True)

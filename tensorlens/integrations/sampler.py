@@ -18,9 +18,9 @@ from tensorlens.integrations.epoch_report import (
     Trend,
     growth_of,
 )
-from tensorlens.lines.accounting import WIDTH
 from tensorlens.lines.region import Span
 from tensorlens.lines.report import DeviceSource
+from tensorlens.lines.tracing.accounting import WIDTH
 
 _MOST_CALLS = 10_000
 _INEXACT_LEAST = 1 << 20

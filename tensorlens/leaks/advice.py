@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorlens.frameworks.advice import TORCH, Words
-from tensorlens.records.leaks import Example, Reference, ReferencePath
+from tensorlens.leaks.report import Example
+from tensorlens.records.references import Reference, ReferencePath
 from tensorlens.units import format_bytes
 
 _VARIABLES = ("local", "global", "closure", "frame")

@@ -11,7 +11,7 @@ from tensorlens.leaks.growth.growth_test import NONE, judge
 from tensorlens.leaks.growth.retained import Found
 from tensorlens.leaks.growth.samples import Watched
 from tensorlens.leaks.look import Look
-from tensorlens.records.leaks import Growth, GrowthKind
+from tensorlens.leaks.report import Growth, GrowthKind
 from tensorlens.units import format_bytes
 
 _COLLECT = "leave the collector on, or call gc.collect() now and then; or break the cycle"

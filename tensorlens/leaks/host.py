@@ -15,7 +15,7 @@ from typing import Protocol
 from tensorlens.frameworks.base import UNKNOWN, Reader
 from tensorlens.frameworks.host.process import HeapCounter, ResidentCounter
 from tensorlens.leaks.host_arrays import Grown
-from tensorlens.records.leaks import Growth, GrowthKind
+from tensorlens.leaks.report import Growth, GrowthKind
 from tensorlens.units import format_bytes
 
 _FEWEST = 4

@@ -14,7 +14,7 @@ from tensorlens.leaks.growth.replacement import grown_lines
 from tensorlens.leaks.growth.retained import Found, described
 from tensorlens.leaks.growth.samples import Watched
 from tensorlens.leaks.growth.unexplained import Explained, Levels, residue
-from tensorlens.records.leaks import Growth
+from tensorlens.leaks.report import Growth
 
 _MOST_BLOCKS = 20_000
 """Blocks whose holders are looked for; of more, some of each line and size."""

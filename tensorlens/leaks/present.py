@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensorlens.records.leaks import (
-    Balance,
-    BelowLine,
-    Example,
-    Growth,
-    Leak,
-    LeakKind,
-    LeakReport,
-    ReferencePath,
-)
+from tensorlens.leaks.report import Balance, BelowLine, Example, Growth, Leak, LeakKind, LeakReport
+from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import (
     Block,

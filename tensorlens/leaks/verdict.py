@@ -29,7 +29,7 @@ from tensorlens.leaks.growth.unexplained import balance
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
 from tensorlens.leaks.look import Look, look, second_look
-from tensorlens.records.leaks import (
+from tensorlens.leaks.report import (
     Balance,
     BelowLine,
     Certainty,
@@ -38,8 +38,8 @@ from tensorlens.records.leaks import (
     Leak,
     LeakKind,
     LeakReport,
-    ReferencePath,
 )
+from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
 from tensorlens.units import format_bytes
 

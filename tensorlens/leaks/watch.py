@@ -18,8 +18,8 @@ from tensorlens.leaks.garbage import Collections
 from tensorlens.leaks.growth.samples import Watched
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.joint_steps import follow, pinned
+from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.verdict import verdict
-from tensorlens.records.leaks import LeakReport
 
 _T = TypeVar("_T")
 

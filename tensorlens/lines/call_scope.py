@@ -6,11 +6,11 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.lines.accounting import Activation, Switch, note_failure
-from tensorlens.lines.engine import Engine
 from tensorlens.lines.functions import ProfiledFunction, compile_marker
-from tensorlens.lines.threads import ThreadState
-from tensorlens.lines.tracer import original
+from tensorlens.lines.tracing.accounting import Activation, Switch, note_failure
+from tensorlens.lines.tracing.engine import Engine
+from tensorlens.lines.tracing.threads import ThreadState
+from tensorlens.lines.tracing.tracer import original
 
 CallEnded = Callable[[ProfiledFunction, BaseException | None], None]
 

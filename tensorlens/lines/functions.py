@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import first_answer
-from tensorlens.lines.accounting import Account
+from tensorlens.lines.tracing.accounting import Account
 
 
 @dataclass(slots=True)

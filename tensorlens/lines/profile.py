@@ -18,14 +18,14 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import compiler
 from tensorlens.frameworks.registry import adapters
 from tensorlens.guards import guarded
-from tensorlens.lines.accounting import Account, Activation, Switch, one_line
-from tensorlens.lines.engine import Engine, engine
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.lines.functions import ProfiledFunction
 from tensorlens.lines.profiler import LineProfiler, checked_devices
 from tensorlens.lines.report import LineReport
 from tensorlens.lines.results import build_report
-from tensorlens.lines.tracer import original
+from tensorlens.lines.tracing.accounting import Account, Activation, Switch, one_line
+from tensorlens.lines.tracing.engine import Engine, engine
+from tensorlens.lines.tracing.tracer import original
 from tensorlens.lines.worker_files import workers_output, write_of_worker
 from tensorlens.streams import write
 

@@ -11,9 +11,7 @@ from typing import Any, TextIO
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.registry import device_name
 from tensorlens.guards import guarded
-from tensorlens.lines.accounting import Account, Switch
 from tensorlens.lines.call_scope import AroundCall
-from tensorlens.lines.engine import Engine, engine
 from tensorlens.lines.functions import (
     ProfiledFunction,
     describe,
@@ -24,7 +22,9 @@ from tensorlens.lines.functions import (
 )
 from tensorlens.lines.report import LineReport
 from tensorlens.lines.results import build_report
-from tensorlens.lines.tracer import original
+from tensorlens.lines.tracing.accounting import Account, Switch
+from tensorlens.lines.tracing.engine import Engine, engine
+from tensorlens.lines.tracing.tracer import original
 from tensorlens.lines.wrapping import Region, WrappingMixin
 from tensorlens.recording.oom import reserve
 

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Sequence
 
 from tensorlens.frameworks.base import Counter
-from tensorlens.lines.accounting import Activation
-from tensorlens.lines.engine import Engine, engine
-from tensorlens.lines.threads import ThreadState
+from tensorlens.lines.tracing.accounting import Activation
+from tensorlens.lines.tracing.engine import Engine, engine
+from tensorlens.lines.tracing.threads import ThreadState
 
 
 class Span:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from tensorlens import ranks
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
-from tensorlens.lines.accounting import Account, Cell, LineStats
 from tensorlens.lines.counters import Meters
 from tensorlens.lines.functions import ProfiledFunction, signature
 from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.lines.tracing.accounting import Account, Cell, LineStats
 
 if TYPE_CHECKING:
     from tensorlens.recording.backward_total import BackwardLines

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorlens.records.events import EventLog
-from tensorlens.records.joined_logs import Part, joined
+from tensorlens.records.merged_logs import Part, joined
 
 
 @dataclass(frozen=True, slots=True)

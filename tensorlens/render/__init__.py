@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensorlens.render.view import View
 
 _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "csv": ("tensorlens.render.table", "CsvRenderer", {}),
+    "csv": ("tensorlens.render.flat", "CsvRenderer", {}),
     "html": ("tensorlens.render.html", "HtmlRenderer", {}),
     "json": ("tensorlens.render.json", "JsonRenderer", {}),
     # a file is not the terminal this happens to run in
@@ -181,7 +181,7 @@ def page_of(record: Presentable) -> str:
 
 def csv_of(record: Presentable) -> str:
     """Return a record as CSV."""
-    from tensorlens.render import table
+    from tensorlens.render import flat as table
 
     return table.CsvRenderer().render(record)
 
@@ -192,7 +192,7 @@ def frame_of(record: Presentable) -> pandas.DataFrame:
     Raises:
         ImportError: pandas is not installed.
     """
-    from tensorlens.render import table
+    from tensorlens.render import flat as table
 
     return table.to_pandas(record)
 

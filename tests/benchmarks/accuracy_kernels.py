@@ -20,10 +20,10 @@ from statistics import median
 from typing import Any
 
 from tensorlens.planning.allocators import CachingAllocator
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.device.readiness import prepare
-from tensorlens.records.cards import Card
+from tensorlens.planning.trace import Trace
 from tensorlens.records.events import ALLOC, FREE
-from tensorlens.records.traces import Trace
 
 MEASURED = Path(__file__).parents[2].parent / "shared" / "data" / "measured_kernels.csv"
 MIB = 1 << 20

@@ -10,9 +10,9 @@ import pytest
 from commands import environment, own_lines, program_lines
 from commands import quick_tensorlens as tensorlens
 
-from tensorlens.cli.judging import LoopJudge
+from tensorlens.cli.program.loop_checks import LoopJudge
+from tensorlens.leaks.report import LeakReport
 from tensorlens.loading import load
-from tensorlens.records.leaks import LeakReport
 from tests import warm
 
 LOOP = """

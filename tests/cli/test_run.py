@@ -12,7 +12,7 @@ import pytest
 from commands import environment, own_lines, program_lines, tensorlens
 
 from tensorlens.cli import main
-from tensorlens.cli.gathering import Gathering
+from tensorlens.cli.program.block_reports import Gathering
 from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 from tensorlens.loading import load
 

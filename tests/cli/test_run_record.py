@@ -16,7 +16,7 @@ from commands import (
 
 import tensorlens as package
 from tensorlens.cli import main
-from tensorlens.cli.recording import RecordedRun
+from tensorlens.cli.program.recording import RecordedRun
 from tensorlens.cli.run import Session
 from tests import warm
 

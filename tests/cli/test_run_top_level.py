@@ -6,7 +6,7 @@ import json
 import pytest
 from commands import python, warm_tensorlens
 
-from tensorlens.cli.top_level import with_call_after_imports, works
+from tensorlens.cli.program.top_level import with_call_after_imports, works
 
 LOOP = '''\
 """A training loop."""

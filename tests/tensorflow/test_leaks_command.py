@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tensorlens.leaks.report import LeakReport
 from tensorlens.loading import load
-from tensorlens.records.leaks import LeakReport
 from tests.warm import python
 
 ROOT = Path(__file__).parents[2]

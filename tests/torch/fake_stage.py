@@ -9,7 +9,7 @@ from tensorlens.planning.torch.patches.data_loaders import in_threads, loading
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.planning.torch.values.data_dependent import answering
-from tensorlens.records.traces import Trace
+from tensorlens.planning.trace import Trace
 
 
 class Stage:

@@ -325,7 +325,7 @@ from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.tracker import Tracker, noting_nodes
 from tensorlens.planning.torch.memory.workspaces import Workspaces
 from tensorlens.records.events import ALLOC, FREE
-from tensorlens.records.traces import Trace
+from tensorlens.planning.trace import Trace
 
 told, answer = [], {}
 F = torch.nn.functional

@@ -18,7 +18,7 @@ MIB = 1 << 20
 _HEAD = """
 import json, sys
 from tensorlens.planning.torch.device.readiness import prepare
-from tensorlens.records.cards import Card
+from tensorlens.planning.card import Card
 card = Card("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 << 30)
 ready = prepare(card=card)
 if not ready.is_ready:
@@ -31,7 +31,7 @@ from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.memory.temporaries import kernel_overrides as otherwise
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.records.traces import Trace
+from tensorlens.planning.trace import Trace
 otherwise.install()
 temporaries = Temporaries(card)
 found = {}

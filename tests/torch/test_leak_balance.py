@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from tensorlens.leaks.report import GrowthKind, LeakKind, LeakReport
 from tensorlens.leaks.watch import LeakWatch, find_leaks
-from tensorlens.records.leaks import GrowthKind, LeakKind, LeakReport
 from tests.torch.test_leak_programs import check_balance
 
 QUEUES = {}

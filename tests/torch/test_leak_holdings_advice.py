@@ -3,7 +3,8 @@
 import pytest
 
 from tensorlens.leaks.advice import Facts, advice
-from tensorlens.records.leaks import Example, Reference, ReferencePath
+from tensorlens.leaks.report import Example
+from tensorlens.records.references import Reference, ReferencePath
 
 
 def way(*references, cut=False):

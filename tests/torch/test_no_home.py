@@ -85,11 +85,11 @@ def test_failure_of_any_kind_in_the_counter_gives_coarser_figures(tmp_path):
 
 ENTRANCES = {
     "counters": "tensorlens.frameworks.torch.Adapter.cpu_counter = fail",
-    "engine": "tensorlens.lines.engine.Engine.attach = fail",
+    "engine": "tensorlens.lines.tracing.engine.Engine.attach = fail",
     "description": "tensorlens.lines.profiler.describe = fail",
     "recorder": "tensorlens.frameworks.torch.Adapter.record = fail",
     "block": "tensorlens.lines.profile.Block = fail",
-    "hold": "tensorlens.lines.engine.Engine.hold = fail",
+    "hold": "tensorlens.lines.tracing.engine.Engine.hold = fail",
 }
 BROKEN = """
 import torch

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import tensorlens
+from tensorlens.frameworks.torch.census.graph_components import graphs_kept
 from tensorlens.frameworks.torch.failures import failed_request
-from tensorlens.frameworks.torch.graphs_kept import graphs_kept
 from tensorlens.recording import backward_total as backward
 from tensorlens.recording.oom import annotation as oom
 from tensorlens.recording.oom.annotation import REMARK, explain

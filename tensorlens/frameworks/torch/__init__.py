@@ -32,7 +32,7 @@ class Adapter(base.Adapter):
     when_stepped = deferred("tensorlens.frameworks.torch.optimizer_steps:when_stepped")
     pinned = deferred("tensorlens.frameworks.torch.accelerators:pinned")
     failed_request = deferred("tensorlens.frameworks.torch.failures:failed_request")
-    graphs_kept = deferred("tensorlens.frameworks.torch.graphs_kept:graphs_kept")
+    graphs_kept = deferred("tensorlens.frameworks.torch.census.graph_components:graphs_kept")
     notes = deferred("tensorlens.frameworks.torch.cpu:notes")
 
     def __init__(self) -> None:

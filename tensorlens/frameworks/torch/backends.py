@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.torch.user_peaks import Statistics, Stats
+from tensorlens.frameworks.torch.peak_statistics import Statistics, Stats
 
 # c10/core/AllocatorConfig.h: kMinBlockSize; a block of the large pool is split only when more
 # than 1 MiB of it would be left (c10/cuda/CUDACachingAllocator.cpp), so a figure can exceed the

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.host.choice import HostCounterChoice, NativeCounter
-from tensorlens.frameworks.torch.ddp_reducer import reducer_tensors
+from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_tensors
 from tensorlens.frameworks.torch.native import TorchAllocator, install
 from tensorlens.heap.objects import without_tuples
 

@@ -15,7 +15,7 @@ from tensorlens.heap import describe, fallback
 from tensorlens.heap.native import native
 from tensorlens.heap.paths.nodes import Node
 from tensorlens.heap.rows import is_subtype
-from tensorlens.records.leaks import Reference
+from tensorlens.records.references import Reference
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tensorlens.heap.paths import look
 from tensorlens.heap.paths.look import Step
 from tensorlens.heap.paths.nodes import Node
 from tensorlens.heap.rows import mro
-from tensorlens.records.leaks import Reference
+from tensorlens.records.references import Reference
 
 _LRU: Any = functools._lru_cache_wrapper
 _INFO: Any = weakref.finalize.__dict__["_Info"]

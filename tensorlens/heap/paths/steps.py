@@ -21,8 +21,8 @@ from tensorlens.heap.paths.look import Step
 from tensorlens.heap.paths.nodes import Node
 from tensorlens.heap.paths.roots import CODES
 from tensorlens.heap.rows import TRANSPARENT, mro
-from tensorlens.records.leaks import Reference
 from tensorlens.records.names import key_text
+from tensorlens.records.references import Reference
 
 _Rule = Callable[[Sequence[Node]], Step | None]
 

@@ -9,7 +9,7 @@ from tensorlens import collector
 from tensorlens.heap.paths.nodes import NO_MORE, Node, Way
 from tensorlens.heap.paths.search import Search, ancestors
 from tensorlens.heap.paths.write import write, write_cycle
-from tensorlens.records.leaks import ReferencePath
+from tensorlens.records.references import ReferencePath
 
 _SPARE = 4
 """How many times more ways are sought than asked for: some read the same."""

@@ -20,8 +20,8 @@ from tensorlens.heap.paths.nodes import (
     Way,
 )
 from tensorlens.heap.paths.steps import next_step
-from tensorlens.records.leaks import Reference, ReferencePath
 from tensorlens.records.names import key_text
+from tensorlens.records.references import Reference, ReferencePath
 
 
 def write(way: Way) -> tuple[ReferencePath, str | int]:

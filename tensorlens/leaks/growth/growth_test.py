@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, pairwise, takewhile
 from statistics import median
 
-from tensorlens.records.leaks import Certainty
+from tensorlens.leaks.report import Certainty
 
 CERTAIN, LIKELY = Certainty.CERTAIN, Certainty.LIKELY
 UNCLEAR, NONE = Certainty.UNCLEAR, Certainty.NONE

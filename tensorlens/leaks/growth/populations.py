@@ -29,7 +29,8 @@ from tensorlens.leaks.growth.retained import (
 )
 from tensorlens.leaks.growth.samples import Watched
 from tensorlens.leaks.growth.unexplained import Explained, Levels, total
-from tensorlens.records.leaks import Certainty, Growth, GrowthKind, ReferencePath
+from tensorlens.leaks.report import Certainty, Growth, GrowthKind
+from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes
 
 _MOST_BLOCKS = 4_000

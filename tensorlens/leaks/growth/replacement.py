@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensorlens.leaks.growth.groups import Group, growing_lines
 from tensorlens.leaks.growth.growth_test import Judgement, growing, is_renewed
 from tensorlens.leaks.growth.samples import Watched
-from tensorlens.records.leaks import ReferencePath
+from tensorlens.records.references import ReferencePath
 
 _ENOUGH_LOOKS = 4
 """Looks at what was asked for after which it is known whether something grows."""

@@ -18,7 +18,8 @@ from tensorlens.leaks.growth.groups import (
 from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement
 from tensorlens.leaks.growth.replacement import frees_as_much, steps_of
 from tensorlens.leaks.growth.samples import Watched
-from tensorlens.records.leaks import Example, Reference, ReferencePath
+from tensorlens.leaks.report import Example
+from tensorlens.records.references import Reference, ReferencePath
 
 
 def bound(reference: Reference) -> Reference | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorlens.frameworks.base import UNKNOWN, Left
 from tensorlens.leaks.growth.samples import Watched
-from tensorlens.records.leaks import Balance, Growth, GrowthKind, Leak
+from tensorlens.leaks.report import Balance, Growth, GrowthKind, Leak
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorlens.lines.present import columns as table
-from tensorlens.lines.present.report import report as line_blocks
+from tensorlens.lines.present.function_tables import report as line_blocks
 from tensorlens.lines.report import LineReport
 from tensorlens.render.blocks import Block, Rows
 from tensorlens.render.view import View

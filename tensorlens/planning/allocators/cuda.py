@@ -24,7 +24,7 @@ from tensorlens.planning.allocators.expandable import (
 from tensorlens.planning.allocators.settings import Settings
 from tensorlens.planning.allocators.simulated import OutOfMemory, SimulatedAllocator, refuse
 from tensorlens.records.events import Context, EventLog
-from tensorlens.records.foreign.sizes import MIN_BLOCK, SMALL
+from tensorlens.records.torch_snapshots.sizes import MIN_BLOCK, SMALL
 
 
 class CachingAllocator(SimulatedAllocator):

@@ -18,7 +18,7 @@ from tensorlens.planning.allocators.blocks import (
     Pool,
     Reservation,
 )
-from tensorlens.records.foreign.sizes import SMALL_SEGMENT
+from tensorlens.records.torch_snapshots.sizes import SMALL_SEGMENT
 
 UNLIMITED = 1 << 40
 """Bytes of address space where the card's memory is not known."""

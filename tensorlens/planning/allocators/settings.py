@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.records.foreign.sizes import Rules
+from tensorlens.records.torch_snapshots.sizes import Rules
 
 MIB = 1 << 20
 LARGE_REQUEST = 10 << 20

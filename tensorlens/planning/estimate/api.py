@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.processes import Runner
-from tensorlens.records.cards import Card
 
 
 def estimate(

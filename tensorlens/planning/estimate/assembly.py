@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from tensorlens.errors import TensorlensError
 from tensorlens.planning.allocators import Settings
+from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.result import Estimate, Range, Term
 from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
 from tensorlens.planning.estimate.terms import context_overhead, rule
+from tensorlens.planning.trace import Caution, Trace
 from tensorlens.recording.analysis.event_index import Study
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.cards import Card
 from tensorlens.records.events import ALLOC, FREE, EventLog, Label, Stacks
 from tensorlens.records.origin import Origin
-from tensorlens.records.traces import Caution, Trace
 from tensorlens.units import format_bytes
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.processes import Runner
-from tensorlens.records.cards import Card
 
 MOST = 1 << 24
 """The largest batch that is tried where none is named."""

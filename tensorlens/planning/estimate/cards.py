@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from tensorlens.errors import UsageError
-from tensorlens.records.cards import H100, Card
+from tensorlens.planning.card import H100, Card
 from tensorlens.units import format_bytes, parse_bytes
 
 _MIB = 2**20

@@ -17,7 +17,7 @@ from tensorlens.planning.estimate.target import BATCHES, StepsRequest, packed
 from tensorlens.planning.keras.clone import describe, make_step
 from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.processes import Runner
-from tensorlens.records.traces import Caution
+from tensorlens.planning.trace import Caution
 
 _OPTIONS = ("optimizer", "loss", "policy", "input_shape", "input_dtype")
 _ALL = ("batch_size", "run_eagerly", *_OPTIONS)

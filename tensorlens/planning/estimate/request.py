@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.allocators.settings import Settings, settings_text
+from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.cards import Place, place
 from tensorlens.planning.estimate.keras import check_options, is_keras_model, keras_request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import MakeStep, StepsRequest, program
 from tensorlens.planning.processes import Runner
 from tensorlens.planning.trials.jobs import Choice
-from tensorlens.records.cards import Card
 
 
 class Request(Protocol):

@@ -8,14 +8,14 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from tensorlens.errors import FileFormatError, UsageError
+from tensorlens.planning.card import Card
+from tensorlens.planning.trace import Caution, Formula
 from tensorlens.recording import tlens
 from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.cards import Card
 from tensorlens.records.checking import whole
 from tensorlens.records.documents import Document, restored
 from tensorlens.records.tensors import SourceLine
-from tensorlens.records.traces import Caution, Formula
 from tensorlens.units import parse_bytes
 
 SCHEMA = "tensorlens.estimate"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
+from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.processes import Runner
-from tensorlens.records.cards import Card
 from tensorlens.records.events import FREE
 from tensorlens.units import format_bytes
 

@@ -16,8 +16,8 @@ from tensorlens.planning.allocators import (
     least_limit,
 )
 from tensorlens.planning.estimate.result import StepFigures
+from tensorlens.planning.trace import Handover, Trace
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Mark
-from tensorlens.records.traces import Handover, Trace
 
 _FINEST = 2 << 20
 _SHARE = 400

@@ -16,10 +16,10 @@ from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.processes import Bar, ProgramFailed, Runner
+from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import caller
 from tensorlens.planning.trials.jobs import Choice, Job, Mode, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import carried, pack
-from tensorlens.records.traces import Trace
 
 MakeStep = Callable[..., Any] | str
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.result import CONTEXT, Range, Term
-from tensorlens.records.cards import Card
+from tensorlens.planning.trace import Trace
 from tensorlens.records.events import EventLog
-from tensorlens.records.traces import Trace
 
 _WHY = {
     "arange": "the order from which a sort begins, 8 B a place (Sort.cpp, Randperm.cu)",

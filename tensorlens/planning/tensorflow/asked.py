@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.keras import shapes
-from tensorlens.records.cards import Card
 
 
 @dataclass(frozen=True, slots=True)

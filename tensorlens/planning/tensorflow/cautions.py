@@ -12,7 +12,7 @@ from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
 from tensorlens.planning.tensorflow.asked import Asked
 from tensorlens.planning.tensorflow.execution.orders import BATCHES_AHEAD
 from tensorlens.planning.tensorflow.graph.nodes import Node
-from tensorlens.records.traces import Caution
+from tensorlens.planning.trace import Caution
 from tensorlens.units import format_bytes
 
 _XLA = (

@@ -10,8 +10,8 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
-from tensorlens.records.cards import Card
-from tensorlens.records.traces import Caution, Trace
+from tensorlens.planning.card import Card
+from tensorlens.planning.trace import Caution, Trace
 
 SAMPLES = 32
 """Of a batch, where nothing names another number: Keras's own ``batch_size``."""

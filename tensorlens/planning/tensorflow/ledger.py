@@ -10,9 +10,9 @@ from typing import Any
 
 from tensorlens.frameworks.tensorflow.graphs import NodeOrigin, Nodes
 from tensorlens.planning.tensorflow.graph.nodes import Node
+from tensorlens.planning.trace import Handover, Trace
 from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame, Label, Mark
 from tensorlens.records.tensors import SourceLine
-from tensorlens.records.traces import Handover, Trace
 from tensorlens.user_code import is_foreign
 
 

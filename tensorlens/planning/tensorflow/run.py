@@ -28,8 +28,8 @@ from tensorlens.planning.tensorflow.graph.nodes import ENTERS, ITEM_SIZES, Node
 from tensorlens.planning.tensorflow.graph.optimizing import as_traced, optimized
 from tensorlens.planning.tensorflow.graph.tracing import Held, Traced, trace
 from tensorlens.planning.tensorflow.ledger import Ledger, Places
+from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
-from tensorlens.records.traces import Caution, Formula, Trace
 
 
 @paused()

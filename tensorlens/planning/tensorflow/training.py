@@ -10,11 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.tensorflow.asked import Asked
 from tensorlens.planning.tensorflow.run import run
-from tensorlens.records.cards import Card
-from tensorlens.records.traces import Trace
+from tensorlens.planning.trace import Trace
 
 
 class Training(BaseException):

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
+from tensorlens.planning.trace import Caution
 from tensorlens.records.tensors import SourceLine
-from tensorlens.records.traces import Caution
 from tensorlens.user_code import is_foreign
 
 

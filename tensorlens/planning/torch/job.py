@@ -9,11 +9,11 @@ from typing import Any
 
 from tensorlens.folders import temporary_folder
 from tensorlens.frameworks.torch.release import check_release
+from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import check_is_of_torch, traced
 from tensorlens.planning.torch.device.readiness import Readiness, prepare
+from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.jobs import Job
-from tensorlens.records.cards import H100
-from tensorlens.records.traces import Trace
 
 _PASSING = (
     *(f"{folder}{os.sep}" for folder in (temporary_folder(),) if folder),

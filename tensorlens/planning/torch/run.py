@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.host.logs import sources_of
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
+from tensorlens.planning.card import H100
 from tensorlens.planning.tensorflow.keras_training import (
     SAMPLES,
     ended_at_training,
@@ -37,11 +38,10 @@ from tensorlens.planning.torch.patches.distributed import distributed
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker, noting_nodes
 from tensorlens.planning.torch.values.data_dependent import answering
+from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied
 from tensorlens.planning.trials.jobs import Job
 from tensorlens.planning.trials.steps import Steps, beginning
-from tensorlens.records.cards import H100
-from tensorlens.records.traces import Caution, Trace
 
 
 def run(job: Job, readiness: Readiness, tell: Callable[[int], None]) -> Trace:

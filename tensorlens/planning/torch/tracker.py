@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorlens.planning.torch.memory.reduced_losses import keep_elements
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
+from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.steps import END
 from tensorlens.records.events import ALLOC, FREE, Context, Label, Mark
-from tensorlens.records.traces import Trace
 
 _sequence = torch._C._autograd._get_sequence_nr
 _node_running = torch._C._current_autograd_node
@@ -96,7 +96,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.peaks: dict[str, int] = {}
         self._expressions = Expressions()
         self.brought: dict[int, Label] = {}
-        """See :attr:`tensorlens.records.traces.Trace.brought`."""
+        """See :attr:`tensorlens.planning.trace.Trace.brought`."""
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Tracker:

@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import Any
 
 from tensorlens.errors import TensorlensError
+from tensorlens.planning.card import Card
+from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import Caller
-from tensorlens.records.cards import Card
-from tensorlens.records.traces import Trace
 
 OPTIONS = {
     "torch": "tensorlens.planning.torch.options",

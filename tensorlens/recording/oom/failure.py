@@ -24,7 +24,7 @@ class Remedy:
 class OutOfMemory(Shown):
     """What a person needs to know of an allocation that failed; prints itself as text."""
 
-    PRESENTER: ClassVar[str] = "tensorlens.recording.present.failure"
+    PRESENTER: ClassVar[str] = "tensorlens.recording.oom.present"
 
     request: Request
     snapshot: Snapshot

@@ -18,7 +18,7 @@ import pytest
 
 from tensorlens.heap import frames
 from tensorlens.heap.paths import paths
-from tensorlens.records.leaks import Reference, ReferencePath
+from tensorlens.records.references import Reference, ReferencePath
 
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
 

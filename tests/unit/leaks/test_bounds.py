@@ -1,5 +1,5 @@
 from tensorlens.leaks.growth.retained import bound, end_of, filling
-from tensorlens.records.leaks import Reference, ReferencePath
+from tensorlens.records.references import Reference, ReferencePath
 
 RECENT = Reference("attribute", "Loop.recent (attribute)")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from tensorlens.frameworks.base import Adapter
 from tensorlens.lines.counters import Meters
-from tensorlens.lines.engine import Engine
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import FunctionLines, Line, LineMemory
+from tensorlens.lines.tracing.engine import Engine
 
 WAYS = ("decorated", "around")
 

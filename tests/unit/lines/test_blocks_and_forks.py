@@ -192,7 +192,7 @@ def test_blocks_at_module_level_interleaved_in_generators(tmp_path: Path) -> Non
         import io
         import tensorlens
         from bench import FakeMemory
-        from tensorlens.lines.engine import engine
+        from tensorlens.lines.tracing.engine import engine
 
         engine.meters._find = list
         engine.meters._host = FakeMemory
@@ -303,7 +303,7 @@ def test_the_engine_of_the_process_starts_afresh_in_a_child(tmp_path: Path) -> N
         tmp_path,
         """
         import os, tensorlens
-        from tensorlens.lines.engine import engine
+        from tensorlens.lines.tracing.engine import engine
         from bench import FakeMemory
 
         memory = FakeMemory()

@@ -17,8 +17,8 @@ from bench import WAYS, Bench
 if sys.version_info >= (3, 12):
     pytest.skip("from 3.12 on there are no twins: sys.monitoring", allow_module_level=True)
 
-from tensorlens.lines.instrumentation import hooked_code
-from tensorlens.lines.tracer import original
+from tensorlens.lines.tracing.instrumentation import hooked_code
+from tensorlens.lines.tracing.tracer import original
 
 Outcome = tuple[list[int], Any]
 
@@ -134,7 +134,7 @@ def test_bytecode_that_cannot_be_assembled_is_said(monkeypatch: pytest.MonkeyPat
     def refuse(*args: Any) -> CodeType:
         raise RuntimeError("cannot assemble")
 
-    monkeypatch.setattr("tensorlens.lines.instrumentation.hooked_code", refuse)
+    monkeypatch.setattr("tensorlens.lines.tracing.instrumentation.hooked_code", refuse)
     for way in WAYS:
         bench = Bench(way)
 

@@ -1,5 +1,5 @@
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
-from tensorlens.records.joined_logs import Part, joined
+from tensorlens.records.merged_logs import Part, joined
 
 
 def frame(name, lineno):

@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
 import rendered_leaks as leaks
 
 from tensorlens.errors import FileFormatError
+from tensorlens.leaks.report import LeakKind, LeakReport
 from tensorlens.loading import load, parse
-from tensorlens.records.leaks import LeakKind, LeakReport
 
 
 @pytest.mark.parametrize("kind", leaks.KINDS)

@@ -27,9 +27,10 @@ from typing import Any
 
 from rendered_recordings import HOSTILE, MS, SOURCE, Step, empty
 
+from tensorlens.planning.card import H100
 from tensorlens.planning.estimate.result import CONTEXT, Estimate, Range, StepFigures, Term
+from tensorlens.planning.trace import Caution
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.cards import H100
 from tensorlens.records.events import (
     ALLOC,
     FREE,
@@ -42,7 +43,6 @@ from tensorlens.records.events import (
 )
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine
-from tensorlens.records.traces import Caution
 
 MIB = 1024**2
 GIB = 1024**3

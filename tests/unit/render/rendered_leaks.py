@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rendered_snapshots import UGLY
 
-from tensorlens.records.leaks import (
+from tensorlens.leaks.report import (
     Balance,
     BelowLine,
     Certainty,
@@ -14,9 +14,8 @@ from tensorlens.records.leaks import (
     Leak,
     LeakKind,
     LeakReport,
-    Reference,
-    ReferencePath,
 )
+from tensorlens.records.references import Reference, ReferencePath
 from tensorlens.records.tensors import SourceLine
 
 KIB = 1024

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from tensorlens.cli.gathering import Gathering
+from tensorlens.cli.program.block_reports import Gathering
 from tensorlens.lines.present.columns import COLUMNS
 from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
+from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.html import HtmlRenderer
-from tensorlens.render.table import CsvRenderer, to_pandas
 from tensorlens.render.text import TextRenderer
 
 MIB = 1024**2

@@ -13,8 +13,8 @@ from tensorlens.loading import load
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.recording.recordings import Recording
 from tensorlens.render import OF_ALL, OF_RECORDINGS
+from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.json import JsonRenderer
-from tensorlens.render.table import CsvRenderer, to_pandas
 
 
 def data_of(kind: str) -> dict:

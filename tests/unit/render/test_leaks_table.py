@@ -4,8 +4,8 @@ import io
 import pytest
 import rendered_leaks as leaks
 
+from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.table import CsvRenderer, to_pandas
 
 
 def rows_of(kind: str) -> list[dict[str, str]]:

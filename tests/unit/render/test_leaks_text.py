@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import rendered_leaks as leaks
 
-from tensorlens.records.leaks import Balance
+from tensorlens.leaks.report import Balance
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 

@@ -24,8 +24,8 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.foreign import read
 from tensorlens.records.origin import Origin
+from tensorlens.records.torch_snapshots import read
 from tensorlens.render import renderer_for
 
 MIB = 1 << 20

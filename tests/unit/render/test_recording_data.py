@@ -10,9 +10,9 @@ from rendered_recordings import KIB, MS
 
 from tensorlens.recording.present.columns import COLUMNS
 from tensorlens.recording.present.summary import TENSORS, summary
+from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.json import JsonRenderer
 from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.table import CsvRenderer, to_pandas
 
 
 def read_back(recording) -> list[dict[str, str]]:

@@ -9,8 +9,8 @@ import rendered_reports as reports
 
 from tensorlens.lines.present.columns import COLUMNS
 from tensorlens.lines.report import LineReport
+from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.table import CsvRenderer, to_pandas
 
 
 def read_back(report: LineReport) -> list[dict[str, str]]:

@@ -8,8 +8,8 @@ import rendered_snapshots as snapshots
 from tensorlens import render
 from tensorlens.loading import load
 from tensorlens.records.tensors import FIELDS
+from tensorlens.render.flat import CsvRenderer, to_pandas
 from tensorlens.render.source import spreadsheet_text
-from tensorlens.render.table import CsvRenderer, to_pandas
 from tensorlens.render.view import View
 
 RECORDS = {**{kind: made() for kind, made in snapshots.KINDS.items()}, **snapshots.changes()}

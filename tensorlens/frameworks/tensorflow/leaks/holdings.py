@@ -18,7 +18,7 @@ from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
 from tensorlens.heap.outside import outside, shown
 from tensorlens.heap.paths import paths
-from tensorlens.records.leaks import Reference
+from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
 
 _UNKNOWN = "unknown"

@@ -20,7 +20,7 @@ from tensorlens.frameworks.torch.census.tensors.find import Found
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
 from tensorlens.frameworks.torch.census.tensors.kinds import Part
 from tensorlens.heap.rows import is_subtype
-from tensorlens.records.leaks import Reference
+from tensorlens.records.references import Reference
 
 Storage: TypeAlias = tuple[int, int]
 """Address and bytes."""

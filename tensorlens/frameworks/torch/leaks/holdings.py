@@ -21,7 +21,7 @@ from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
 from tensorlens.heap import living, select
 from tensorlens.heap.outside import bases_of, outside, shown
-from tensorlens.records.leaks import Reference
+from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
 
 MOST_ROOTS = 5

@@ -19,9 +19,9 @@ from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.records.events import START, EventLog, Mark
-from tensorlens.records.foreign.snapshots import from_snapshot
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
+from tensorlens.records.torch_snapshots.snapshots import from_snapshot
 
 _SOURCE = "CUDA memory history"
 _ROUNDING = 512

@@ -14,7 +14,7 @@ from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
 from tensorlens.planning.tensorflow.execution.held import Value
 from tensorlens.planning.tensorflow.execution.kernels import Scratch
 from tensorlens.planning.tensorflow.graph.nodes import Node, Shape
-from tensorlens.records.traces import Caution
+from tensorlens.planning.trace import Caution
 
 _PLACE = "position of each maximum"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.execution.held import Value
 from tensorlens.planning.tensorflow.execution.kernels import Scratch
 from tensorlens.planning.tensorflow.graph.nodes import Node
-from tensorlens.records.cards import Card
 
 TRANSPOSED = "copies with channels first"
 WORKSPACE = "cuDNN workspace"

@@ -21,11 +21,11 @@ from tensorlens.planning.tensorflow.training import (
     trace_training,
     training_intercepted,
 )
+from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import restore
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Result
 from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident, run_job
 from tensorlens.planning.trials.stage import Optioned
-from tensorlens.records.traces import Trace
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """What kernels and the libraries below them say when the system gives them no memory."""

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import torch
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.device.library import DeviceLibrary
 from tensorlens.planning.torch.device.readiness import Meter
-from tensorlens.records.cards import Card
 
 
 class StandIn:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tensorlens.native.build import NativeUnavailable
+from tensorlens.planning.card import H100, Card
 from tensorlens.planning.torch.device.library import DeviceLibrary, load_library
-from tensorlens.records.cards import H100, Card
 
 
 class Meter(Protocol):

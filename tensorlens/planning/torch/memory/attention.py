@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.attention_choice import (
     CUDNN,
     EFFICIENT,
@@ -21,7 +22,6 @@ from tensorlens.planning.torch.memory.attention_choice import (
     Chooser,
 )
 from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries
-from tensorlens.records.cards import Card
 
 __all__ = ["AttentionTemporaries", "FusedAttention"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.records.cards import Card
+from tensorlens.planning.card import Card
 
 MATH, FLASH, EFFICIENT, CUDNN, OVERRIDEABLE = 0, 1, 2, 3, 4
 """``at::SDPBackend`` of ``aten/src/ATen/SDPBackend.h``."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.tracker import Scratch
-from tensorlens.records.cards import Card
 
 _aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.torch.release import Release, installed_release
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.tracker import Scratch, ScratchRule
-from tensorlens.records.cards import Card
 
 _aten = torch.ops.aten
 RECURRENT = "cuDNN RNN workspace"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tensorlens.errors import UsageError
+from tensorlens.planning.card import H100, Card
 from tensorlens.planning.estimate.cards import DEFAULT, find_card, known_cards
 from tensorlens.planning.estimate.result import CONTEXT
 from tensorlens.planning.estimate.terms import KERNELS, context_overhead
-from tensorlens.records.cards import H100, Card
+from tensorlens.planning.trace import Trace
 from tensorlens.records.events import ALLOC, Context
-from tensorlens.records.traces import Trace
 
 MIB = 2**20
 

@@ -3,11 +3,11 @@
 import pytest
 
 from tensorlens.planning.allocators import Settings
+from tensorlens.planning.card import H100
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.simulation import Simulation, least_capacity
-from tensorlens.records.cards import H100
+from tensorlens.planning.trace import Trace
 from tensorlens.records.events import ALLOC, FREE, Mark
-from tensorlens.records.traces import Trace
 
 MIB = 1 << 20
 

@@ -21,7 +21,7 @@ from tensorlens.frameworks.torch.census.names.modules import (
 )
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.frameworks.torch.census.names.optimizers import Optimizers
-from tensorlens.frameworks.torch.ddp_reducer import reducer_tensors
+from tensorlens.frameworks.torch.census.tensors.ddp_reducer import reducer_tensors
 from tensorlens.heap.frames import library_functions
 from tensorlens.records.names import ATTRIBUTE, Names
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.temporaries import (
     copies,
     indexing,
@@ -26,7 +27,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     is_tensor,
 )
 from tensorlens.planning.torch.tracker import Scratch
-from tensorlens.records.cards import Card
 
 __all__ = ["Temporaries"]
 

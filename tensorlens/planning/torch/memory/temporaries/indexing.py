@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.temporaries.rules import (
     INDEX_BYTES,
     WARP,
@@ -24,7 +25,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     wide_itemsize,
 )
 from tensorlens.planning.torch.tracker import Scratch
-from tensorlens.records.cards import Card
 
 _ROWS_PER_PART = 10
 _FEW_INDICES = 3072

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.planning.torch.values.data_dependent import answering
-from tensorlens.records.traces import Trace
+from tensorlens.planning.trace import Trace
 
 Handler = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 """Gives what an operator gives for its arguments, or ``NotImplemented``."""

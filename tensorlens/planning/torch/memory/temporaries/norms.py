@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.temporaries.reductions import reduced, sum_of_dense
 from tensorlens.planning.torch.memory.temporaries.rules import (
     INDEX_BYTES,
@@ -22,7 +23,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     wide_itemsize,
 )
 from tensorlens.planning.torch.tracker import Scratch
-from tensorlens.records.cards import Card
 
 _MEAN = 1
 

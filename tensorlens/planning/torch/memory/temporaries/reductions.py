@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.temporaries.rules import (
     WARP,
     Call,
@@ -27,7 +28,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     wide_itemsize,
 )
 from tensorlens.planning.torch.tracker import Scratch
-from tensorlens.records.cards import Card
 
 
 def _decomposition(call: Call) -> Iterable[Scratch]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.tracker import Scratch
-from tensorlens.records.cards import Card
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.temporaries.reductions import cast
 from tensorlens.planning.torch.memory.temporaries.rules import (
     INDEX_BYTES,
@@ -24,7 +25,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     segmented_sort,
 )
 from tensorlens.planning.torch.tracker import Scratch
-from tensorlens.records.cards import Card
 
 _SMALL_SORT = 4096
 _MOST = (1 << 31) - 1

@@ -10,10 +10,10 @@ from types import FrameType, FunctionType
 
 from tensorlens.errors import ProfileError
 from tensorlens.guards import guarded
-from tensorlens.lines.accounting import Account, Activation, note_failure
 from tensorlens.lines.counters import Meters
-from tensorlens.lines.threads import Threads, ThreadState
-from tensorlens.lines.tracer import Tracer, Watched
+from tensorlens.lines.tracing.accounting import Account, Activation, note_failure
+from tensorlens.lines.tracing.threads import Threads, ThreadState
+from tensorlens.lines.tracing.tracer import Tracer, Watched
 from tensorlens.recording.oom import region
 
 
@@ -178,7 +178,7 @@ class Engine:
 
 def is_inside_a_wrapper(frame: FrameType | None) -> bool:
     """Tell whether a profiled call is running, apart from the one that is just being entered."""
-    package = str(Path(__file__).parent)
+    package = str(Path(__file__).parents[1])
     while frame is not None and frame.f_code.co_filename.startswith(package):
         frame = frame.f_back
     while frame is not None:

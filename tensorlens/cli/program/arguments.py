@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from tensorlens.cli.program import Program, module, script
+from tensorlens.cli.program.execution import Program, module, script
 from tensorlens.planning.compare.options import pair
 
 

@@ -1,8 +1,8 @@
 """From events of watched code to activations.
 
 Where the events come from depends on the interpreter: hooks in the function's own bytecode
-(:mod:`~tensorlens.lines.instrumentation`, Python 3.11) or ``sys.monitoring``
-(:mod:`~tensorlens.lines.monitoring`, 3.12 and later). Both call the functions in
+(:mod:`~tensorlens.lines.tracing.instrumentation`, Python 3.11) or ``sys.monitoring``
+(:mod:`~tensorlens.lines.tracing.monitoring`, 3.12 and later). Both call the functions in
 :class:`Tracer` from the frame that the event is of.
 """
 
@@ -15,8 +15,8 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
 from tensorlens.frameworks.base import compiler
-from tensorlens.lines.accounting import Account, Activation, note_failure
-from tensorlens.lines.threads import Threads, ThreadState
+from tensorlens.lines.tracing.accounting import Account, Activation, note_failure
+from tensorlens.lines.tracing.threads import Threads, ThreadState
 
 
 class EventSource(Protocol):
@@ -246,9 +246,9 @@ def _close(activation: Activation, error: BaseException | None) -> None:
 
 def _event_source(tracer: Tracer) -> EventSource:
     if sys.version_info >= (3, 12):
-        from tensorlens.lines.monitoring import Monitoring
+        from tensorlens.lines.tracing.monitoring import Monitoring
 
         return Monitoring(tracer)
-    from tensorlens.lines.instrumentation import Instrumentation
+    from tensorlens.lines.tracing.instrumentation import Instrumentation
 
     return Instrumentation(tracer)

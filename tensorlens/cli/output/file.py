@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorlens.cli.messages import show
+from tensorlens.cli.output.messages import show
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason

@@ -14,11 +14,12 @@ from tensorlens import collector
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import items, mapping, maybe, text
 from tensorlens.records.events import START, EventLog, Mark
-from tensorlens.records.foreign.frames import StackReader
-from tensorlens.records.foreign.lifetimes import Lifetimes, Row, lifetimes
-from tensorlens.records.foreign.pickles import unpickle
-from tensorlens.records.foreign.sizes import Rules
-from tensorlens.records.foreign.steps import (
+from tensorlens.records.origin import Origin, Recorded
+from tensorlens.records.torch_snapshots.frames import StackReader
+from tensorlens.records.torch_snapshots.lifetimes import Lifetimes, Row, lifetimes
+from tensorlens.records.torch_snapshots.pickles import unpickle
+from tensorlens.records.torch_snapshots.sizes import Rules
+from tensorlens.records.torch_snapshots.steps import (
     WRONG,
     Step,
     damaged,
@@ -27,7 +28,6 @@ from tensorlens.records.foreign.steps import (
     segments,
     steps,
 )
-from tensorlens.records.origin import Origin, Recorded
 
 _NS = 1000
 _SOURCE = "torch memory snapshot"

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 
 from tensorlens.records.events import Segment
-from tensorlens.records.foreign.sizes import SMALL, SMALL_SEGMENT, Rules
+from tensorlens.records.torch_snapshots.sizes import SMALL, SMALL_SEGMENT, Rules
 
 
 class _Area:

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tensorlens.cli.messages import say
-from tensorlens.cli.output import Output
+from tensorlens.cli.output.file import Output
+from tensorlens.cli.output.messages import say
 from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.guards import reason
 from tensorlens.recording.oom.annotation import annotate_unhandled

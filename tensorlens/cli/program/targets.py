@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import tensorlens
-from tensorlens.cli.program import Program, find
+from tensorlens.cli.program.execution import Program, find
 from tensorlens.errors import TensorlensError, UsageError
 
 _INSTALLED = {"site-packages", "dist-packages"}

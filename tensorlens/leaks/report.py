@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from tensorlens.records.documents import Document
+from tensorlens.records.references import ReferencePath
 from tensorlens.records.tensors import SourceLine
 
 SCHEMA = "tensorlens.leaks"
@@ -52,40 +53,6 @@ class Certainty(StrEnum):
     LIKELY = "likely"
     UNCLEAR = "unclear"
     NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """One reference on the way from where a name begins to what is kept."""
-
-    kind: str
-    """``global``, ``attribute``, ``class attribute``, ``item``, ``key``, ``local``, ``closure``,
-    ``default``, ``function attribute``, ``frame``, ``generator``, ``coroutine``, ``exception``,
-    ``traceback``, ``cache``, ``queue``, ``future``, ``thread-local``, ``hook``, ``weakref
-    callback``, ``optimizer state``, ``graph``, ``saved``, ``array``, ``unknown`` and their like."""
-    text: str
-    """What a person reads: ``Trainer.history (attribute)``, ``list[412]``, ``grad_fn``."""
-    type: str = ""
-    """The type of what is referred to."""
-    length: int | None = None
-    """How many items a container has."""
-    limit: int | None = None
-    """How many it can have: a deque's or a cache's ``maxlen``; None without a limit."""
-    spare: int | None = None
-    """How many places at one end of a list or dict all hold the same, as in ``[None] * 100``."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReferencePath:
-    """A chain of references from a root that a person can act on."""
-
-    references: tuple[Reference, ...]
-    """Outermost first."""
-    is_cut: bool = False
-    """Whether the way to a root could not be followed to its beginning."""
-
-    def __str__(self) -> str:
-        return " -> ".join(reference.text for reference in self.references)
 
 
 @dataclass(frozen=True, slots=True)

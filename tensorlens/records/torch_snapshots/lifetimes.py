@@ -22,9 +22,9 @@ from tensorlens.records.events import (
     Segment,
     SegmentBlock,
 )
-from tensorlens.records.foreign.extents import Extents
-from tensorlens.records.foreign.sizes import Rules
-from tensorlens.records.foreign.steps import FREED, Step
+from tensorlens.records.torch_snapshots.extents import Extents
+from tensorlens.records.torch_snapshots.sizes import Rules
+from tensorlens.records.torch_snapshots.steps import FREED, Step
 
 
 class Row(NamedTuple):

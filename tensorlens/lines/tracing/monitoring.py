@@ -13,9 +13,9 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 
 from tensorlens.errors import ProfileError
-from tensorlens.lines.accounting import Activation
-from tensorlens.lines.threads import ThreadState
-from tensorlens.lines.tracer import Tracer
+from tensorlens.lines.tracing.accounting import Activation
+from tensorlens.lines.tracing.threads import ThreadState
+from tensorlens.lines.tracing.tracer import Tracer
 
 if sys.version_info >= (3, 12):
     _monitoring = sys.monitoring
@@ -26,7 +26,7 @@ if sys.version_info >= (3, 12):
     _GLOBAL = _EVENTS.PY_UNWIND | _EVENTS.PY_THROW
 
     class Monitoring:
-        """See :class:`tensorlens.lines.tracer.EventSource`."""
+        """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
 
         per_function = False
 

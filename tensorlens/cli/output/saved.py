@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tensorlens.cli.messages import say, show
-from tensorlens.cli.output import Output
+from tensorlens.cli.output.file import Output
+from tensorlens.cli.output.messages import say, show
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.loading import Record, load
 from tensorlens.render.view import View

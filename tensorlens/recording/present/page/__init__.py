@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.recording.moments import Moment, Resident, Timeline
-from tensorlens.recording.present.heat import HeatFile, HeatRow, heat_files
 from tensorlens.recording.present.instants import Instant
-from tensorlens.recording.present.page_data import allocations, device_data
-from tensorlens.recording.present.timeline import picture
+from tensorlens.recording.present.page.data import allocations, device_data
+from tensorlens.recording.present.page.heat import HeatFile, HeatRow, heat_files
+from tensorlens.recording.present.page.timeline import picture
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Markup, Row, Section, Table

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensorlens.guards import reason
+from tensorlens.leaks.report import LeakReport
 from tensorlens.leaks.watch import LeakWatch
-from tensorlens.records.leaks import LeakReport
 from tensorlens.signals import is_from_a_handler
 
 _FEWEST = 3

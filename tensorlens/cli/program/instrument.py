@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransformer
 
-from tensorlens.cli.program import plain
-from tensorlens.cli.targets import Target
-from tensorlens.cli.top_level import with_call_after_imports, works
+from tensorlens.cli.program.execution import plain
+from tensorlens.cli.program.targets import Target
+from tensorlens.cli.program.top_level import with_call_after_imports, works
 
 
 class TopLevel(Protocol):

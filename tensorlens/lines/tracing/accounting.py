@@ -17,7 +17,7 @@ from tensorlens.frameworks.traced_code import TracedCode
 from tensorlens.signals import is_from_a_handler
 
 if TYPE_CHECKING:
-    from tensorlens.lines.threads import ThreadState
+    from tensorlens.lines.tracing.threads import ThreadState
 
 _ENDINGS = (GeneratorExit, StopIteration, StopAsyncIteration)
 """Exceptions that are how an iteration ends, not how a line fails."""

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from tensorlens.lines.accounting import WIDTH, Activation
 from tensorlens.lines.counters import Meters, Read
+from tensorlens.lines.tracing.accounting import WIDTH, Activation
 
 ADDED_FRAMES = 2
 """Of a wrapped call: the wrapper, and what hands the arguments over (see wrapping.py)."""

@@ -22,10 +22,10 @@ from bytecode.instr import InstrLocation, TryBegin, TryEnd
 from tensorlens.errors import ProfileError
 from tensorlens.frameworks.base import Adapter, CompilerWatch
 from tensorlens.frameworks.registry import adapters
-from tensorlens.lines.accounting import Activation
-from tensorlens.lines.running_frames import RunningFrames
-from tensorlens.lines.threads import ThreadState
-from tensorlens.lines.tracer import Hook, Tracer, original
+from tensorlens.lines.tracing.accounting import Activation
+from tensorlens.lines.tracing.running_frames import RunningFrames
+from tensorlens.lines.tracing.threads import ThreadState
+from tensorlens.lines.tracing.tracer import Hook, Tracer, original
 from tensorlens.signals import is_from_a_handler
 
 _NEVER_FALLS = frozenset(
@@ -44,7 +44,7 @@ COMPILED = (
 
 
 class Instrumentation:
-    """See :class:`tensorlens.lines.tracer.EventSource`."""
+    """See :class:`tensorlens.lines.tracing.tracer.EventSource`."""
 
     per_function = True
 

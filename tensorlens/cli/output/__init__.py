@@ -1,0 +1,1 @@
+"""Output of the verbs: messages, files, saved records shown."""

@@ -1,0 +1,1 @@
+"""Line events: sources of them by Python version, threads, and the accounts they are added to."""
