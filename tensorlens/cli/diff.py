@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import add_view_options, give, read_snapshot, view_of
+from tensorlens.cli.output.saved import add_view_options, read_snapshot, view_of, write_record
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
     view = view_of(args)
     output = Output.checked(args.output, args.force) if args.output else None
     before = read_snapshot(args.before)
-    give(read_snapshot(args.after) - before, output, view)
+    write_record(read_snapshot(args.after) - before, output, view)
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import add_view_options, give, read_snapshot, view_of
+from tensorlens.cli.output.saved import add_view_options, read_snapshot, view_of, write_record
 from tensorlens.errors import UsageError
 from tensorlens.tensors.snapshot import Snapshot
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     output = Output.checked(args.output, args.force) if args.output else None
     files = _labelled(args.files)
     merged = Snapshot.merged({label: read_snapshot(name) for label, name in files.items()})
-    give(merged, output, view)
+    write_record(merged, output, view)
     return 0
 
 

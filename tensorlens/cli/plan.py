@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import give
+from tensorlens.cli.output.saved import write_record
 from tensorlens.errors import UsageError
 from tensorlens.planning.inputs.batch_plan import plan
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         args.prefetch,
         loader=args.loader,
     )
-    give(made, output, None)
+    write_record(made, output, None)
     return 0
 
 

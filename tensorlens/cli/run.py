@@ -14,7 +14,7 @@ from tensorlens import config
 from tensorlens.cli.output.file import Output, add_options
 from tensorlens.cli.output.messages import complain, say
 from tensorlens.cli.program.arguments import add_program, program_of, words_of
-from tensorlens.cli.program.block_reports import Gathering
+from tensorlens.cli.program.block_reports import MergedReport
 from tensorlens.cli.program.execution import Program, plain
 from tensorlens.cli.program.instrument import Instrument
 from tensorlens.cli.program.model_modules import library_model_module
@@ -176,7 +176,7 @@ class Session:
         self.instrument = Instrument(targets, self._decorate, profile.profiler)
         self._command = shlex.split(command)
         self._words = words
-        self._gathered = Gathering()
+        self._gathered = MergedReport()
         self._printed = False
 
     def start(self) -> None:

@@ -6,7 +6,13 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import add_instant_option, add_view_options, called, give, view_of
+from tensorlens.cli.output.saved import (
+    add_instant_option,
+    add_view_options,
+    kind_text,
+    view_of,
+    write_record,
+)
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.loading import load
 from tensorlens.recording.recordings import Recording
@@ -43,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     output = Output.checked(args.output, args.force) if args.output else None
     record = load(args.file)
     if args.at is not None and not isinstance(record, Recording):
-        raise UsageError(f"--at is for recordings: {args.file} is {called(record)}")
+        raise UsageError(f"--at is for recordings: {args.file} is {kind_text(record)}")
     try:
-        give(record, output, view)
+        write_record(record, output, view)
     except (TensorlensError, OSError):
         raise
     except Exception as error:  # figures of the wrong type are met only where they are used

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import give
+from tensorlens.cli.output.saved import write_record
 from tensorlens.cli.program.arguments import add_step_options, arguments_of
 from tensorlens.errors import UsageError
 from tensorlens.planning.processes import ProgramFailed
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         if error.details and sys.stderr is not None:
             sys.stderr.write(error.details.rstrip("\n") + "\n")
         raise
-    give(found, output, None)
+    write_record(found, output, None)
     return 0
 
 

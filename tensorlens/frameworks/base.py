@@ -238,7 +238,7 @@ class StepFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftBlocks:
     """Blocks that steps left behind, in columns."""
 
     address: array[int]
@@ -269,7 +269,7 @@ class Steps(Protocol):
         """Return what is allocated now."""
         ...
 
-    def left(self, since: int) -> Left | None:
+    def left(self, since: int) -> LeftBlocks | None:
         """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
         ...
 

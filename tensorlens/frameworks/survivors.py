@@ -73,7 +73,7 @@ class Survivor:
 
 
 @dataclass(frozen=True, slots=True)
-class Hung:
+class Root:
     """A tensor or a node that blocks hang below."""
 
     address: int
@@ -89,7 +89,7 @@ class Hung:
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
+class Retained:
     """What hangs below some tensors."""
 
     bytes: int
@@ -107,11 +107,11 @@ class Holdings(Protocol):
     survivors: list[Survivor]
     """One for each address asked for, in order."""
 
-    def root(self, item: Any) -> Hung:
+    def root(self, item: Any) -> Root:
         """Return what is known of one of the survivors' holders."""
         ...
 
-    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
+    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         """Return what is kept alive because of ``roots`` alone, beside themselves.
 
         ``group`` are tensors that do not count as others: the rest of a leak.

@@ -26,11 +26,11 @@ _DESCRIBED = re.compile(
 )
 
 
-def living() -> list[Any]:
+def live_objects() -> list[Any]:
     """Return the heap's objects, without the tuples.
 
     A tuple is made in steps, and whoever makes it fails if someone else holds it when another
-    thread gets its turn in between. :func:`hold` looks at tuples by itself.
+    thread gets its turn in between. :func:`find_holders` looks at tuples by itself.
     """
     engine = native() or fallback
     return engine.objects()
@@ -48,7 +48,7 @@ def select(
     return engine.select(objects, kinds, exact)
 
 
-def hold(
+def find_holders(
     objects: list[Any],
     targets: array[int],
     anchors: Mapping[int, str],
@@ -61,8 +61,8 @@ def hold(
     """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
 
     Args:
-        objects: the heap, as :func:`living` gives it. What is not in it holds nothing, but for
-            tuples.
+        objects: the heap, as :func:`live_objects` gives it. What is not in it holds nothing,
+            but for tuples.
         targets: addresses of objects that the caller keeps alive.
         anchors: where names begin, as :func:`~tensorlens.heap.frames.anchors` gives
             it: the text of a name by an object's address. Of an anchor whose text is empty or a

@@ -148,7 +148,7 @@ _PLAIN = (list, deque)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Owned:
+class OwnedArray:
     """An array."""
 
     array: Any
@@ -157,7 +157,7 @@ class Owned:
     """Tells apart what kind of object holds it: of those in objects of one class it is equal."""
 
 
-def owned_arrays(objects: list[Any]) -> list[Owned]:
+def owned_arrays(objects: list[Any]) -> list[OwnedArray]:
     """Return each array that an object of the heap, or a tuple in one, refers to.
 
     Only those of NumPy's own class that own their memory: views have none.
@@ -167,7 +167,7 @@ def owned_arrays(objects: list[Any]) -> list[Owned]:
         return []
     base, size = kind.__dict__["base"].__get__, kind.__dict__["nbytes"].__get__
     return [
-        Owned(array, size(array), held_in)
+        OwnedArray(array, size(array), held_in)
         for array, held_in in _arrays(kind, objects)
         if base(array) is None
     ]

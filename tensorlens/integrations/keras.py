@@ -263,7 +263,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
             return
         ours = _Explained(function, self._failed)
         setattr(model, name, ours)
-        reserve.hold()
+        reserve.reserve()
 
         def undo() -> None:
             reserve.release()

@@ -18,7 +18,7 @@ from tensorlens.integrations.epoch_report import (
     Trend,
     growth_of,
 )
-from tensorlens.lines.region import Span
+from tensorlens.lines.region import MeasuredRegion
 from tensorlens.lines.report import DeviceSource
 from tensorlens.lines.tracing.accounting import WIDTH
 
@@ -53,8 +53,8 @@ class Follower:
     another is left out.
     """
 
-    def __init__(self, span: Span | None = None, notes: Sequence[str] = ()) -> None:
-        self._span = Span() if span is None else span
+    def __init__(self, span: MeasuredRegion | None = None, notes: Sequence[str] = ()) -> None:
+        self._span = MeasuredRegion() if span is None else span
         self._notes = tuple(notes)
         self._fastest = 0
         """Nanoseconds that the fastest read of this loop took."""
@@ -92,7 +92,7 @@ class Follower:
             self._loops[-1].first_batch = number
 
     def batch_ends(self, number: int) -> Sequence[int]:
-        """The last of the batches that began has ended; return the read, see :class:`Span`."""
+        """The last of the batches that began has ended; return the read."""
         if not self._is_here():
             return ()
         loop = self._loops[-1]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from tensorlens.leaks.growth.groups import left_by_step
 from tensorlens.leaks.growth.growth_test import NONE, judge
-from tensorlens.leaks.growth.retained import Found
-from tensorlens.leaks.growth.samples import Watched
+from tensorlens.leaks.growth.retained import RetainedGroup
+from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.look import Look
 from tensorlens.leaks.report import Growth, GrowthKind
 from tensorlens.units import format_bytes
@@ -59,7 +59,7 @@ class Collections:
         self._runs = _runs()
 
 
-def collect(watched: Watched, seen: Look) -> frozenset[int]:
+def collect(watched: LoopSamples, seen: Look) -> frozenset[int]:
     """Run the collector where it matters, and return the addresses that it has freed.
 
     Not where the program collects nothing: there a cycle tells by itself.
@@ -73,7 +73,7 @@ def collect(watched: Watched, seen: Look) -> frozenset[int]:
 
 
 def other_garbage(
-    watched: Watched, seen: Look, dead: frozenset[int], found: Sequence[Found]
+    watched: LoopSamples, seen: Look, dead: frozenset[int], found: Sequence[RetainedGroup]
 ) -> Iterator[Growth]:
     """Return by device what the collector has freed beside groups that steps left behind."""
     if seen.left is None or not dead:
@@ -98,7 +98,9 @@ def other_garbage(
         yield Growth(GrowthKind.GARBAGE, text, rate, "", device)
 
 
-def without_garbage(found: Found, dead: frozenset[int], watched: Watched) -> Found:
+def without_garbage(
+    found: RetainedGroup, dead: frozenset[int], watched: LoopSamples
+) -> RetainedGroup:
     """Judge what nobody holds again, by what of it the collector has left."""
     if found.is_held:
         return found
@@ -136,7 +138,7 @@ def folded(others: Sequence[Growth]) -> list[Growth]:
     return found
 
 
-def garbage_advice(watched: Watched) -> str:
+def garbage_advice(watched: LoopSamples) -> str:
     """Return what to do about cycles that are never collected."""
     return _FREEZE if watched.is_frozen else _COLLECT
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tensorlens.frameworks.base import UNKNOWN, Reader
 from tensorlens.frameworks.host.process import HeapCounter, ResidentCounter
-from tensorlens.leaks.host_arrays import Grown
+from tensorlens.leaks.host_arrays import HostGrowth
 from tensorlens.leaks.report import Growth, GrowthKind
 from tensorlens.units import format_bytes
 
@@ -59,7 +59,7 @@ class HostSample:
 class Arrays(Protocol):
     """Finds the NumPy arrays that may be what grew."""
 
-    def __call__(self, grown: Grown) -> tuple[str, str] | None:
+    def __call__(self, grown: HostGrowth) -> tuple[str, str] | None:
         """Return what they are and the path that holds them; None where there are none."""
         ...
 
@@ -177,7 +177,7 @@ def host_growth(
             # what the last step left is still in use
             floor, rate = max(floor, _FREED * rate), rate - min(freed, rate)
         if rate >= floor:
-            known = None if arrays is None else arrays(Grown(rate, steps, counted[-1].step))
+            known = None if arrays is None else arrays(HostGrowth(rate, steps, counted[-1].step))
             found.append(_of_heap(rate, objects, known))
     elif objects is not None:
         found.append(_of_objects(objects - own))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tensorlens.heap import living
+from tensorlens.heap import live_objects
 from tensorlens.heap.outside import (
-    Owned,
+    OwnedArray,
     item_text,
     owned_arrays,
     untracked_way,
@@ -26,7 +26,7 @@ _MOST_A_STEP = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class HostGrowth:
     """By how much host memory grew."""
 
     rate: float
@@ -49,7 +49,7 @@ class Grown:
         return abs(several * size - self.rate) <= _TOLERANCE * self.rate
 
 
-def growing_arrays(grown: Grown) -> tuple[str, str] | None:
+def growing_arrays(grown: HostGrowth) -> tuple[str, str] | None:
     """Return what arrays may have grown, and the path that holds one; None where none fit.
 
     An array does not tell when it was made. So they have to account for the growth: together as
@@ -57,7 +57,7 @@ def growing_arrays(grown: Grown) -> tuple[str, str] | None:
     """
     if "numpy" not in sys.modules:
         return None
-    objects = living()
+    objects = live_objects()
     arrays = owned_arrays(objects)
     chosen = _chosen(arrays, grown)
     if not chosen:
@@ -66,9 +66,9 @@ def growing_arrays(grown: Grown) -> tuple[str, str] | None:
     return _text(chosen), _path(chosen[0].array, objects, skip)
 
 
-def _chosen(arrays: Sequence[Owned], grown: Grown) -> list[Owned]:
-    sizes: dict[int, list[Owned]] = {}
-    kinds: dict[int, list[Owned]] = {}
+def _chosen(arrays: Sequence[OwnedArray], grown: HostGrowth) -> list[OwnedArray]:
+    sizes: dict[int, list[OwnedArray]] = {}
+    kinds: dict[int, list[OwnedArray]] = {}
     for each in arrays:
         sizes.setdefault(each.nbytes, []).append(each)
         kinds.setdefault(each.held_in, []).append(each)
@@ -83,7 +83,7 @@ def _chosen(arrays: Sequence[Owned], grown: Grown) -> list[Owned]:
     return next((group for group in alone if len(group) == 1), [])
 
 
-def _text(chosen: Sequence[Owned]) -> str:
+def _text(chosen: Sequence[OwnedArray]) -> str:
     sizes = {each.nbytes for each in chosen}
     if len(chosen) == 1:
         return f"one that is {format_bytes(chosen[0].nbytes)} now"

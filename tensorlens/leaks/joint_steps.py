@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.base import UNKNOWN, Adapter, Left, StepFigures, Steps
+from tensorlens.frameworks.base import UNKNOWN, Adapter, LeftBlocks, StepFigures, Steps
 from tensorlens.frameworks.registry import ask, left_out
-from tensorlens.frameworks.survivors import Below, Holdings, Hung, Survivor
+from tensorlens.frameworks.survivors import Holdings, Retained, Root, Survivor
 from tensorlens.records.tensors import SourceLine
 from tensorlens.signals import is_from_a_handler
 
@@ -102,16 +102,16 @@ class JointSteps:
                 return None
         return found if has_looked else None
 
-    def left(self, since: int) -> Left | None:
+    def left(self, since: int) -> LeftBlocks | None:
         """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
-        found: Left | None = None
+        found: LeftBlocks | None = None
         for number, part in enumerate(self._parts):
             left = part.left(since)
             self._counted[number] = array("Q") if left is None else left.address
             if left is None:
                 continue
             if found is None:
-                found = Left(array("Q"), array("q"), array("i"), array("i"), array("q"))
+                found = LeftBlocks(array("Q"), array("q"), array("i"), array("i"), array("q"))
             found.address.extend(left.address)
             found.size.extend(left.size)
             found.taken.extend(left.taken)
@@ -182,7 +182,7 @@ class JointHoldings:
         self.survivors = [_best(column, counted) for column in zip(*columns, strict=True)]
         """One for each address, in order."""
 
-    def root(self, item: Any) -> Hung:
+    def root(self, item: Any) -> Root:
         """Return what is known of one of the survivors' holders.
 
         Raises:
@@ -190,7 +190,7 @@ class JointHoldings:
         """
         return self._parts[self._part_of[id(item)]].root(item)
 
-    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
+    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         """Return what is kept alive because of ``roots`` alone, beside themselves.
 
         Raises:
@@ -202,7 +202,7 @@ class JointHoldings:
             if (mine := self._of(number, roots))
         ]
         references = (each.references for each in found if each.references)
-        return Below(
+        return Retained(
             sum(each.bytes for each in found),
             sum(each.tensors for each in found),
             next(references, ()),

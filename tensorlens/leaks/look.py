@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensorlens.frameworks.base import Left
-from tensorlens.leaks.growth.groups import Block, Group, Held, candidates, grouped, sampled
+from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.leaks.growth.groups import Group, HeldBlock, LeftBlock, candidates, grouped, sampled
 from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, climbs, may_climb
 from tensorlens.leaks.growth.populations import drifts, populations
 from tensorlens.leaks.growth.replacement import grown_lines
-from tensorlens.leaks.growth.retained import Found, described
-from tensorlens.leaks.growth.samples import Watched
-from tensorlens.leaks.growth.unexplained import Explained, Levels, residue
+from tensorlens.leaks.growth.retained import RetainedGroup, described
+from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, residue
 from tensorlens.leaks.report import Growth
 
 _MOST_BLOCKS = 20_000
@@ -26,10 +26,10 @@ _MOST_GROUPS = 20
 class Look:
     """The groups of blocks that steps left behind."""
 
-    found: list[Found]
-    left: Left | None
+    found: list[RetainedGroup]
+    left: LeftBlocks | None
     """All that lives of the steps; None if nobody counts."""
-    explained: Explained
+    explained: KnownGrowth
     """What the groups explain."""
     rest: dict[int, Levels]
     """What of the figures they do not explain, by the number of the line."""
@@ -43,11 +43,11 @@ class Look:
         return any(levels.growth > 0 for levels in self.rest.values())
 
 
-def look(watched: Watched) -> Look:
+def look(watched: LoopSamples) -> Look:
     """Return what is left of each of the steps."""
     left = watched.steps.left(0)
     if left is None:
-        return Look([], None, Explained(), {})
+        return Look([], None, KnownGrowth(), {})
     blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
     holdings = watched.steps.holdings([block.address for block in chosen])
     survivors = [holdings.survivors[place] for place in places]
@@ -72,8 +72,8 @@ def look(watched: Watched) -> Look:
 
 
 def second_look(
-    watched: Watched, seen: Look, dead: frozenset[int]
-) -> tuple[list[Found], list[Growth]]:
+    watched: LoopSamples, seen: Look, dead: frozenset[int]
+) -> tuple[list[RetainedGroup], list[Growth]]:
     """Return the groups with the populations that grow, and the lines that may.
 
     Args:
@@ -83,7 +83,7 @@ def second_look(
     """
     if seen.left is None:
         return seen.found, []
-    explained = Explained(seen.explained.addresses | dead, set(seen.explained.births))
+    explained = KnownGrowth(seen.explained.addresses | dead, set(seen.explained.births))
     rest = residue(watched, seen.left, explained) if dead else seen.rest
     growing, births = populations(watched, seen.left, explained, rest)
     found = [each for each in seen.found if each.is_explained or each.birth not in births]
@@ -91,7 +91,7 @@ def second_look(
     return found + growing, drifts(watched, seen.left, explained, rest, told)
 
 
-def _may_grow(group: Group, groups: Sequence[Group], watched: Watched) -> bool:
+def _may_grow(group: Group, groups: Sequence[Group], watched: LoopSamples) -> bool:
     """Tell whether the figures of a group's lines let it grow.
 
     What only some of the steps left may be a state that is made late, or the pipeline of a new
@@ -117,17 +117,17 @@ def _may_grow(group: Group, groups: Sequence[Group], watched: Watched) -> bool:
 
 
 def _without_consumed(
-    watched: Watched, left: Left, found: list[Found]
-) -> tuple[list[Found], dict[int, Levels]]:
+    watched: LoopSamples, left: LeftBlocks, found: list[RetainedGroup]
+) -> tuple[list[RetainedGroup], dict[int, Levels]]:
     """Drop groups of which much has been taken away: they are judged as populations.
 
     Something of each step is left, but the less the earlier it was. Returns the others, and what
     they do not explain.
     """
     lines = residue(watched, left, _explained(found))
-    whole = residue(watched, None, Explained())
+    whole = residue(watched, None, KnownGrowth())
 
-    def is_consumed(each: Found) -> bool:
+    def is_consumed(each: RetainedGroup) -> bool:
         if each.is_replaced or each.below or not each.is_explained or each.birth not in lines:
             return False
         counts = Counter(block.step for block in each.blocks)
@@ -140,8 +140,8 @@ def _without_consumed(
     return others, lines if is_same else residue(watched, left, _explained(others))
 
 
-def _explained(found: Sequence[Found]) -> Explained:
-    explained = Explained()
+def _explained(found: Sequence[RetainedGroup]) -> KnownGrowth:
+    explained = KnownGrowth()
     for each in found:
         if each.is_replaced:
             explained.births.add(each.birth)
@@ -151,7 +151,7 @@ def _explained(found: Sequence[Found]) -> Explained:
     return explained
 
 
-def _replaced(watched: Watched, left: Left, known: frozenset[int]) -> list[Found]:
+def _replaced(watched: LoopSamples, left: LeftBlocks, known: frozenset[int]) -> list[RetainedGroup]:
     """Return lines whose one block is replaced by a larger one in each step."""
     grown = grown_lines(watched, known)
     largest: dict[int, int] = {}
@@ -159,14 +159,14 @@ def _replaced(watched: Watched, left: Left, known: frozenset[int]) -> list[Found
         if birth in grown and (birth not in largest or left.size[largest[birth]] < left.size[row]):
             largest[birth] = row
     blocks = [
-        Block(left.address[row], left.size[row], birth, left.step[row])
+        LeftBlock(left.address[row], left.size[row], birth, left.step[row])
         for birth, row in largest.items()
     ]
     if not blocks:
         return []
     holdings = watched.steps.holdings([block.address for block in blocks])
     groups = [
-        Group([Held(block, survivor)], grown[block.birth])
+        Group([HeldBlock(block, survivor)], grown[block.birth])
         for block, survivor in zip(blocks, holdings.survivors, strict=True)
     ]
     return [

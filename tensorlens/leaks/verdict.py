@@ -23,8 +23,8 @@ from tensorlens.leaks.growth.growth_test import (
     Judgement,
     growing,
 )
-from tensorlens.leaks.growth.retained import Found, end_of
-from tensorlens.leaks.growth.samples import Watched
+from tensorlens.leaks.growth.retained import RetainedGroup, end_of
+from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.growth.unexplained import balance
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
@@ -56,10 +56,10 @@ _HARMLESS = {
 """What grows for a while only, and what the headline says of it."""
 _CONTAINERS = ("item", "key", "queue", "cache")
 
-__all__ = ["Watched", "verdict"]
+__all__ = ["LoopSamples", "verdict"]
 
 
-def verdict(watched: Watched) -> LeakReport:
+def verdict(watched: LoopSamples) -> LeakReport:
     """Return what grew in the steps that were watched.
 
     The collector runs once, at the end, and only where something grew that nothing but it could
@@ -75,7 +75,7 @@ def verdict(watched: Watched) -> LeakReport:
     with collector.paused():
         found, unclear = second_look(watched, seen, dead)
     found = [without_garbage(each, dead, watched) for each in found]
-    leaks: list[tuple[Found, Leak]] = []
+    leaks: list[tuple[RetainedGroup, Leak]] = []
     others: list[tuple[float, Growth]] = []
     for each in found:
         other = _no_leak(each, watched)
@@ -98,15 +98,15 @@ def verdict(watched: Watched) -> LeakReport:
     return _report(watched, tuple(listed), tuple(grown), text, _left_out(seen), sums)
 
 
-def _is_of_runtime(found: Found, leak: Leak) -> bool:
+def _is_of_runtime(found: RetainedGroup, leak: Leak) -> bool:
     """Tell whether a framework's runtime holds something, which Python sees nothing of."""
     return found.words.unseen is not None and not found.is_held and found.cycle is None
 
 
-def _of_models(leaks: Sequence[tuple[Found, Leak]]) -> list[tuple[Found, Leak]]:
+def _of_models(leaks: Sequence[tuple[RetainedGroup, Leak]]) -> list[tuple[RetainedGroup, Leak]]:
     """Return leaks with what a runtime holds told as one: models that are made in each step."""
     joined = [pair for pair in leaks if not _is_of_runtime(*pair)]
-    devices: dict[str, list[tuple[Found, Leak]]] = {}
+    devices: dict[str, list[tuple[RetainedGroup, Leak]]] = {}
     for found, leak in leaks:
         if _is_of_runtime(found, leak):
             devices.setdefault(found.device, []).append((found, leak))
@@ -164,7 +164,7 @@ def _left_out(seen: Look) -> tuple[str, ...]:
     return (f"{groups} left something behind too, {nbytes} a step: not looked at",)
 
 
-def _no_leak(found: Found, watched: Watched) -> Growth | None:
+def _no_leak(found: RetainedGroup, watched: LoopSamples) -> Growth | None:
     """Return why a group is no leak, if it is none."""
     nbytes = found.bytes_per_step
     what = f"{_rate(found.judgement, nbytes)}, made at {watched.steps.line(found.birth)}"
@@ -183,7 +183,7 @@ def _no_leak(found: Found, watched: Watched) -> Growth | None:
     return None
 
 
-def _unclear(found: Found, watched: Watched) -> Growth:
+def _unclear(found: RetainedGroup, watched: LoopSamples) -> Growth:
     nbytes = found.bytes_per_step
     where = watched.steps.line(found.birth)
     text = f"{_rate(found.judgement, nbytes)}, made at {where}: {found.judgement.reason}"
@@ -191,7 +191,7 @@ def _unclear(found: Found, watched: Watched) -> Growth:
     return Growth(GrowthKind.UNCLEAR, text, nbytes, path, found.device)
 
 
-def _certainty(found: Found, watched: Watched) -> tuple[Certainty, str]:
+def _certainty(found: RetainedGroup, watched: LoopSamples) -> tuple[Certainty, str]:
     """Return how sure it is that something is a leak, and why."""
     certainty, reason = found.judgement.certainty, found.judgement.reason
     if found.is_garbage:
@@ -213,7 +213,7 @@ def _may_be_emptied(paths: Sequence[ReferencePath]) -> bool:
     return any(each.kind in _CONTAINERS for way in paths for each in way.references)
 
 
-def _leak(found: Found, watched: Watched) -> Leak:
+def _leak(found: RetainedGroup, watched: LoopSamples) -> Leak:
     facts = Facts(
         steps=watched.span.steps,
         is_in_array=found.is_in_array,
@@ -242,13 +242,13 @@ def _leak(found: Found, watched: Watched) -> Leak:
     )
 
 
-def _kind(found: Found) -> LeakKind:
+def _kind(found: RetainedGroup) -> LeakKind:
     if found.is_garbage:
         return LeakKind.GARBAGE
     return LeakKind.QUEUE if found.is_population else LeakKind.LEAK
 
 
-def _below(found: Found, watched: Watched) -> tuple[BelowLine, ...]:
+def _below(found: RetainedGroup, watched: LoopSamples) -> tuple[BelowLine, ...]:
     lines = [(watched.steps.line(each.birth), each) for each in found.below]
     return tuple(
         BelowLine(line, each.nbytes, each.tensors, each.role, _source(line)) for line, each in lines
@@ -265,7 +265,7 @@ def _rate(judgement: Judgement, nbytes: float) -> str:
     return f"{count}, {format_bytes(round(nbytes))} a step"
 
 
-def _reserved(watched: Watched) -> list[Growth]:
+def _reserved(watched: LoopSamples) -> list[Growth]:
     """Return devices whose allocator took more while what is allocated stayed."""
     found = []
     for device in watched.figures[-1].reserved:
@@ -283,7 +283,7 @@ def _reserved(watched: Watched) -> list[Growth]:
     return found
 
 
-def _host(watched: Watched, leaks: Sequence[Leak]) -> list[Growth]:
+def _host(watched: LoopSamples, leaks: Sequence[Leak]) -> list[Growth]:
     """Return what of the host's memory grew without tensors."""
 
     def collected() -> HostSample | None:
@@ -302,13 +302,13 @@ def _host(watched: Watched, leaks: Sequence[Leak]) -> list[Growth]:
     )
 
 
-def _levels(watched: Watched, device: str, reserved: bool) -> list[int]:
+def _levels(watched: LoopSamples, device: str, reserved: bool) -> list[int]:
     figures = watched.figures[watched.warmup :]
     sources = [each.reserved if reserved else each.allocated for each in figures]
     return [source.get(device, 0) for source in sources]
 
 
-def _sentence(watched: Watched, leaks: Sequence[Leak], others: Sequence[Growth]) -> str:
+def _sentence(watched: LoopSamples, leaks: Sequence[Leak], others: Sequence[Growth]) -> str:
     count = watched.span.steps
     if leaks:
         tensors = sum(leak.tensors_per_step for leak in leaks)
@@ -340,7 +340,7 @@ def _sum_of(several: Sequence[Leak | Growth]) -> str:
 
 
 def _report(
-    watched: Watched,
+    watched: LoopSamples,
     leaks: tuple[Leak, ...],
     others: tuple[Growth, ...],
     text: str,

@@ -15,7 +15,7 @@ from tensorlens.frameworks.base import Adapter, StepFigures, Steps
 from tensorlens.frameworks.registry import adapters, arrivals, missing
 from tensorlens.guards import guarded
 from tensorlens.leaks.garbage import Collections
-from tensorlens.leaks.growth.samples import Watched
+from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.host import HostSample, HostSampler
 from tensorlens.leaks.joint_steps import follow, pinned
 from tensorlens.leaks.report import LeakReport
@@ -162,7 +162,7 @@ class LeakWatch:
         def now() -> HostSample:
             return self._host.now(self._made, steps.figures().allocated.get("cpu", 0))
 
-        seen = Watched(
+        seen = LoopSamples(
             steps,
             tuple(self._figures),
             self._made,

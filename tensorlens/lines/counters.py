@@ -122,7 +122,7 @@ class SummedCounter:
         return read
 
 
-def goes_on_from(counter: Counter, earlier: Counter) -> bool:
+def continues(counter: Counter, earlier: Counter) -> bool:
     """Tell whether a counter counts all that an earlier one did, in the same way.
 
     Its figures and those of before then go together: what it counts besides is of a framework
@@ -158,7 +158,7 @@ Read = Callable[[], Sequence[int]]
 """Gives ``[allocated, peak, reserved]`` of slot 0, then of slot 1, and so on."""
 
 
-class Meters:
+class CounterSlots:
     """Finds the counters; slot 0 is host memory, accelerators follow as they come into use.
 
     A slot never moves. Counters are exchanged for better ones when a framework is imported later,
@@ -196,7 +196,7 @@ class Meters:
             return False
         before = self.counters[:1]
         self.counters[:1] = [host or self._host()]
-        return any(not goes_on_from(self.counters[0], each) for each in before)
+        return any(not continues(self.counters[0], each) for each in before)
 
     @property
     def adapters(self) -> Sequence[Adapter]:

@@ -30,7 +30,7 @@ from tensorlens.lines.worker_files import workers_output, write_of_worker
 from tensorlens.streams import write
 
 
-class Block:
+class ProfiledBlock:
     """One ``with`` block that is being profiled, or ``whole``: all of a module's own lines."""
 
     def __init__(self, engine: Engine, frame: FrameType, *, whole: bool = False) -> None:
@@ -96,7 +96,7 @@ class DecoratorProfiler(LineProfiler):
         self.exit_report = ExitReport(self.report_at_exit)
         self.receiver: Callable[[LineReport], bool] | None = None
         """Sees every report before it is printed; True says that it keeps the figures itself."""
-        self._adopted: tuple[Block, FrameType] | None = None
+        self._adopted: tuple[ProfiledBlock, FrameType] | None = None
 
     def decorate(self, function: Any, options: Options) -> Any:
         """Return ``function`` wrapped, reported as ``options`` say; itself where we fail."""
@@ -125,7 +125,7 @@ class DecoratorProfiler(LineProfiler):
         if self._adopted is not None or not adapters():
             return
         with suppress(Exception):
-            block = Block(engine, frame, whole=True)
+            block = ProfiledBlock(engine, frame, whole=True)
             self._adopted = block, frame
             self._entries[id(block.function.account.code)] = block.function
             self._options[id(block.function)] = Options(if_called=True)
@@ -268,7 +268,7 @@ class Profile:
         """Forget the figures so far."""
         self.profiler.clear()
 
-    def __enter__(self) -> Block | None:
+    def __enter__(self) -> ProfiledBlock | None:
         return self._enter(Options(), sys._getframe(1))
 
     def __exit__(
@@ -279,12 +279,12 @@ class Profile:
     ) -> None:
         self._exit(error, sys._getframe(1))
 
-    def _enter(self, options: Options, frame: Any) -> Block | None:
+    def _enter(self, options: Options, frame: Any) -> ProfiledBlock | None:
         block = None
         with guarded("a block is not profiled"):
             # a block that runs to build a graph does nothing else
             if config.enabled() and not compiler.is_building():
-                block = Block(engine, frame)
+                block = ProfiledBlock(engine, frame)
         self._blocks().append((block, options))
         return block
 
@@ -302,10 +302,10 @@ class Profile:
         own = (at for at, (block, _) in enumerate(blocks) if block and block.frame == id(frame))
         return max(own, default=-1)
 
-    def _blocks(self) -> list[tuple[Block | None, Options]]:
+    def _blocks(self) -> list[tuple[ProfiledBlock | None, Options]]:
         if not hasattr(self._open, "blocks"):
             self._open.blocks = []
-        blocks: list[tuple[Block | None, Options]] = self._open.blocks
+        blocks: list[tuple[ProfiledBlock | None, Options]] = self._open.blocks
         return blocks
 
 
@@ -321,7 +321,7 @@ class _Configured:
             return function
         return self._profile.profiler.decorate(function, self._options)
 
-    def __enter__(self) -> Block | None:
+    def __enter__(self) -> ProfiledBlock | None:
         if self._profile is None:
             return None
         return self._profile._enter(self._options, sys._getframe(1))

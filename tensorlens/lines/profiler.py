@@ -28,7 +28,7 @@ from tensorlens.lines.tracing.tracer import original
 from tensorlens.lines.wrapping import Region, WrappingMixin
 from tensorlens.recording.oom import reserve
 
-_keep_reserve = functools.cache(reserve.hold)
+_keep_reserve = functools.cache(reserve.reserve)
 
 
 class LineProfiler(WrappingMixin):

@@ -15,7 +15,7 @@ from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.threads import ThreadState
 
 
-class Span:
+class MeasuredRegion:
     """Reads every counter between :meth:`begin` and :meth:`end`.
 
     Where an exception ends the stretch, :meth:`end` can be called later, from any thread.

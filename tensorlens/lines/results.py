@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tensorlens import ranks
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.traced_code import NodeFigures, TracedFigures
-from tensorlens.lines.counters import Meters
+from tensorlens.lines.counters import CounterSlots
 from tensorlens.lines.functions import ProfiledFunction, signature
 from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 from tensorlens.lines.tracing.accounting import Account, Cell, LineStats
@@ -27,7 +27,7 @@ COMPILED_INTO = "compiled into a larger graph by torch.compile: its lines were c
 
 def build_report(
     functions: Iterable[ProfiledFunction],
-    meters: Meters,
+    meters: CounterSlots,
     devices: Sequence[str] | None = None,
     process: str | None = None,
 ) -> LineReport:
@@ -56,9 +56,9 @@ def _backward() -> BackwardLines | None:
     """Return what recordings know of backward, importing nothing where there was none."""
     if _RECORDINGS not in sys.modules:
         return None
-    from tensorlens.recording.backward_total import known
+    from tensorlens.recording.backward_total import total_backward
 
-    return known()
+    return total_backward()
 
 
 def _chosen(

@@ -34,7 +34,7 @@ _overlapping = BackwardLines()
 """Of those that have ended and overlap one that is on."""
 
 
-def known() -> BackwardLines:
+def total_backward() -> BackwardLines:
     """Return it of all recordings so far.
 
     Recordings that overlap have the same events: of a line the largest figure counts. Those of
@@ -43,7 +43,7 @@ def known() -> BackwardLines:
     return _joined(int.__add__, _total, _joined(max, _overlapping, *map(_lines, running())))
 
 
-def keep(recording: Recording) -> None:
+def add_backward(recording: Recording) -> None:
     """Keep it of a recording that ended, and nothing else of the recording."""
     global _total, _overlapping
     # where memory has run out there is an error on its way already
@@ -54,7 +54,7 @@ def keep(recording: Recording) -> None:
             _overlapping = BackwardLines()
 
 
-def forget() -> None:
+def reset_backward() -> None:
     """Forget it of the recordings that have ended."""
     global _total, _overlapping
     _total = _overlapping = BackwardLines()

@@ -20,7 +20,7 @@ from tensorlens.recording.oom import region as regions
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import EventLog
-from tensorlens.records.origin import Origin, Recorded, as_one
+from tensorlens.records.origin import Origin, Recorded, merge_origins
 from tensorlens.signals import is_from_a_handler
 from tensorlens.tensors.reporter import MemReporter
 
@@ -79,7 +79,7 @@ class LiveRecording(Recording):
             self._started = True
             self._adapters = found
             self._recorders = self._begun(found)
-            reserve.hold()
+            reserve.reserve()
             _running.append(self)
         self._wait = [when_imported(name, self._take_up) for name in awaited()]
 
@@ -118,9 +118,9 @@ class LiveRecording(Recording):
             # with it goes a reporter, which notes births as long as it lives
             self._options = replace(self._options, roots=tuple)
         if _LINE_TABLES in sys.modules:
-            from tensorlens.recording.backward_total import keep
+            from tensorlens.recording.backward_total import add_backward
 
-            keep(self)
+            add_backward(self)
         return self
 
     def _end(self, recorders: Recorders) -> None:
@@ -183,7 +183,7 @@ class LiveRecording(Recording):
         if error is None:
             self.stop()
             return
-        with reserve.given_up():
+        with reserve.released():
             # the error on its way is not to give way to another one
             with guarded("a recording is lost"):
                 self.stop()
@@ -288,7 +288,7 @@ class Recorders:
                     _end(waiting if end else ())
                     raise
                 notes.append(f"{name}: its events were lost: {type(error).__name__}: {error}")
-        log, origin = as_one(found, same_marks=True)
+        log, origin = merge_origins(found, same_marks=True)
         return log, replace(origin, notes=(*origin.notes, *notes))
 
 

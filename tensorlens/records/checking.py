@@ -22,7 +22,7 @@ def text(value: Any) -> str:
     return value
 
 
-def whole(value: Any) -> int:
+def integer(value: Any) -> int:
     """Return ``value``, a whole number of at most 64 bits and a sign.
 
     Raises:
@@ -47,7 +47,7 @@ def flag(value: Any) -> bool:
     return value
 
 
-def maybe(check: Callable[[Any], _T], value: Any) -> _T | None:
+def optional(check: Callable[[Any], _T], value: Any) -> _T | None:
     """Return None for None, else what ``check`` makes of ``value``."""
     return None if value is None else check(value)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema, flag, items, mapping, maybe, text, whole
+from tensorlens.records.checking import check_schema, flag, integer, items, mapping, optional, text
 
 if TYPE_CHECKING:
     import pandas
@@ -65,7 +65,7 @@ def _check(hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         (one,) = (_check(each) for each in arguments if each is not types.NoneType)
-        return lambda value: maybe(one, value)
+        return lambda value: optional(one, value)
     if origin in (tuple, Sequence):
         item = _check(arguments[0])
         return lambda value: items(item, value)
@@ -76,7 +76,7 @@ def _check(hint: Any) -> Callable[[Any], Any]:
         return lambda value: restored(hint, value)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return lambda value: hint(text(value))
-    return {str: text, int: whole, float: _number, bool: flag}.get(hint, _refused)
+    return {str: text, int: integer, float: _number, bool: flag}.get(hint, _refused)
 
 
 def _refused(value: Any) -> Any:

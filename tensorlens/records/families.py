@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorlens.records.names import BLANK, INDEX, KEY, Names, blanked, merged
+from tensorlens.records.names import BLANK, INDEX, KEY, Names, common_name, without_indices
 from tensorlens.records.tensors import TensorTable
 
 HANDLE = "what operations know the variable by"
@@ -117,16 +117,16 @@ def families(
             layers[(row,)] = [family]
             continue
         key = (
-            blanked(family.name, indices=False),
-            blanked(_text(table.holders, table.held_by[row])),
-            blanked(_text(table.names, table.module[row])),
+            without_indices(family.name, indices=False),
+            without_indices(_text(table.holders, table.held_by[row])),
+            without_indices(_text(table.names, table.module[row])),
             apart[row] if apart else None,
             *[column[row] for column in columns],
         )
         layers.setdefault(key, []).append(family)
     return [
         Family(
-            merged([family.name for family in alike]),
+            common_name([family.name for family in alike]),
             tuple(row for family in alike for row in family.rows),
         )
         for alike in layers.values()
@@ -136,13 +136,13 @@ def families(
 def holder(table: TensorTable, family: Family) -> str | None:
     """Return what holds the tensors of a family besides what its name says."""
     held = [table.holders[number] for row in family.rows if (number := table.held_by[row]) >= 0]
-    return merged(held) if held else None
+    return common_name(held) if held else None
 
 
 def module(table: TensorTable, family: Family) -> str | None:
     """Return the module of a family, or those of its layers: ``layers[0-11].mlp``."""
     made = [table.names[number] for row in family.rows if (number := table.module[row]) >= 0]
-    return merged(made) if made else None
+    return common_name(made) if made else None
 
 
 def _text(texts: Sequence[str] | Names, number: int) -> str:

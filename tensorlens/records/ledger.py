@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorlens.records.checking import items, mapping, maybe, text, whole
+from tensorlens.records.checking import integer, items, mapping, optional, text
 from tensorlens.records.tensors import SourceLine
 
 BALANCE = (
@@ -50,7 +50,7 @@ class Term:
             KeyError, TypeError, ValueError: the data is damaged.
         """
         texts = {name: text(data[name]) for name in ("of", "key", "label", "explanation")}
-        return cls(**texts, nbytes=maybe(whole, data["nbytes"]))
+        return cls(**texts, nbytes=optional(integer, data["nbytes"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class Block:
             KeyError, TypeError, ValueError: the data is damaged.
         """
         return cls(
-            address=whole(data["address"]),
-            nbytes=whole(data["nbytes"]),
-            born=maybe(SourceLine.from_dict, data["born"]),
+            address=integer(data["address"]),
+            nbytes=integer(data["nbytes"]),
+            born=optional(SourceLine.from_dict, data["born"]),
             stack=items(SourceLine.from_dict, data["stack"]),
-            what=maybe(text, data["what"]),
+            what=optional(text, data["what"]),
         )
 
 
@@ -123,8 +123,8 @@ class Ledger:
         Raises:
             KeyError, TypeError, ValueError: the data is damaged.
         """
-        figures: dict[str, Any] = {name: maybe(whole, data[name]) for name in FIGURES}
-        figures["named"] = whole(data["named"])
+        figures: dict[str, Any] = {name: optional(integer, data[name]) for name in FIGURES}
+        figures["named"] = integer(data["named"])
         return cls(
             device=text(data["device"]),
             source=text(data["source"]),
@@ -134,5 +134,5 @@ class Ledger:
             explanations=mapping(text, data["explanations"]),
             missing=mapping(text, data["missing"]),
             blocks=items(Block.from_dict, data["blocks"]),
-            block_count=whole(data["block_count"]),
+            block_count=integer(data["block_count"]),
         )

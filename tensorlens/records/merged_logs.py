@@ -12,7 +12,7 @@ from tensorlens.records.events import START, EventLog, Mark
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """One of the logs that are joined."""
 
     log: EventLog
@@ -24,7 +24,7 @@ class Part:
     """How many threads the parts before it met: numbers of its own go on from there."""
 
 
-def joined(parts: Sequence[Part], *, same_marks: bool = False) -> EventLog:
+def merge_logs(parts: Sequence[LogPart], *, same_marks: bool = False) -> EventLog:
     """Return one log: blocks that were there before first, then all events by time.
 
     Events of the same time keep their order; what a row's numbers refer to is renumbered.
@@ -75,7 +75,7 @@ def _same(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
     return found
 
 
-def _keys(part: Part, number: int) -> list[tuple[bool, int, int, int]]:
+def _keys(part: LogPart, number: int) -> list[tuple[bool, int, int, int]]:
     log = part.log
     return [
         (kind != START, time + part.delay_ns, number, row)
@@ -83,7 +83,7 @@ def _keys(part: Part, number: int) -> list[tuple[bool, int, int, int]]:
     ]
 
 
-def _taken_over(whole: EventLog, part: Part) -> dict[str, Sequence[int]]:
+def _taken_over(whole: EventLog, part: LogPart) -> dict[str, Sequence[int]]:
     """Take over what rows refer to, and return the columns with their new numbers."""
     log = part.log
     stacks, given = whole.stacks, log.stacks
@@ -133,7 +133,7 @@ def _taken_over(whole: EventLog, part: Part) -> dict[str, Sequence[int]]:
     }
 
 
-def _moved(mark: Mark, part: Part, places: Sequence[int]) -> Mark:
+def _moved(mark: Mark, part: LogPart, places: Sequence[int]) -> Mark:
     """Return the mark behind the event that it stood behind."""
     row = 0 if mark.row <= 0 or not places else places[mark.row - 1] + 1
     return replace(mark, row=row, time_ns=mark.time_ns + part.delay_ns)

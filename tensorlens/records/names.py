@@ -217,7 +217,7 @@ _MOST_LISTED = 4
 """So many numbers are listed before the first and the last stand for them."""
 
 
-def blanked(name: str, *, indices: bool = True) -> str:
+def without_indices(name: str, *, indices: bool = True) -> str:
     """Return the name with any number in place of those that it has: ``layers.*.mlp``.
 
     Args:
@@ -227,8 +227,8 @@ def blanked(name: str, *, indices: bool = True) -> str:
     return (_NUMBER if indices else _OF_PATH).sub(_BLANK, name)
 
 
-def merged(names: Sequence[str]) -> str:
-    """Return one name for several that are equal when :func:`blanked`: ``layers[0-11].mlp``."""
+def common_name(names: Sequence[str]) -> str:
+    """Return one name for several that differ in numbers alone: ``layers[0-11].mlp``."""
     first = names[0]
     found = list(dict.fromkeys(names))
     if len(found) == 1:
@@ -242,13 +242,13 @@ def merged(names: Sequence[str]) -> str:
         if len(here) == 1:
             text += place.group()
         elif text.endswith("["):
-            text += listed(here, "..")
+            text += number_ranges(here, "..")
         else:
-            text = f"{text.removesuffix('.')}[{listed(here)}]"
+            text = f"{text.removesuffix('.')}[{number_ranges(here)}]"
     return text + first[end:]
 
 
-def listed(numbers: Sequence[int], dash: str = "-") -> str:
+def number_ranges(numbers: Sequence[int], dash: str = "-") -> str:
     """Return numbers as a text: ``0-11``, ``0,2``; ``0...30`` where some between are not there.
 
     Args:

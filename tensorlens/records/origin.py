@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorlens.records.events import EventLog
-from tensorlens.records.merged_logs import Part, joined
+from tensorlens.records.merged_logs import LogPart, merge_logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ Recorded = tuple[EventLog, Origin]
 """What one of them gave."""
 
 
-def as_one(found: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:
+def merge_origins(found: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:
     """Return one log, its events by time, and where it is from.
 
     Threads other than the recording's own are numbered by each recorder for itself, and stay
@@ -50,14 +50,14 @@ def as_one(found: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:
         return found[0] if found else (EventLog(), Origin())
     starts = _starts([origin for _, origin in found])
     begun = min(range(len(found)), key=starts.__getitem__)
-    parts: list[Part] = []
+    parts: list[LogPart] = []
     threads = 0
     for (log, _), start in zip(found, starts, strict=True):
-        parts.append(Part(log, delay_ns=start - starts[begun], threads=threads))
+        parts.append(LogPart(log, delay_ns=start - starts[begun], threads=threads))
         threads += max((context.thread for context in log.contexts), default=0)
     origins = [origin for _, origin in found]
     notes = [note for origin in origins for note in origin.notes]
-    return joined(parts, same_marks=same_marks), replace(
+    return merge_logs(parts, same_marks=same_marks), replace(
         origins[0],
         source=_sources(origins),
         started=origins[begun].started,
@@ -108,7 +108,7 @@ def _dropped_peaks(origins: Sequence[Origin]) -> Mapping[str, EventLog]:
         for device, log in origin.dropped_peaks.items():
             logs.setdefault(device, []).append(log)
     return {
-        device: each[0] if len(each) == 1 else joined([Part(log) for log in each])
+        device: each[0] if len(each) == 1 else merge_logs([LogPart(log) for log in each])
         for device, each in logs.items()
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, overload
 
-from tensorlens.records.checking import items, text, whole
+from tensorlens.records.checking import integer, items, text
 from tensorlens.records.names import INDEX, Names
 from tensorlens.roles import ROLES, Role
 
@@ -35,7 +35,7 @@ class SourceLine:
         Raises:
             KeyError, TypeError, ValueError: the data is damaged.
         """
-        return cls(text(data["filename"]), whole(data["lineno"]), text(data["function"]))
+        return cls(text(data["filename"]), integer(data["lineno"]), text(data["function"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +242,8 @@ class TensorTable(Sequence[TensorRecord]):
         )
         for each in _TEXTS:
             setattr(table, each, list(items(text, data[each])))
-        table.shapes = [items(whole, shape) for shape in data["shapes"]]
-        table.lines = [SourceLine(text(f), whole(n), text(w)) for f, n, w in data["lines"]]
+        table.shapes = [items(integer, shape) for shape in data["shapes"]]
+        table.lines = [SourceLine(text(f), integer(n), text(w)) for f, n, w in data["lines"]]
         table.more_names = {int(row): items(text, all_) for row, all_ in data["more_names"].items()}
         table._check()
         return table

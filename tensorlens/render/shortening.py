@@ -18,7 +18,7 @@ _LEAST_OF_FUNCTION = 8
 _ROUNDS = 4
 
 
-def told_apart(texts: Sequence[str], rooms: Sequence[int], ellipsis: str) -> list[str]:
+def distinct_names(texts: Sequence[str], rooms: Sequence[int], ellipsis: str) -> list[str]:
     """Return each text in at most as many columns as it has room; texts that differ look different.
 
     Of a name that does not fit those parts are left out first that most others have as well, its

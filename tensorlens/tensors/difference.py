@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, overload
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
+from tensorlens.records.checking import check_schema, integer, items, mapping, optional, text
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import FIGURES, Ledger
 from tensorlens.records.tensors import TensorRecord, TensorTable
 from tensorlens.roles import ROLES
-from tensorlens.tensors.joining import picked
+from tensorlens.tensors.joining import table_rows
 from tensorlens.tensors.matching import matches
 from tensorlens.tensors.snapshot import Snapshot
 
@@ -184,8 +184,8 @@ class Difference(Document):
             "process": self.process,
             "notes": list(self.notes),
             # in the order of the changes, so that their numbers need not be kept
-            "before": picked(self.gone.before, before).to_dict(),
-            "after": picked(self.gone.after, after).to_dict(),
+            "before": table_rows(self.gone.before, before).to_dict(),
+            "after": table_rows(self.gone.after, after).to_dict(),
             **{kind: len(changes) for kind, changes in kinds},
             "roles": [asdict(role) for role in self.roles],
             "ledger": {device: asdict(change) for device, change in self.ledger.items()},
@@ -204,7 +204,7 @@ class Difference(Document):
                 **_changes(data),
                 roles=items(_role, data["roles"]),
                 ledger=mapping(_ledger_change, data["ledger"]),
-                process=maybe(text, data["process"]),
+                process=optional(text, data["process"]),
                 notes=items(text, data["notes"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -256,7 +256,7 @@ def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
 def _changes(data: dict[str, Any]) -> dict[str, Any]:
     before = TensorTable.from_dict(data["before"])
     after = TensorTable.from_dict(data["after"])
-    appeared, gone, grown = (whole(data[kind]) for kind in _KINDS)
+    appeared, gone, grown = (integer(data[kind]) for kind in _KINDS)
     if min(appeared, gone, grown) < 0 or (gone + grown, appeared + grown) != (
         len(before),
         len(after),
@@ -275,10 +275,10 @@ def _role(data: Any) -> RoleChange:
     role = text(data["role"])
     if role not in ROLES:
         raise ValueError(f"{role!r} is no role")
-    return RoleChange(text(data["device"]), role, whole(data["before"]), whole(data["after"]))
+    return RoleChange(text(data["device"]), role, integer(data["before"]), integer(data["after"]))
 
 
 def _ledger_change(data: Any) -> LedgerChange:
     return LedgerChange(
-        maybe(Ledger.from_dict, data["before"]), maybe(Ledger.from_dict, data["after"])
+        optional(Ledger.from_dict, data["before"]), optional(Ledger.from_dict, data["after"])
     )

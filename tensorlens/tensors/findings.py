@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tensorlens.frameworks.base import Adapter, Findings, Root
-from tensorlens.frameworks.census.balance import balanced, less
+from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.census.host_ledger import REASONS, fitted
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
-from tensorlens.tensors.joining import joined
+from tensorlens.tensors.joining import merge_tables
 
 Owned = tuple[str, Ledger]
 """A framework's name and its ledger of a device."""
@@ -48,7 +48,7 @@ def _joined(found: Sequence[tuple[str, Findings]]) -> Findings:
             own, left_out = _counting(own)
             notes += left_out
         ledger[device] = _joined_ledger(own)
-    table = joined(("", each.tensors) for _, each in found)
+    table = merge_tables(("", each.tensors) for _, each in found)
     _count_once(table, [len(each.tensors) for _, each in found])
     return Findings(table, ledger, tuple(dict.fromkeys(notes)))
 
@@ -122,7 +122,7 @@ def _joined_ledger(own: Sequence[Owned]) -> Ledger:
         if figure is not None:
             missing.pop(name, None)
     blocks = sorted((block for each in ledgers for block in each.blocks), key=lambda b: -b.nbytes)
-    cached = less(reserved, allocated)
+    cached = difference(reserved, allocated)
     return balanced(
         first.device,
         " and ".join(dict.fromkeys(each.source for each in ledgers)),

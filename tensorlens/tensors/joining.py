@@ -20,7 +20,7 @@ _LISTS = {
 _PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "role")
 
 
-def picked(table: TensorTable, rows: Iterable[int]) -> TensorTable:
+def table_rows(table: TensorTable, rows: Iterable[int]) -> TensorTable:
     """Return a table of some rows, which keeps no name or line of the others.
 
     Rows that are aliases need the row that stands for their storage among ``rows``.
@@ -30,7 +30,7 @@ def picked(table: TensorTable, rows: Iterable[int]) -> TensorTable:
     return joiner.table
 
 
-def joined(parts: Iterable[tuple[str, TensorTable]]) -> TensorTable:
+def merge_tables(parts: Iterable[tuple[str, TensorTable]]) -> TensorTable:
     """Return all rows of several tables; each part's text goes before its device names."""
     joiner = _Joiner()
     for prefix, table in parts:

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import check_schema, items, mapping, maybe, text
+from tensorlens.records.checking import check_schema, items, mapping, optional, text
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable
-from tensorlens.tensors.joining import joined
+from tensorlens.tensors.joining import merge_tables
 
 if TYPE_CHECKING:
     from tensorlens.tensors.difference import Difference
@@ -60,7 +60,7 @@ class Snapshot(Document):
         """
         provenances = dict.fromkeys(part.provenance for part in parts.values())
         return cls(
-            tensors=joined((f"{label}/", part.tensors) for label, part in parts.items()),
+            tensors=merge_tables((f"{label}/", part.tensors) for label, part in parts.items()),
             ledger={
                 f"{label}/{device}": replace(ledger, device=f"{label}/{device}")
                 for label, part in parts.items()
@@ -96,7 +96,7 @@ class Snapshot(Document):
                 tensors=TensorTable.from_dict(data["tensors"]),
                 ledger=mapping(Ledger.from_dict, data["ledger"]),
                 provenance=text(data["provenance"]),
-                process=maybe(text, data["process"]),
+                process=optional(text, data["process"]),
                 notes=items(text, data["notes"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

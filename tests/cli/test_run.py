@@ -12,7 +12,7 @@ import pytest
 from commands import environment, own_lines, program_lines, tensorlens
 
 from tensorlens.cli import main
-from tensorlens.cli.program.block_reports import Gathering
+from tensorlens.cli.program.block_reports import MergedReport
 from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 from tensorlens.loading import load
 
@@ -419,7 +419,7 @@ def function(*lines: Line, calls: int) -> LineReport:
 
 
 def test_gathering_adds_up():
-    gathering = Gathering()
+    gathering = MergedReport()
     first = LineMemory(10, 20, 30, net=5, net_max=4, net_first=1)
     second = LineMemory(7, 25, None, net=-2, net_max=3, net_first=3)
     gathering.add(function(Line(1, "a", 2, 100, {"cpu": first}), Line(2, "b"), calls=2))

@@ -6,7 +6,7 @@ import json
 import pytest
 from commands import python, warm_tensorlens
 
-from tensorlens.cli.program.top_level import with_call_after_imports, works
+from tensorlens.cli.program.top_level import does_work, with_call_after_imports
 
 LOOP = '''\
 """A training loop."""
@@ -105,7 +105,7 @@ def test_modules_that_are_imported_have_no_table_of_their_own(folder):
     ],
 )
 def test_what_works_outside_of_functions(source):
-    assert works(ast.parse(source))
+    assert does_work(ast.parse(source))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_works_outside_of_functions(source):
     ],
 )
 def test_what_only_defines_and_calls(source):
-    assert not works(ast.parse(source))
+    assert not does_work(ast.parse(source))
 
 
 def test_call_comes_after_each_run_of_imports():

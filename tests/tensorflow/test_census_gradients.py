@@ -149,7 +149,7 @@ def test_a_tensor_that_was_there_before_keeps_its_name():
     with tf.GradientTape() as tape:
         same = tf.identity(w)
     g = tape.gradient(same, w, output_gradients=seed)
-    notes = tape_gradients.Known().of
+    notes = tape_gradients.NotedGradients().of
     assert seed._id not in notes
     assert g is seed or g._id in notes
 
@@ -195,4 +195,4 @@ def test_a_wrapper_above_ours_stays(watched, monkeypatch):
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(w * w)
     g = tape.gradient(loss, w)
-    assert g._id not in tape_gradients.Known().of
+    assert g._id not in tape_gradients.NotedGradients().of

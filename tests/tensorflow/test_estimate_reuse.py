@@ -12,7 +12,7 @@ from tensorlens.planning.tensorflow.execution import cpu
 from tensorlens.planning.tensorflow.execution.orders import Meter
 from tensorlens.planning.tensorflow.execution.playing import Play
 from tensorlens.planning.tensorflow.graph.optimizing import optimized
-from tensorlens.planning.tensorflow.graph.tracing import Held, Traced
+from tensorlens.planning.tensorflow.graph.tracing import StepInput, Traced
 from tensorlens.records.events import ALLOC
 
 ops = tf.raw_ops
@@ -40,7 +40,7 @@ class Requests(Meter):
 
 def simulated(function):
     graph = function.get_concrete_function().graph
-    feeds = [Held(x.op.name, "x", "input", x.dtype.name, tuple(x.shape)) for x in graph.inputs]
+    feeds = [StepInput(x.op.name, "x", "input", x.dtype.name, tuple(x.shape)) for x in graph.inputs]
     traced = Traced(graph=graph, variables=[], feeds=feeds, gradients={}, layers=None)
     nodes = optimized(traced)
     if cpu.is_used():

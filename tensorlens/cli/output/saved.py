@@ -87,17 +87,17 @@ def read_snapshot(name: str) -> Snapshot:
     """
     record = load(name)
     if not isinstance(record, Snapshot):
-        raise FileFormatError(f"{name}: {called(record)}, not a snapshot")
+        raise FileFormatError(f"{name}: {kind_text(record)}, not a snapshot")
     return record
 
 
-def called(record: Record) -> str:
+def kind_text(record: Record) -> str:
     """Return what a person calls the kind of a record, with its article: ``an estimate``."""
     article = "an" if record.KIND[0] in "aeiou" else "a"
     return f"{article} {record.KIND}"
 
 
-def give(record: Record, output: Output | None, view: View | None) -> None:
+def write_record(record: Record, output: Output | None, view: View | None) -> None:
     """Print a record, or write it where it was wanted.
 
     Raises:

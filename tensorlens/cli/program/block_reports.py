@@ -10,7 +10,7 @@ from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemor
 _Key = tuple[str, int, str]
 
 
-class Gathering:
+class MergedReport:
     """Adds reports up, in memory that depends on the code and not on how often it ran."""
 
     def __init__(self) -> None:

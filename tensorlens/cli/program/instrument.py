@@ -20,7 +20,7 @@ from line_profiler.autoprofile.ast_profile_transformer import AstProfileTransfor
 
 from tensorlens.cli.program.execution import plain
 from tensorlens.cli.program.targets import Target
-from tensorlens.cli.program.top_level import with_call_after_imports, works
+from tensorlens.cli.program.top_level import does_work, with_call_after_imports
 
 
 class TopLevel(Protocol):
@@ -86,7 +86,7 @@ class Instrument(MetaPathFinder):
         tree = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
         assert isinstance(tree, ast.Module)
         names = [target.qualname for target in chosen]
-        is_measured = begins and None in names and works(tree)
+        is_measured = begins and None in names and does_work(tree)
         tree = ast.fix_missing_locations(_Decorating(names).visit(tree))
         if is_measured:
             tree = with_call_after_imports(tree, _TOP_LEVEL)

@@ -16,7 +16,7 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def works(tree: ast.Module) -> bool:
+def does_work(tree: ast.Module) -> bool:
     """Tell whether a file does more than define, import and call a function of its own."""
     own = {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITIONS)}
     return any(_works(statement, own) for statement in tree.body)

@@ -68,7 +68,7 @@ def balanced(
     found: dict[str, int | None] = {}
     for whole, (part, remainder) in BALANCE:
         unknown = next((each for each in (whole, part) if figures[each] is None), None)
-        found[remainder] = less(figures[whole], figures[part])
+        found[remainder] = difference(figures[whole], figures[part])
         if unknown is not None:
             why.setdefault(remainder, why.get(unknown, f"{unknown} is not known"))
         elif found[remainder] is None:
@@ -99,6 +99,6 @@ def balanced(
     )
 
 
-def less(whole: int | None, part: int | None) -> int | None:
+def difference(whole: int | None, part: int | None) -> int | None:
     """Return what is left of a figure without a part of it; None where that is not known."""
     return None if whole is None or part is None or part > whole else whole - part

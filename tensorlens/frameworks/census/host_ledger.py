@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tensorlens.frameworks.census.balance import balanced, less
+from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.host.process import heap_now
 from tensorlens.records.ledger import Block, Ledger, Term
 
@@ -43,7 +43,7 @@ _EXPLANATIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class AllocatorFigures:
     """What the framework's CPU allocator has handed out, in bytes."""
 
     source: str
@@ -61,7 +61,7 @@ class Handed:
     """Why ``kernels`` is unknown."""
 
 
-def host_ledger(handed: Handed) -> Ledger:
+def host_ledger(handed: AllocatorFigures) -> Ledger:
     """Return the CPU's ledger; what this system does not tell is None, with the reason."""
     missing: dict[str, str] = {}
     parts: Sequence[Term] = ()
@@ -69,7 +69,7 @@ def host_ledger(handed: Handed) -> Ledger:
     for _ in range(_READINGS):
         heap, resident, machine = heap_now(), _resident(), _machine()
         reserved = resident.get("VmRSS")
-        cached = less(reserved, handed.allocated)
+        cached = difference(reserved, handed.allocated)
         parts = () if cached is None else _split(cached, handed, resident, heap)
         if cached is not None and all((part.nbytes or 0) >= 0 for part in parts):
             break
@@ -97,7 +97,7 @@ def host_ledger(handed: Handed) -> Ledger:
         driver_total=total,
         missing=missing,
         reasons=REASONS,
-        parts=fitted(parts, less(reserved, handed.allocated)),
+        parts=fitted(parts, difference(reserved, handed.allocated)),
         explanations=_EXPLANATIONS,
         blocks=handed.blocks,
         block_count=handed.block_count,
@@ -116,7 +116,7 @@ def fitted(parts: Sequence[Term], cached: int | None) -> tuple[Term, ...]:
         return tuple(parts)
     others = [part for part in parts if part.of != "cached"]
     fixed = [part for part in own if part.key not in _HEAP or part.nbytes is None]
-    rest = less(cached, sum(part.nbytes or 0 for part in fixed))
+    rest = difference(cached, sum(part.nbytes or 0 for part in fixed))
     if rest is None:
         return tuple(others)
     return (*fixed, Term("cached", "rest", "heap and Python", rest, _TOGETHER), *others)
@@ -144,7 +144,7 @@ def _machine() -> tuple[int, int] | None:
 
 
 def _split(
-    cached: int, handed: Handed, resident: Mapping[str, int], heap: tuple[int, int] | None
+    cached: int, handed: AllocatorFigures, resident: Mapping[str, int], heap: tuple[int, int] | None
 ) -> Sequence[Term]:
     """Split what is resident besides tensors; the parts add up to ``cached``.
 
@@ -170,7 +170,7 @@ def _split(
     return parts
 
 
-def _kernels(handed: Handed) -> str:
+def _kernels(handed: AllocatorFigures) -> str:
     if handed.kernels is None:
         return f"{handed.kernels_reason}; what kernels keep is in other heap"
     return (

@@ -26,7 +26,7 @@ _LEAST_FRAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedBlocks:
     """Blocks of which more is known than the line that allocated them, in columns."""
 
     address: array[int] = field(default_factory=lambda: array("Q"))
@@ -53,7 +53,7 @@ class Balance:
     """How many blocks begin at none of the addresses, those of ``tagged`` aside."""
     unmatched: list[tuple[int, int, int]]
     """The largest of those, largest first: ``(address, size, birth)``."""
-    tagged: Tagged
+    tagged: TaggedBlocks
     """Blocks at none of the addresses that are known by their nodes, where that was asked for."""
 
     @property
@@ -180,14 +180,14 @@ class NativeAllocator:
         )
         return filename, ord(line), function
 
-    def _tagged(self, handle: ctypes.c_void_p) -> Tagged:
+    def _tagged(self, handle: ctypes.c_void_p) -> TaggedBlocks:
         if not handle:
-            return Tagged()
+            return TaggedBlocks()
         try:
             columns = (ctypes.c_void_p * 5)()
             length = self.library.tl_tagged_look(handle, columns)
-            found = Tagged()
-            for place, column in zip(columns, fields(Tagged), strict=True):
+            found = TaggedBlocks()
+            for place, column in zip(columns, fields(TaggedBlocks), strict=True):
                 items: array[int] = getattr(found, column.name)
                 if length:
                     items.frombytes(ctypes.string_at(place or 0, length * items.itemsize))

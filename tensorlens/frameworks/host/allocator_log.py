@@ -47,7 +47,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LogRows:
     """What a span of the log holds."""
 
     rows: Columns
@@ -66,7 +66,7 @@ class Taken:
     """Number of the thread that began the span."""
 
 
-class Span:
+class LogSpan:
     """A span of the log. One that nobody refers to any more is over, however it came to that."""
 
     where = 0
@@ -122,7 +122,7 @@ class NativeRecorder:
     def tell_modules(self) -> None:
         """Let the native part read which module a frame calls, where there are modules."""
 
-    def begin(self, limit: int, ops: bool = True) -> Span:
+    def begin(self, limit: int, ops: bool = True) -> LogSpan:
         """Record from now on; it ends with :meth:`read`, or when the span is forgotten.
 
         Args:
@@ -133,7 +133,7 @@ class NativeRecorder:
             NativeUnavailable: stacks cannot be had on this Python.
             MemoryError: there is none for the list of what is there already.
         """
-        span = Span(self._allocator)
+        span = LogSpan(self._allocator)
         with self._lock:
             self._allocator.watch_births()
             span.watches = True
@@ -144,7 +144,7 @@ class NativeRecorder:
                 raise MemoryError
         return span
 
-    def read(self, span: Span, end: bool) -> Taken:
+    def read(self, span: LogSpan, end: bool) -> LogRows:
         """Return what the span holds so far; ``end`` closes it.
 
         Raises:
@@ -163,7 +163,7 @@ class NativeRecorder:
                     span.end()
                     if not self._library.tl_is_recording():
                         self.stop_ops()
-            return Taken(rows, dropped, peak, max(past, highest), lost, marks, thread)
+            return LogRows(rows, dropped, peak, max(past, highest), lost, marks, thread)
 
     def name_at_backward(self, namer: Callable[[], None]) -> None:
         """Have ``namer`` called on the main thread when backward begins.
@@ -216,7 +216,7 @@ class NativeRecorder:
             raise LookupError(f"no module {number}")
         return address, (name.value or b"").decode("utf-8", "replace").rpartition(".")[2]
 
-    def _look(self, span: Span, which: int) -> tuple[Columns, int, int, int, int]:
+    def _look(self, span: LogSpan, which: int) -> tuple[Columns, int, int, int, int]:
         starts, figures = (_Address * len(_CODES))(), (_Number * 5)()
         self._library.tl_record_look(
             span.handle, which, ctypes.addressof(starts), ctypes.addressof(figures)
@@ -230,7 +230,7 @@ class NativeRecorder:
             setattr(columns, name, column)
         return columns, dropped, lost, thread, unlisted
 
-    def _marks(self, span: Span) -> list[tuple[int, int]]:
+    def _marks(self, span: LogSpan) -> list[tuple[int, int]]:
         length = ctypes.c_int64()
         start = self._library.tl_record_marks(span.handle, ctypes.byref(length))
         marks = array("q")
@@ -245,7 +245,7 @@ class NativeRecorder:
         ``call`` runs code that was given to ``tl_module_call``, with ``probe`` as its first
         argument, and allocates.
         """
-        span = Span(self._allocator)
+        span = LogSpan(self._allocator)
         if self._library.tl_record_begin(1, span.where):
             return False
         call()

@@ -20,7 +20,7 @@ _NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """A span of time, in monotonic nanoseconds."""
 
     begin: int
@@ -37,19 +37,19 @@ class Lifetimes:
         self._made = made
         self._until = until
 
-    def there(self, span: Span) -> list[int]:
+    def there(self, span: TimeSpan) -> list[int]:
         """Return the rows of the blocks that were there all of a span."""
         lives = enumerate(zip(self._made, self._until, strict=True))
         begin, end = span.begin, span.end
         return [row for row, (made, until) in lives if made < begin and until >= end]
 
 
-def of_events(rows: Columns) -> Lifetimes:
+def event_lifetimes(rows: Columns) -> Lifetimes:
     """Return the lifetimes of the blocks of all events."""
     return Lifetimes(rows.time, _ends(rows))
 
 
-def of_dropped(peak: Columns, rows: Columns) -> Lifetimes:
+def dropped_lifetimes(peak: Columns, rows: Columns) -> Lifetimes:
     """Return the lifetimes of what was resident at the highest instant among dropped events.
 
     Those that outlived these events are among the ``rows``, where their end is known. Of the

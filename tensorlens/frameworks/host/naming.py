@@ -12,7 +12,7 @@ from itertools import chain
 
 from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.labels import AT_THE_END, Names, Span
+from tensorlens.frameworks.host.labels import AT_THE_END, Names, TimeSpan
 from tensorlens.records.tensors import TensorTable
 
 ModulePath = Callable[[int, str], str | None]
@@ -23,7 +23,7 @@ _SHARE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class NameSources:
     """How a framework's names are found."""
 
     census: Callable[[Sequence[Root]], TensorTable]
@@ -41,11 +41,11 @@ class Naming:
         sight: how names are found.
     """
 
-    def __init__(self, options: RecordOptions, native: NativeRecorder, sight: Sight) -> None:
+    def __init__(self, options: RecordOptions, native: NativeRecorder, sight: NameSources) -> None:
         self._options = options
         self._native = native
         self._sight = sight
-        self._between: list[tuple[Names, Span]] = []
+        self._between: list[tuple[Names, TimeSpan]] = []
         self._paths: list[ModulePath] = []
         self._began = self._spent = 0
         self._before = self._census()
@@ -65,7 +65,7 @@ class Naming:
             return
         roots = self._options.roots()
         names = Names(self._sight.census(roots))
-        self._between.append((names, Span(began, time.monotonic_ns())))
+        self._between.append((names, TimeSpan(began, time.monotonic_ns())))
         self._paths.append(self._sight.module_paths(roots))
         self._spent += time.monotonic_ns() - began
 
@@ -73,7 +73,7 @@ class Naming:
         """The recording has ended."""
         _running.discard(self)
 
-    def found(self, started: int) -> list[tuple[Names, Span]]:
+    def found(self, started: int) -> list[tuple[Names, TimeSpan]]:
         """Return each census, the last as of now, with when all that it saw was there.
 
         Args:
@@ -83,9 +83,9 @@ class Naming:
         if self._before is None or after is None:
             return []
         return [
-            (self._before, Span(started, started)),
+            (self._before, TimeSpan(started, started)),
             *self._between,
-            (after, Span(AT_THE_END, AT_THE_END)),
+            (after, TimeSpan(AT_THE_END, AT_THE_END)),
         ]
 
     def paths(self) -> Callable[[int, str], str]:

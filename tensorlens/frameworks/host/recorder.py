@@ -11,10 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorlens.frameworks.base import RecordOptions
-from tensorlens.frameworks.host.allocator_log import Columns, NativeRecorder, Taken
-from tensorlens.frameworks.host.labels import Lifetimes, Names, Span, label, of_dropped, of_events
+from tensorlens.frameworks.host.allocator_log import Columns, LogRows, NativeRecorder
+from tensorlens.frameworks.host.labels import (
+    Lifetimes,
+    Names,
+    TimeSpan,
+    dropped_lifetimes,
+    event_lifetimes,
+    label,
+)
 from tensorlens.frameworks.host.logs import LogMaker, Origins, no_origins, sources_of
-from tensorlens.frameworks.host.naming import Naming, Sight
+from tensorlens.frameworks.host.naming import NameSources, Naming
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.units import format_bytes
@@ -34,14 +41,14 @@ class Amendment:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class FrameworkHooks:
     """What a framework adds to the recording of its allocator."""
 
     source: str
     """What records, for the header."""
     watch: Callable[[], Callable[[], None]]
     """As :meth:`tensorlens.frameworks.base.Adapter.watch`."""
-    sight: Sight
+    sight: NameSources
     amend: Callable[[EventLog, Amendment], None] = lambda log, amendment: None
     """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
     origins: Origins = no_origins
@@ -60,7 +67,9 @@ class HostRecorder:
         NativeUnavailable: there are no stacks on this Python.
     """
 
-    def __init__(self, options: RecordOptions, native: NativeRecorder, means: Means) -> None:
+    def __init__(
+        self, options: RecordOptions, native: NativeRecorder, means: FrameworkHooks
+    ) -> None:
         self._options = options
         self._marks: dict[int, tuple[str, int]] = {}
         """Name and time of each, by number."""
@@ -108,12 +117,12 @@ class HostRecorder:
                 self._unwatch()
         found = self._naming.found(self._started)
         maker = LogMaker(self._native, self._naming.paths(), taken.thread, self._means.origins)
-        log = self._log(maker, taken.rows, of_events(taken.rows), found)
+        log = self._log(maker, taken.rows, event_lifetimes(taken.rows), found)
         self._add_marks(log, taken)
         log.sources = sources_of(log, linecache.getlines)
         peaks = {}
         if len(taken.dropped_peak.kind):
-            lives = of_dropped(taken.dropped_peak, taken.rows)
+            lives = dropped_lifetimes(taken.dropped_peak, taken.rows)
             peaks["cpu"] = self._log(maker, taken.dropped_peak, lives, found)
         return log, Origin(
             source={"cpu": self._means.source},
@@ -129,14 +138,14 @@ class HostRecorder:
         maker: LogMaker,
         rows: Columns,
         lives: Lifetimes,
-        found: Sequence[tuple[Names, Span]],
+        found: Sequence[tuple[Names, TimeSpan]],
     ) -> EventLog:
         log = maker.log(rows, self._started)
         label(log, rows.owner, ((names, lives.there(span)) for names, span in found))
         self._means.amend(log, Amendment(self._started, maker.thread))
         return log
 
-    def _add_marks(self, log: EventLog, taken: Taken) -> None:
+    def _add_marks(self, log: EventLog, taken: LogRows) -> None:
         places = dict(taken.marks)
         for number, (name, moment) in [*self._marks.items()]:
             row = places.get(self._key(number))
@@ -150,7 +159,7 @@ class HostRecorder:
         return (id(self) << 20 | number) & (2**63 - 1)
 
 
-def gaps(taken: Taken, no_ops: str | None) -> tuple[str, ...]:
+def gaps(taken: LogRows, no_ops: str | None) -> tuple[str, ...]:
     """What the recording cannot tell, and why; ``no_ops`` is why no operators are known."""
     notes = []
     if no_ops is not None:

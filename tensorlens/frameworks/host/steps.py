@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-from tensorlens.frameworks.base import Counter, Left, StepFigures
+from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.records.tensors import SourceLine
 
@@ -21,7 +21,7 @@ _view = ctypes.PYFUNCTYPE(ctypes.py_object, _Address, ctypes.c_ssize_t, ctypes.c
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
+class LiveBlocks:
     """Blocks in columns."""
 
     address: array[int]
@@ -68,7 +68,7 @@ class LivingBlocks:
         """Say which step it is: blocks made from now on keep the number (at least 0)."""
         self._library.tl_set_era(era)
 
-    def living(self, since: int = 0) -> Living:
+    def living(self, since: int = 0) -> LiveBlocks:
         """Return all blocks that live, of the era ``since`` or later.
 
         Raises:
@@ -79,7 +79,7 @@ class LivingBlocks:
         if handle is None:
             raise MemoryError
         try:
-            return Living(*_columns(library.tl_living_look, handle, "Qqii", Living))
+            return LiveBlocks(*_columns(library.tl_living_look, handle, "Qqii", LiveBlocks))
         finally:
             library.tl_living_release(handle)
 
@@ -170,12 +170,12 @@ class HostSteps:
             del self._begun[1::2]
         self._stride *= 2
 
-    def left(self, since: int) -> Left | None:
+    def left(self, since: int) -> LeftBlocks | None:
         """Return the blocks of the steps from ``since`` on that live; None if nobody counts."""
         parts = self._living(self._begun[since])
         if not parts:
             return None
-        left = Left(array("Q"), array("q"), array("i"), array("i"), array("q"))
+        left = LeftBlocks(array("Q"), array("q"), array("i"), array("i"), array("q"))
         for part in parts:
             left.address.extend(part.address)
             left.size.extend(part.size)

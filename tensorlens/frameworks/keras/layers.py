@@ -16,7 +16,7 @@ Give = Callable[[Any, int, Role], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class LayerVariable:
     """A variable and what holds it."""
 
     variable: Any
@@ -49,32 +49,32 @@ class LayerNames:
         """Name what these layers hold themselves."""
         for layer in layers:
             self.note_path(layer)
-            for owned in own(layer):
+            for owned in layer_variables(layer):
                 self._name(owned, None)
 
     def add_metrics(self, metrics: Iterable[Any]) -> None:
         """Name what metrics hold."""
         for metric in metrics:
             for variable in kinds.items_of(kinds.content_of(metric).get("_variables")):
-                self._name(Owned(variable, "buffer", None), None)
+                self._name(LayerVariable(variable, "buffer", None), None)
 
     def add_seed_generators(self, generators: Iterable[Any]) -> None:
         """Name the states of random numbers."""
         for generator in generators:
             state = kinds.content_of(generator).get("state")
-            self._name(Owned(state, "buffer", None), None)
+            self._name(LayerVariable(state, "buffer", None), None)
 
     def add_variables(self, variables: Iterable[Any]) -> None:
         """Name variables that nothing of the above holds."""
         for variable in variables:
             trainable = kinds.content_of(variable).get("_trainable") is True
-            self._name(Owned(variable, "parameter" if trainable else "buffer", None), None)
+            self._name(LayerVariable(variable, "parameter" if trainable else "buffer", None), None)
 
     def note_path(self, layer: Any) -> str:
         """Return the path of a layer, and keep it in :attr:`paths`."""
         return self.paths.setdefault(id(layer), path_of(layer))
 
-    def _name(self, owned: Owned, prefix: int | None) -> None:
+    def _name(self, owned: LayerVariable, prefix: int | None) -> None:
         variable = owned.variable
         if not issubclass(type(variable), kinds.variable()) or id(variable) in self.given:
             return
@@ -92,7 +92,7 @@ class LayerNames:
         self._give(variable, node, owned.role)
 
 
-def own(layer: Any) -> Iterator[Owned]:
+def layer_variables(layer: Any) -> Iterator[LayerVariable]:
     """Give the variables that a layer holds itself."""
     content = kinds.content_of(layer)
     kept: Mapping[str, Role] = {
@@ -101,18 +101,18 @@ def own(layer: Any) -> Iterator[Owned]:
     }
     for attribute, role in kept.items():
         for variable in kinds.items_of(content.get(attribute)):
-            yield Owned(variable, role, layer)
+            yield LayerVariable(variable, role, layer)
     for generator in kinds.items_of(content.get("_seed_generators")):
-        yield Owned(kinds.content_of(generator).get("state"), "buffer", layer)
+        yield LayerVariable(kinds.content_of(generator).get("state"), "buffer", layer)
     for metric in kinds.items_of(content.get("_metrics")):
         for variable in kinds.items_of(kinds.content_of(metric).get("_variables")):
-            yield Owned(variable, "buffer", layer)
+            yield LayerVariable(variable, "buffer", layer)
 
 
-def walk(model: Any) -> Iterator[Owned]:
+def walk(model: Any) -> Iterator[LayerVariable]:
     """Give the variables of a model and of all layers in it, in Keras's own order."""
     for layer in layers_of(model):
-        yield from own(layer)
+        yield from layer_variables(layer)
 
 
 def layers_of(model: Any) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from multiprocessing.pool import ApplyResult
 from typing import Any
 
-from tensorlens.frameworks.census.instances import living
+from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import (
     Never,
     backend,
@@ -27,7 +27,7 @@ from tensorlens.frameworks.keras.kinds import (
     items_of,
 )
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.joined import joined
+from tensorlens.frameworks.queues.joined import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.records.queues import Queue, QueuePart
 
@@ -176,7 +176,7 @@ def _of_epoch(epoch: Any, example: Any) -> Queue | None:
                            missing={"batch_nbytes": _NO_BATCH}))  # fmt: skip
     if not found:
         return None
-    return found[0] if len(found) == 1 else joined(found[0].name, found)
+    return found[0] if len(found) == 1 else merge_queues(found[0].name, found)
 
 
 def _iterators(epoch: Any) -> list[Any]:
@@ -191,11 +191,11 @@ def _iterators(epoch: Any) -> list[Any]:
 def _one(name: str, found: Sequence[Queue]) -> Queue | None:
     if not found:
         return None
-    return replace(found[0], name=name) if len(found) == 1 else joined(name, found)
+    return replace(found[0], name=name) if len(found) == 1 else merge_queues(name, found)
 
 
 def _living(kind: str) -> list[Any]:
-    return living(imported("keras.src.trainers.epoch_iterator", kind))
+    return live_instances(imported("keras.src.trainers.epoch_iterator", kind))
 
 
 def _generates(epoch: Any, generator: Any) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensorlens.records.queues import Queue
 
 
-def joined(name: str, queues: Sequence[Queue]) -> Queue:
+def merge_queues(name: str, queues: Sequence[Queue]) -> Queue:
     """Return one queue for several; a figure that one of them lacks is unknown."""
     first = queues[0]
     missing: dict[str, str] = {}

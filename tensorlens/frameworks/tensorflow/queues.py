@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.frameworks.census.instances import living
+from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.joined import joined
+from tensorlens.frameworks.queues.joined import merge_queues
 from tensorlens.records.queues import Queue, QueuePart
 
 AUTOTUNE = -1
@@ -89,7 +89,7 @@ def look_at(item: Any, example: Any = None) -> Queue | None:
 def iterators_of(dataset: Any) -> list[Any]:
     """Return the iterators over a dataset that are alive."""
     kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
-    return [item for item in living(kind) if content_of(item).get("_dataset") is dataset]
+    return [item for item in live_instances(kind) if content_of(item).get("_dataset") is dataset]
 
 
 def look_at_dataset(dataset: Any, example: Any = None) -> Queue:
@@ -98,7 +98,7 @@ def look_at_dataset(dataset: Any, example: Any = None) -> Queue:
     if len(found) == 1:
         return found[0]
     if found:
-        return joined(f"{_title(transformations(dataset))}, {len(found)} iterators", found)
+        return merge_queues(f"{_title(transformations(dataset))}, {len(found)} iterators", found)
     chain = transformations(dataset)
     spec = dataset.element_spec if chain[0].is_known else None
     one = _static_bytes(spec, example)

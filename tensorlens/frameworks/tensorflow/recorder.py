@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from tensorlens.frameworks.base import Recorder, RecordOptions, Root
-from tensorlens.frameworks.host.naming import Sight
-from tensorlens.frameworks.host.recorder import Amendment, HostRecorder, Means
+from tensorlens.frameworks.host.naming import NameSources
+from tensorlens.frameworks.host.recorder import Amendment, FrameworkHooks, HostRecorder
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.attribution.module_calls import (
     TensorflowRecorder,
@@ -46,7 +46,9 @@ def start(options: RecordOptions) -> Recorder:
         lines.amend(log)
         gradients.amend(log, amendment)
 
-    means = Means(cpu.CpuCounter.source, observe, Sight(_census, module_paths), amend)
+    means = FrameworkHooks(
+        cpu.CpuCounter.source, observe, NameSources(_census, module_paths), amend
+    )
     recorder = HostRecorder(options, native, means)
     # whoever follows calls must not keep a recording that nobody ends
     reference = weakref.ref(recorder)

@@ -189,12 +189,12 @@ def _tuple_attribute(node: Node, child: Node) -> str:
 def callable_name(found: Any) -> str:
     """Return how a function is called: ``Trainer.step``; of others, their type's name."""
     if type(found) is FunctionType:
-        return short(found.__qualname__)
+        return short_name(found.__qualname__)
     if type(found) is BuiltinFunctionType:
         return str(_BUILTIN_NAME(found))
     return str(_TYPE_NAME(type(found)))
 
 
-def short(qualified: str) -> str:
+def short_name(qualified: str) -> str:
     """Return a qualified name without ``<locals>``."""
     return qualified.replace("<locals>.", "")

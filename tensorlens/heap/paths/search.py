@@ -11,7 +11,7 @@ from operator import is_, is_not, itemgetter
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tensorlens.heap import living, select
+from tensorlens.heap import live_objects, select
 from tensorlens.heap.describe import class_name
 from tensorlens.heap.paths.nodes import (
     CLASS,
@@ -254,7 +254,7 @@ class Search:
         }
         if kind is None or not left:
             return False
-        tasks, _ = select(living(), (kind,), ())
+        tasks, _ = select(live_objects(), (kind,), ())
         found = False
         for task in tasks:
             known = self.nodes.get(id(task))

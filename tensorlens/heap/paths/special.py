@@ -28,7 +28,7 @@ def _of_lru_cache(nodes: Sequence[Node]) -> Step | None:
     wrapper, child = nodes[:2]
     attributes = look.attributes_of(wrapper)
     name = look.entry(attributes, "__qualname__")
-    name = look.short(name) if type(name) is str else "?"
+    name = look.short_name(name) if type(name) is str else "?"
     if look.is_dict_of(wrapper, child) and len(nodes) > 2:
         key = look.key_of(child, nodes[2])
         if type(key) is str and key == "__wrapped__":

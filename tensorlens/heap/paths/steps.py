@@ -87,13 +87,13 @@ def _of_set(nodes: Sequence[Node]) -> Step:
 def _of_function(nodes: Sequence[Node]) -> Step | None:
     """Return what of a function refers to the next: a closure, a default, an attribute."""
     function, child = nodes[0].object, nodes[1]
-    name = look.short(function.__qualname__)
+    name = look.short_name(function.__qualname__)
     if child.items is not None and len(nodes) > 2:
         place = look.index_of(child, nodes[2])
         if child.address == id(function.__closure__):
             names = function.__code__.co_freevars
             outer = function.__qualname__.rpartition(".<locals>.")[0]
-            owner = f"{look.short(outer)}(): " if outer else ""
+            owner = f"{look.short_name(outer)}(): " if outer else ""
             variable = names[place] if place is not None and place < len(names) else "?"
             reference = Reference("closure", f"{owner}{variable} (closure)")
             return Step(reference, min(3, len(nodes) - 1), True, 2)
@@ -119,7 +119,7 @@ def _of_suspended(nodes: Sequence[Node]) -> Step:
     kind = type(holder)
     frame = getattr(holder, CODES[kind][1])
     word = _WORDS[kind]
-    name = f"{look.short(holder.__qualname__)}()"
+    name = f"{look.short_name(holder.__qualname__)}()"
     if type(frame) is not FrameType:
         return Step(Reference(word, f"{name} ({word})"))
     return _of_variables(nodes, frame, word, f" ({word})")

@@ -7,10 +7,17 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorlens.frameworks.base import Left as Blocks
+from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Survivor
 from tensorlens.heap.describe import class_name
-from tensorlens.leaks.growth.growth_test import CERTAIN, NONE, Judgement, Left, Span, judge
+from tensorlens.leaks.growth.growth_test import (
+    CERTAIN,
+    NONE,
+    Judgement,
+    StepResidue,
+    WatchedSteps,
+    judge,
+)
 
 _HEAD = re.compile(r"[^\[{]*")
 _NUMBER = re.compile(r"[ _]?\d+")
@@ -19,7 +26,7 @@ _MOST_NAMES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LeftBlock:
     """One block that a step left behind."""
 
     address: int
@@ -29,10 +36,10 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class HeldBlock:
     """A block, and who holds it."""
 
-    block: Block
+    block: LeftBlock
     survivor: Survivor
 
     @property
@@ -51,7 +58,7 @@ class Held:
         return survivor.holders[0].item if survivor.holders else None
 
 
-def latest_of(held: Sequence[Held]) -> Held:
+def latest_of(held: Sequence[HeldBlock]) -> HeldBlock:
     """Return the largest that the latest step left."""
     return max(held, key=lambda each: (each.block.step, each.block.size))
 
@@ -60,13 +67,13 @@ def latest_of(held: Sequence[Held]) -> Held:
 class Group:
     """What is alike: made by one line and held the same way, or below the same root."""
 
-    held: list[Held]
+    held: list[HeldBlock]
     judgement: Judgement
     is_below: bool = False
     """Whether it is held by nothing but tensors or nodes that are not left behind themselves."""
 
     @property
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[LeftBlock]:
         """Its blocks."""
         return (each.block for each in self.held)
 
@@ -89,12 +96,12 @@ class Group:
         return len(self.held) / max(1, len({id(each.survivor) for each in self.held}))
 
     @property
-    def latest(self) -> Held:
+    def latest(self) -> HeldBlock:
         """The largest that the latest step left."""
         return latest_of(self.held)
 
     @property
-    def earliest(self) -> Held:
+    def earliest(self) -> HeldBlock:
         """The largest that the earliest step left."""
         return min(self.held, key=lambda each: (each.block.step, -each.block.size))
 
@@ -107,42 +114,42 @@ class Group:
         return [*found.values()]
 
 
-def left_by_step(blocks: Iterator[Block] | Sequence[Block]) -> dict[int, Left]:
+def left_by_step(blocks: Iterator[LeftBlock] | Sequence[LeftBlock]) -> dict[int, StepResidue]:
     """Return what is left of each step."""
     totals: dict[int, list[int]] = {}
     for block in blocks:
         total = totals.setdefault(block.step, [0, 0])
         total[0] += 1
         total[1] += block.size
-    return {step: Left(tensors, nbytes) for step, (tensors, nbytes) in totals.items()}
+    return {step: StepResidue(tensors, nbytes) for step, (tensors, nbytes) in totals.items()}
 
 
-def candidates(blocks: Blocks, span: Span) -> list[Block]:
+def candidates(blocks: LeftBlocks, span: WatchedSteps) -> list[LeftBlock]:
     """Return the blocks of lines that may leave something behind in every step, or regularly.
 
     A line is judged as a whole, and each size that it makes: of a line that makes a state once
     and leaks besides, the leak alone is taken.
     """
-    by_line: dict[int, list[Block]] = {}
+    by_line: dict[int, list[LeftBlock]] = {}
     for address, size, birth, step in zip(
         blocks.address, blocks.size, blocks.birth, blocks.step, strict=True
     ):
         if step >= 0:
-            by_line.setdefault(birth, []).append(Block(address, size, birth, step))
-    found: list[Block] = []
+            by_line.setdefault(birth, []).append(LeftBlock(address, size, birth, step))
+    found: list[LeftBlock] = []
     for line in by_line.values():
         found += _of_line(line, span)
     return found
 
 
-def _of_line(blocks: list[Block], span: Span) -> list[Block]:
+def _of_line(blocks: list[LeftBlock], span: WatchedSteps) -> list[LeftBlock]:
     if judge(left_by_step(blocks), span).certainty == NONE:
         return []
-    by_size: dict[int, list[Block]] = {}
+    by_size: dict[int, list[LeftBlock]] = {}
     for block in blocks:
         by_size.setdefault(block.size, []).append(block)
-    steady: list[Block] = []
-    rest: list[Block] = []
+    steady: list[LeftBlock] = []
+    rest: list[LeftBlock] = []
     for each in by_size.values():
         is_steady = judge(left_by_step(each), span).certainty == CERTAIN
         (steady if is_steady else rest).extend(each)
@@ -152,7 +159,9 @@ def _of_line(blocks: list[Block], span: Span) -> list[Block]:
     return steady + (_of_line(rest, span) if rest else [])
 
 
-def sampled(blocks: Sequence[Block], most: int) -> tuple[list[Block], list[int], list[Block]]:
+def sampled(
+    blocks: Sequence[LeftBlock], most: int
+) -> tuple[list[LeftBlock], list[int], list[LeftBlock]]:
     """Choose some of many blocks, for others of their line and size.
 
     Returns:
@@ -164,7 +173,7 @@ def sampled(blocks: Sequence[Block], most: int) -> tuple[list[Block], list[int],
     ordered = sorted(blocks, key=lambda block: (block.birth, block.size, block.step))
     every = -(-len(ordered) // most)
     places: list[int] = []
-    chosen: list[Block] = []
+    chosen: list[LeftBlock] = []
     for number, block in enumerate(ordered):
         is_alike = chosen and (chosen[-1].birth, chosen[-1].size) == (block.birth, block.size)
         if number % every == 0 or not is_alike:
@@ -173,14 +182,16 @@ def sampled(blocks: Sequence[Block], most: int) -> tuple[list[Block], list[int],
     return ordered, places, chosen
 
 
-def grouped(blocks: Sequence[Block], survivors: Sequence[Survivor], span: Span) -> list[Group]:
+def grouped(
+    blocks: Sequence[LeftBlock], survivors: Sequence[Survivor], span: WatchedSteps
+) -> list[Group]:
     """Put blocks together that one line made and that are held the same way.
 
     What only hangs below a tensor is not a group of its own where that tensor is left behind
     too: it is counted with it. Where the tensor is not, as with a sum that goes on, all that
     hangs below it makes one group.
     """
-    held = [Held(block, each) for block, each in zip(blocks, survivors, strict=True)]
+    held = [HeldBlock(block, each) for block, each in zip(blocks, survivors, strict=True)]
     itself = [each for each in held if each.is_itself or not each.survivor.holders]
     groups = _steady(itself, (names(itself), _by_size, _by_line), span)
     own = {id(tensor) for group in groups for tensor in group.roots()}
@@ -198,12 +209,12 @@ def grouped(blocks: Sequence[Block], survivors: Sequence[Survivor], span: Span) 
 
 
 def _steady(
-    held: list[Held], levels: Sequence[Callable[[Held], Hashable]], span: Span
+    held: list[HeldBlock], levels: Sequence[Callable[[HeldBlock], Hashable]], span: WatchedSteps
 ) -> list[Group]:
     """Return the groups that grow: what is alike in detail first, of the rest what is so less."""
     groups = []
     for level in levels:
-        alike: dict[Hashable, list[Held]] = {}
+        alike: dict[Hashable, list[HeldBlock]] = {}
         for each in held:
             alike.setdefault(level(each), []).append(each)
         held = []
@@ -217,7 +228,7 @@ def _steady(
     return groups
 
 
-def joined(groups: Sequence[Group], labels: Sequence[Hashable], span: Span) -> list[Group]:
+def joined(groups: Sequence[Group], labels: Sequence[Hashable], span: WatchedSteps) -> list[Group]:
     """Put groups together that have the same label; those with None stay apart."""
     alike: dict[Hashable, list[Group]] = {}
     for group, label in zip(groups, labels, strict=True):
@@ -232,7 +243,7 @@ def joined(groups: Sequence[Group], labels: Sequence[Hashable], span: Span) -> l
     return found
 
 
-def names(held: Sequence[Held]) -> Callable[[Held], Hashable]:
+def names(held: Sequence[HeldBlock]) -> Callable[[HeldBlock], Hashable]:
     """Return what tells blocks of one line apart by name."""
     heads: dict[int, set[str]] = {}
     for each in held:
@@ -240,7 +251,7 @@ def names(held: Sequence[Held]) -> Callable[[Held], Hashable]:
     # a copy of a model has thousands of names
     many = {birth for birth, several in heads.items() if len(several) > _MOST_NAMES}
 
-    def by_name(held: Held) -> Hashable:
+    def by_name(held: HeldBlock) -> Hashable:
         survivor, birth = held.survivor, held.block.birth
         if survivor.cycle and not held.is_itself:
             return tuple(reference.text for reference in survivor.cycle)
@@ -249,25 +260,25 @@ def names(held: Sequence[Held]) -> Callable[[Held], Hashable]:
     return by_name
 
 
-def _head(held: Held) -> str:
+def _head(held: HeldBlock) -> str:
     """Return a name without what tells places apart: ``history`` of ``history[3].loss``."""
     head = _HEAD.match(held.survivor.name)
     return _NUMBER.sub("", head[0]) if head else ""
 
 
-def _by_size(held: Held) -> Hashable:
+def _by_size(held: HeldBlock) -> Hashable:
     return held.block.birth, held.block.size
 
 
-def _by_line(held: Held) -> Hashable:
+def _by_line(held: HeldBlock) -> Hashable:
     return held.block.birth
 
 
-def _by_root(held: Held) -> Hashable:
+def _by_root(held: HeldBlock) -> Hashable:
     return id(held.item)
 
 
-def _by_kind_of_root(held: Held) -> Hashable:
+def _by_kind_of_root(held: HeldBlock) -> Hashable:
     return class_name(type(held.item))
 
 

@@ -23,7 +23,7 @@ _OF_A_THIRD = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WatchedSteps:
     """Which steps were watched; in a long loop, which stretches of several steps."""
 
     count: int
@@ -53,7 +53,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class StepResidue:
     """What is left of one step."""
 
     tensors: int
@@ -75,7 +75,7 @@ class Judgement:
     """In which part of the steps something is left."""
 
 
-def judge(left: Mapping[int, Left], span: Span) -> Judgement:
+def judge(left: Mapping[int, StepResidue], span: WatchedSteps) -> Judgement:
     """Tell whether every step leaves something behind.
 
     What the latest steps made may still be in use, a batch ahead or the last result, so it is what
@@ -126,7 +126,7 @@ def _is_once_and_latest(places: Sequence[int], count: int) -> bool:
     return len(places) == 1 + latest and second - first > latest + 1
 
 
-def _of_every_step(found: Sequence[Left], span: Span) -> Judgement:
+def _of_every_step(found: Sequence[StepResidue], span: WatchedSteps) -> Judgement:
     count = len(found)
     tensors = sum(each.tensors for each in found) / span.steps
     nbytes = sum(each.nbytes for each in found) / span.steps
@@ -141,7 +141,7 @@ def _of_every_step(found: Sequence[Left], span: Span) -> Judgement:
     return Judgement(CERTAIN, tensors, nbytes, text, count)
 
 
-def _regular(left: Mapping[int, Left], span: Span) -> Judgement | None:
+def _regular(left: Mapping[int, StepResidue], span: WatchedSteps) -> Judgement | None:
     """Return the judgement on what is left every so many steps, the warm-up's included."""
     # the last step confirms a pattern, but what it made may be in use
     places = [step for step in range(span.count) if step in left]
@@ -173,7 +173,7 @@ def growing(levels: Sequence[int], stride: int = 1) -> Judgement | None:
     if len(steps) < _FEWEST or min(steps) <= 0:
         return None
     mean = sum(steps) / len(steps) / stride
-    words = Span(0, 0, stride).words(len(steps))
+    words = WatchedSteps(0, 0, stride).words(len(steps))
     amount = f"{steps[0]} bytes larger" if len(set(steps)) == 1 else "larger"
     text = f"it was {amount} after each of {words}"
     return Judgement(CERTAIN, 0.0, mean, text, len(steps))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorlens.frameworks.base import Left
-from tensorlens.frameworks.survivors import Below, Holdings
-from tensorlens.leaks.growth.groups import Block, Group, Held, latest_of, names, sampled
+from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.frameworks.survivors import Holdings, Retained
+from tensorlens.leaks.growth.groups import Group, HeldBlock, LeftBlock, latest_of, names, sampled
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
     NONE,
@@ -18,8 +18,8 @@ from tensorlens.leaks.growth.growth_test import (
     may_enlarge,
 )
 from tensorlens.leaks.growth.retained import (
-    Found,
-    Hanging,
+    RetainedBelow,
+    RetainedGroup,
     bounds_of,
     circles,
     container,
@@ -27,8 +27,8 @@ from tensorlens.leaks.growth.retained import (
     reached,
     ways_of,
 )
-from tensorlens.leaks.growth.samples import Watched
-from tensorlens.leaks.growth.unexplained import Explained, Levels, total
+from tensorlens.leaks.growth.samples import LoopSamples
+from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, total
 from tensorlens.leaks.report import Certainty, Growth, GrowthKind
 from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes
@@ -41,8 +41,8 @@ _MOST_BLOCKS = 4_000
 class _Population:
     """Blocks that one container holds, with what hangs below them."""
 
-    held: list[Held] = field(default_factory=list)
-    below: list[Held] = field(default_factory=list)
+    held: list[HeldBlock] = field(default_factory=list)
+    below: list[HeldBlock] = field(default_factory=list)
     is_below: bool = False
 
     def steps(self) -> set[int]:
@@ -55,8 +55,8 @@ class _Population:
 
 
 def populations(
-    watched: Watched, left: Left, explained: Explained, all_lines: Mapping[int, Levels]
-) -> tuple[list[Found], set[int]]:
+    watched: LoopSamples, left: LeftBlocks, explained: KnownGrowth, all_lines: Mapping[int, Levels]
+) -> tuple[list[RetainedGroup], set[int]]:
     """Return the populations that grow or may grow, and the lines that make them.
 
     They are judged by the line that makes them and the container that holds them: the queue whose
@@ -79,7 +79,7 @@ def populations(
     if not several or all(_certainty(each) == NONE for each in (*several, total(several))):
         return [], set()
     blocks = [
-        Block(address, size, birth, step)
+        LeftBlock(address, size, birth, step)
         for address, size, birth, step in zip(
             left.address, left.size, left.birth, left.step, strict=True
         )
@@ -88,7 +88,8 @@ def populations(
     ordered, places, chosen = sampled(blocks, _MOST_BLOCKS)
     holdings = watched.steps.holdings([block.address for block in chosen])
     held = [
-        Held(block, holdings.survivors[place]) for block, place in zip(ordered, places, strict=True)
+        HeldBlock(block, holdings.survivors[place])
+        for block, place in zip(ordered, places, strict=True)
     ]
     found, births = [], set[int]()
     for population, ways in _by_container(_alike(held)):
@@ -112,13 +113,13 @@ def _certainty(levels: Levels, shrinking: Sequence[Levels] = ()) -> Certainty:
     return UNCLEAR if all(may_climb(each.blocks) for each in several) else NONE
 
 
-def _is_most(population: _Population, birth: int, held: Sequence[Held]) -> bool:
+def _is_most(population: _Population, birth: int, held: Sequence[HeldBlock]) -> bool:
     """Tell whether a population has more than half of what is left of a line."""
     everything = sum(each.block.size for each in held if each.block.birth == birth)
     return 2 * population.bytes_of(birth) > everything
 
 
-def _alike(held: Sequence[Held]) -> list[_Population]:
+def _alike(held: Sequence[HeldBlock]) -> list[_Population]:
     """Put together what one line made and one name begins with, and what hangs below that."""
     itself = [each for each in held if each.is_itself or not each.survivor.holders]
     by_name = names(itself)
@@ -163,9 +164,9 @@ def _described(
     lines: dict[int, Levels],
     certainty: Certainty,
     holdings: Holdings,
-    left: Left,
-    watched: Watched,
-) -> Found:
+    left: LeftBlocks,
+    watched: LoopSamples,
+) -> RetainedGroup:
     steps = watched.span.steps
     levels = total([*lines.values()])
     own = {each.block.birth for each in population.held} & lines.keys()
@@ -177,12 +178,14 @@ def _described(
     )
     group = Group(population.held, judgement, population.is_below)
     hanging = tuple(
-        Hanging(birth, _role(population, birth), each.growth / steps, each.blocks_growth / steps)
+        RetainedBelow(
+            birth, _role(population, birth), each.growth / steps, each.blocks_growth / steps
+        )
         for birth, each in sorted(lines.items(), key=lambda pair: -pair[1].growth)
         if birth not in own
     )
     item = group.latest.item
-    nothing = Below(0, 0, ())
+    nothing = Retained(0, 0, ())
     found = of_group(group, holdings, left, watched)
     return replace(
         found,
@@ -205,9 +208,9 @@ _MOST_LINES = 3
 
 
 def drifts(
-    watched: Watched,
-    left: Left,
-    explained: Explained,
+    watched: LoopSamples,
+    left: LeftBlocks,
+    explained: KnownGrowth,
     rest: Mapping[int, Levels],
     told: Collection[int],
 ) -> list[Growth]:
@@ -220,13 +223,13 @@ def drifts(
         rest: the figures of what is not.
         told: other lines of which it is told that they grow.
     """
-    latest: dict[int, Block] = {}
+    latest: dict[int, LeftBlock] = {}
     for address, size, birth, step in zip(
         left.address, left.size, left.birth, left.step, strict=True
     ):
         is_known = step < watched.warmup or birth in told or address in explained.addresses
         if not is_known and (birth not in latest or latest[birth].step < step):
-            latest[birth] = Block(address, size, birth, step)
+            latest[birth] = LeftBlock(address, size, birth, step)
     found = {
         birth: rest[birth]
         for birth in latest
@@ -237,13 +240,13 @@ def drifts(
     return [_growth(watched, birth, found[birth], ways[birth]) for birth in ordered]
 
 
-def _ways(watched: Watched, blocks: list[Block]) -> Mapping[int, str]:
+def _ways(watched: LoopSamples, blocks: list[LeftBlock]) -> Mapping[int, str]:
     """Return the shortest way that holds each block, by its line; empty where none is known."""
     if not blocks:
         return {}
     holdings = watched.steps.holdings([block.address for block in blocks])
     items = [
-        Held(block, survivor).item
+        HeldBlock(block, survivor).item
         for block, survivor in zip(blocks, holdings.survivors, strict=True)
     ]
     ways = ways_of(items)
@@ -252,7 +255,7 @@ def _ways(watched: Watched, blocks: list[Block]) -> Mapping[int, str]:
     }
 
 
-def _growth(watched: Watched, birth: int, levels: Levels, path: str) -> Growth:
+def _growth(watched: LoopSamples, birth: int, levels: Levels, path: str) -> Growth:
     rate = levels.growth / watched.span.steps
     where = watched.steps.line(birth) or "an unknown line"
     before, now = map(format_bytes, (levels.nbytes[0], levels.nbytes[-1]))

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from tensorlens.leaks.growth.groups import Group, growing_lines
 from tensorlens.leaks.growth.growth_test import Judgement, growing, is_renewed
-from tensorlens.leaks.growth.samples import Watched
+from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.records.references import ReferencePath
 
 _ENOUGH_LOOKS = 4
 """Looks at what was asked for after which it is known whether something grows."""
 
 
-def frees_as_much(group: Group, ways: Sequence[ReferencePath], watched: Watched) -> bool:
+def frees_as_much(group: Group, ways: Sequence[ReferencePath], watched: LoopSamples) -> bool:
     """Tell whether as many tensors are freed in each step as are made."""
     figures = [each.lines for each in watched.figures[watched.warmup : -1]]
     births, expected = group.births, len(steps_of(group, watched.judged))
@@ -45,7 +45,7 @@ def steps_of(group: Group, steps: range) -> set[int]:
     return {block.step for block in group.blocks if block.step in steps}
 
 
-def grown_lines(watched: Watched, known: frozenset[int]) -> dict[int, Judgement]:
+def grown_lines(watched: LoopSamples, known: frozenset[int]) -> dict[int, Judgement]:
     """Return the lines that have as many blocks after each step, but more bytes."""
     figures = watched.figures[watched.warmup + 1 :]
     looks = [(step, each.asked) for step, each in enumerate(figures) if each.asked is not None]

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorlens.frameworks.advice import Words
-from tensorlens.frameworks.base import Left
-from tensorlens.frameworks.survivors import Below, Holdings, Survivor
+from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.frameworks.survivors import Holdings, Retained, Survivor
 from tensorlens.heap.paths import cycle, paths
 from tensorlens.leaks.growth.groups import (
-    Block,
     Group,
+    LeftBlock,
     joined,
 )
 from tensorlens.leaks.growth.growth_test import UNCLEAR, Judgement
 from tensorlens.leaks.growth.replacement import frees_as_much, steps_of
-from tensorlens.leaks.growth.samples import Watched
+from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.report import Example
 from tensorlens.records.references import Reference, ReferencePath
 
@@ -61,7 +61,7 @@ _FEW_GROUPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Hanging:
+class RetainedBelow:
     """What one line made of that which hangs below a group, a step."""
 
     birth: int
@@ -72,12 +72,12 @@ class Hanging:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RetainedGroup:
     """A group with all that is known of it; it refers to nothing of the program."""
 
     judgement: Judgement
     birth: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[LeftBlock, ...]
     bytes_per_step: float
     """With what hangs below."""
     role: str
@@ -98,7 +98,7 @@ class Found:
     is_renewed: bool
     """Whether its lines free as much in each step as they make."""
     words: Words
-    below: tuple[Hanging, ...] = ()
+    below: tuple[RetainedBelow, ...] = ()
     below_blocks: tuple[int, ...] = ()
     """The addresses of what hangs below."""
     taken: float = 1.0
@@ -117,7 +117,9 @@ class Found:
         return not self.is_renewed and self.judgement.certainty != UNCLEAR
 
 
-def described(groups: list[Group], holdings: Holdings, left: Left, watched: Watched) -> list[Found]:
+def described(
+    groups: list[Group], holdings: Holdings, left: LeftBlocks, watched: LoopSamples
+) -> list[RetainedGroup]:
     """Return all that is known of groups; those that one container holds are put together."""
     few = groups if len(groups) <= _FEW_GROUPS else []
     latest, earliest = ([each.latest.item for each in groups], [each.earliest.item for each in few])
@@ -159,7 +161,9 @@ def described(groups: list[Group], holdings: Holdings, left: Left, watched: Watc
     return found
 
 
-def _hanging(group: Group, below: Below, left: Left, watched: Watched) -> tuple[Hanging, ...]:
+def _hanging(
+    group: Group, below: Retained, left: LeftBlocks, watched: LoopSamples
+) -> tuple[RetainedBelow, ...]:
     """Return what hangs below, by the line that made it and its role, the most bytes first."""
     judgement = group.judgement
     if group.is_below:
@@ -177,7 +181,7 @@ def _hanging(group: Group, below: Below, left: Left, watched: Watched) -> tuple[
         line[1] += 1
     count = len(blocks)
     found = [
-        Hanging(
+        RetainedBelow(
             birth,
             role,
             nbytes * share,
@@ -188,7 +192,7 @@ def _hanging(group: Group, below: Below, left: Left, watched: Watched) -> tuple[
     return tuple(sorted(found, key=lambda each: -each.nbytes))
 
 
-def _taken(group: Group, below: Below, left: Left) -> float:
+def _taken(group: Group, below: Retained, left: LeftBlocks) -> float:
     """Return how many bytes an allocator's figures count for each byte that was asked for."""
     wanted = {block.address for block in group.blocks}.union(each[0] for each in below.blocks)
     rows = [row for row, address in enumerate(left.address) if address in wanted]
@@ -197,7 +201,7 @@ def _taken(group: Group, below: Below, left: Left) -> float:
 
 
 def _joined(
-    groups: list[Group], ways: list[list[ReferencePath]], watched: Watched
+    groups: list[Group], ways: list[list[ReferencePath]], watched: LoopSamples
 ) -> tuple[list[Group], list[list[ReferencePath]]]:
     """Put groups of the same lines together that the same container holds.
 
@@ -271,9 +275,9 @@ def _roots(groups: Sequence[Group]) -> list[Any]:
     return [item for group in groups if not group.is_below for item in group.roots()]
 
 
-def _charged(groups: Sequence[Group], holdings: Holdings) -> list[Below]:
+def _charged(groups: Sequence[Group], holdings: Holdings) -> list[Retained]:
     """Return what hangs below each group, each of it charged to one group alone."""
-    nothing = Below(0, 0, ())
+    nothing = Retained(0, 0, ())
     below = {id(group): nothing for group in groups}
     owners = [group for group in groups if not group.is_below and group.roots()]
     everything = _roots(groups)
@@ -287,7 +291,9 @@ def _charged(groups: Sequence[Group], holdings: Holdings) -> list[Below]:
     return [below[id(group)] for group in groups]
 
 
-def of_group(group: Group, holdings: Holdings, left: Left, watched: Watched) -> Found:
+def of_group(
+    group: Group, holdings: Holdings, left: LeftBlocks, watched: LoopSamples
+) -> RetainedGroup:
     """Return what is known of a group without asking who holds it."""
     latest = group.latest
     survivor = latest.survivor
@@ -298,7 +304,7 @@ def of_group(group: Group, holdings: Holdings, left: Left, watched: Watched) -> 
         example, birth = _of_root(group, holdings, left, watched)
     elif len(group.births) > 1:
         birth = next(iter(group.births))
-    return Found(
+    return RetainedGroup(
         judgement=group.judgement,
         birth=birth,
         blocks=tuple(group.blocks),
@@ -331,7 +337,9 @@ def _example_of(survivor: Survivor, age: int) -> Example:
     )
 
 
-def _of_root(group: Group, holdings: Holdings, left: Left, watched: Watched) -> tuple[Example, int]:
+def _of_root(
+    group: Group, holdings: Holdings, left: LeftBlocks, watched: LoopSamples
+) -> tuple[Example, int]:
     """Return the tensor that all of a group hangs below, and the line that makes it."""
     latest = group.latest
     root = holdings.root(latest.item)
@@ -361,7 +369,7 @@ def _of_root(group: Group, holdings: Holdings, left: Left, watched: Watched) -> 
 
 
 def reached(
-    group: Group, ways: Sequence[ReferencePath], circle: ReferencePath | None, below: Below
+    group: Group, ways: Sequence[ReferencePath], circle: ReferencePath | None, below: Retained
 ) -> dict[str, Any]:
     """Return what is known of who holds a group, and of the way on to what hangs below."""
     survivor = group.latest.survivor

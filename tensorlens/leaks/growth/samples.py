@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorlens.frameworks.base import StepFigures, Steps
-from tensorlens.leaks.growth.growth_test import Span
+from tensorlens.leaks.growth.growth_test import WatchedSteps
 from tensorlens.leaks.host import HostSample
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class LoopSamples:
     """What was seen of a loop.
 
     In a long loop several steps are looked at as one: a stretch. Everything is numbered by them.
@@ -50,9 +50,9 @@ class Watched:
         return -(-self.warmup_steps // self.stride)
 
     @property
-    def span(self) -> Span:
+    def span(self) -> WatchedSteps:
         """Which stretches were watched."""
-        return Span(self.count, self.warmup, self.stride)
+        return WatchedSteps(self.count, self.warmup, self.stride)
 
     @property
     def judged(self) -> range:

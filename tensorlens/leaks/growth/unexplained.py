@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tensorlens.frameworks.base import UNKNOWN, Left
-from tensorlens.leaks.growth.samples import Watched
+from tensorlens.frameworks.base import UNKNOWN, LeftBlocks
+from tensorlens.leaks.growth.samples import LoopSamples
 from tensorlens.leaks.report import Balance, Growth, GrowthKind, Leak
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class KnownGrowth:
     """What is known to grow."""
 
     addresses: set[int] = field(default_factory=set)
@@ -60,7 +60,9 @@ def total(several: Sequence[Levels]) -> Levels:
     return Levels(tuple(map(sum, blocks)), tuple(map(sum, nbytes)))
 
 
-def residue(watched: Watched, left: Left | None, explained: Explained) -> dict[int, Levels]:
+def residue(
+    watched: LoopSamples, left: LeftBlocks | None, explained: KnownGrowth
+) -> dict[int, Levels]:
     """Return what of the figures is not explained, by the number of the line.
 
     A block that lives at the end lived after each step since its own. What the last step makes may
@@ -89,7 +91,7 @@ def residue(watched: Watched, left: Left | None, explained: Explained) -> dict[i
     return lines
 
 
-def _known(left: Left | None, explained: Explained) -> Iterator[tuple[int, int, int]]:
+def _known(left: LeftBlocks | None, explained: KnownGrowth) -> Iterator[tuple[int, int, int]]:
     if left is None:
         return
     rows = zip(left.address, left.birth, left.step, left.taken, strict=True)
@@ -115,7 +117,7 @@ def _to_the_end(levels: Sequence[int]) -> tuple[int, ...]:
 
 
 def balance(
-    watched: Watched,
+    watched: LoopSamples,
     leaks: Sequence[tuple[float, Leak]],
     others: Sequence[tuple[float, Growth]],
 ) -> dict[str, Balance]:

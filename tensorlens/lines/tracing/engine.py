@@ -10,20 +10,20 @@ from types import FrameType, FunctionType
 
 from tensorlens.errors import ProfileError
 from tensorlens.guards import guarded
-from tensorlens.lines.counters import Meters
+from tensorlens.lines.counters import CounterSlots
 from tensorlens.lines.tracing.accounting import Account, Activation, note_failure
 from tensorlens.lines.tracing.threads import Threads, ThreadState
-from tensorlens.lines.tracing.tracer import Tracer, Watched
+from tensorlens.lines.tracing.tracer import Tracer, WatchedCode
 from tensorlens.recording.oom import region
 
 
 class Engine:
     """Counters, threads and tracer: shared by all profilers, since a read resets every peak."""
 
-    def __init__(self, meters: Meters | None = None) -> None:
-        self.meters = meters or Meters()
+    def __init__(self, meters: CounterSlots | None = None) -> None:
+        self.meters = meters or CounterSlots()
         self.threads = Threads(self.meters)
-        self.watched = Watched()
+        self.watched = WatchedCode()
         self.tracer = Tracer(self.watched, self.threads)
         self._followed_since = -1
         """The generation of the meters when graphs were last asked for."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from tensorlens.lines.counters import Meters, Read
+from tensorlens.lines.counters import CounterSlots, Read
 from tensorlens.lines.tracing.accounting import WIDTH, Activation
 
 ADDED_FRAMES = 2
@@ -147,7 +147,7 @@ class ThreadState:
 class Threads:
     """The states of all threads of the process."""
 
-    def __init__(self, meters: Meters) -> None:
+    def __init__(self, meters: CounterSlots) -> None:
         self.meters = meters
         self.busy: dict[int, ThreadState] = {}
         self.lock = threading.RLock()  # a signal handler may run profiled code while it is held

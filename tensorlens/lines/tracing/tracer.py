@@ -75,7 +75,7 @@ def original(code: CodeType) -> CodeType:
     return next((hook.args[0] for hook in hooks if hook.args), code)
 
 
-class Watched:
+class WatchedCode:
     """The profiled code objects and the accounts that want their lines.
 
     Keyed by identity: equal code objects of two functions are two functions, and the hash of a
@@ -110,7 +110,7 @@ class Watched:
 class Tracer:
     """Opens, advances and ends the activation of each frame of watched code."""
 
-    def __init__(self, watched: Watched, threads: Threads) -> None:
+    def __init__(self, watched: WatchedCode, threads: Threads) -> None:
         self.watched = watched
         self.threads = threads
         self.on_line = self._line_callback(moved=False)

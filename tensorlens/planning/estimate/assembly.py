@@ -13,7 +13,7 @@ from tensorlens.planning.estimate.result import Estimate, Range, Term
 from tensorlens.planning.estimate.simulation import Simulated, Simulation, least_capacity
 from tensorlens.planning.estimate.terms import context_overhead, rule
 from tensorlens.planning.trace import Caution, Trace
-from tensorlens.recording.analysis.event_index import Study
+from tensorlens.recording.analysis.event_index import EventIndex
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, EventLog, Label, Stacks
 from tensorlens.records.origin import Origin
@@ -99,7 +99,7 @@ def assemble(
 
 def _name_inputs(trace: Trace) -> None:
     """Name the blocks that the program brought and that no model or optimizer has."""
-    log, found = trace.log, Study(trace.log)
+    log, found = trace.log, EventIndex(trace.log)
     for row, label in trace.brought.items():
         place = found.place(row)
         if log.label[row] < 0 and found.phase[place] == "other" and found.module[place] is None:

@@ -13,7 +13,7 @@ from tensorlens.planning.trace import Caution, Formula
 from tensorlens.recording import tlens
 from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.checking import whole
+from tensorlens.records.checking import integer
 from tensorlens.records.documents import Document, restored
 from tensorlens.records.tensors import SourceLine
 from tensorlens.units import parse_bytes
@@ -312,7 +312,7 @@ class Estimate(Document):
         names = {each.name for each in fields(cls)}
         given = {name: value for name, value in data.items() if name in names}
         try:
-            row = whole(data["peak"]["row"])
+            row = integer(data["peak"]["row"])
             return restored(cls, given, recording=recording, peak_row=row)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FileFormatError(f"damaged estimate: {error}") from None

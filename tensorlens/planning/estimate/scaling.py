@@ -58,7 +58,7 @@ class Formula:
         return " + ".join(parts).replace("+ -", "- ")
 
 
-def fitted(peaks: Mapping[int, int]) -> Formula:
+def fit_curve(peaks: Mapping[int, int]) -> Formula:
     """Return the simplest curve that the runs with the largest values are on.
 
     That is a line through three, or a parabola that bends upwards through four. Failing that, what
@@ -273,7 +273,9 @@ def _scaled(argument: str, runs: Mapping[int, Estimate]) -> Scaling:
     places = [
         place for place in (SETUP, PASS, OPTIMIZER) if all(place in of for of in peaks.values())
     ]
-    pieces = {place: fitted({value: of[place] for value, of in peaks.items()}) for place in places}
+    pieces = {
+        place: fit_curve({value: of[place] for value, of in peaks.items()}) for place in places
+    }
     return Scaling(argument, pieces, dict(sorted(runs.items())))
 
 

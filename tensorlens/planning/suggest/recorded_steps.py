@@ -13,7 +13,7 @@ from typing import Any
 from tensorlens.planning.step_facts import OptimizerFacts, StepFacts
 from tensorlens.planning.suggest.result import Method
 from tensorlens.recording.analysis.devices import chosen, device_peak
-from tensorlens.recording.analysis.event_index import study
+from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, FREE, GRAPH_CALL, EventLog
@@ -59,7 +59,7 @@ class RecordedSteps:
         self.device = chosen(recording, device)
         self.log = recording.log
         self.number = self.log.devices.index(self.device)
-        self.study = study(recording)
+        self.study = event_index(recording)
         self.roles = roles_of(recording)
         self.peak, self.peak_row = device_peak(recording, self.device)
 

@@ -26,7 +26,7 @@ from tensorlens.planning.tensorflow.execution.orders import (
 from tensorlens.planning.tensorflow.execution.playing import Play, bytes_of
 from tensorlens.planning.tensorflow.graph.nodes import ENTERS, ITEM_SIZES, Node
 from tensorlens.planning.tensorflow.graph.optimizing import as_traced, optimized
-from tensorlens.planning.tensorflow.graph.tracing import Held, Traced, trace
+from tensorlens.planning.tensorflow.graph.tracing import StepInput, Traced, trace
 from tensorlens.planning.tensorflow.ledger import Ledger, Places
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
@@ -119,7 +119,7 @@ class _Unknown:
         self._trace.cautions.append(Caution(text))
 
 
-def _label(each: Held) -> Label:
+def _label(each: StepInput) -> Label:
     return Label(each.name, each.role, each.dtype, each.shape)
 
 

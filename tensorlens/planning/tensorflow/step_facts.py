@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.frameworks.census.instances import living
+from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.attribution.module_calls import module_paths
 from tensorlens.frameworks.tensorflow.queues import look_at_iterator
@@ -150,4 +150,6 @@ def _buffered() -> Iterator[PrefetchQueue]:
 
 
 def _iterators() -> Sequence[Any]:
-    return living(kinds.imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator"))
+    return live_instances(
+        kinds.imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tensorlens.recording.analysis.devices import chosen
-from tensorlens.recording.analysis.event_index import Place, Study, Table, study
+from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable, event_index
 from tensorlens.recording.analysis.instants import largest_first, roles_of
 from tensorlens.recording.analysis.roles import Roles
 from tensorlens.recording.moments import BackwardCost
@@ -41,10 +41,10 @@ def backward(recording: Recording, device: str | None = None) -> tuple[BackwardC
         UsageError: the recording knows no such device.
     """
     number = None if device is None else recording.log.devices.index(chosen(recording, device))
-    roles, of = roles_of(recording), study(recording)
+    roles, of = roles_of(recording), event_index(recording)
     lines: dict[SourceLine | None, _Line] = {}
-    line_of = Table(lambda place: lines.setdefault(of.charged[place], _Line()))
-    node_of = Table(lambda place: _node(of, place))
+    line_of = PlaceTable(lambda place: lines.setdefault(of.charged[place], _Line()))
+    node_of = PlaceTable(lambda place: _node(of, place))
     for row, allocates in _rows(of, number):
         place = of.place(row)
         line = line_of[place]
@@ -94,7 +94,7 @@ def backward_calls(recording: Recording, device: str | None = None) -> dict[Sour
         UsageError: the recording knows no such device.
     """
     number = None if device is None else recording.log.devices.index(chosen(recording, device))
-    of = study(recording)
+    of = event_index(recording)
     places: dict[Place, int] = {}
     for row, allocates in _rows(of, number):
         if allocates:
@@ -116,7 +116,7 @@ def backward_modules(recording: Recording, device: str | None = None) -> dict[st
         UsageError: the recording knows no such device.
     """
     number = None if device is None else recording.log.devices.index(chosen(recording, device))
-    of = study(recording)
+    of = event_index(recording)
     sums: dict[str | None, int] = {}
     for row, allocates in _rows(of, number):
         if allocates:
@@ -124,7 +124,7 @@ def backward_modules(recording: Recording, device: str | None = None) -> dict[st
     return largest_first(sums)
 
 
-def _rows(of: Study, device: int | None) -> Iterator[tuple[int, bool]]:
+def _rows(of: EventIndex, device: int | None) -> Iterator[tuple[int, bool]]:
     """Give the allocations made in backward, again when they are freed, in order."""
     log, phase = of.log, of.phase
     made: set[int] = set()
@@ -139,7 +139,7 @@ def _rows(of: Study, device: int | None) -> Iterator[tuple[int, bool]]:
             yield pair, False
 
 
-def _node(of: Study, place: Place) -> str:
+def _node(of: EventIndex, place: Place) -> str:
     """Return what ran: the node, or the operator where a node computes forward again."""
     context = of.context(place)
     operator = context.outer or context.op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tensorlens.recording.analysis.devices import chosen, device_peak
-from tensorlens.recording.analysis.event_index import Place, study
+from tensorlens.recording.analysis.event_index import Place, event_index
 from tensorlens.recording.analysis.instants import roles_of, row_at
 from tensorlens.recording.analysis.walk import residents
 from tensorlens.recording.moments import Churn, Growth
@@ -29,7 +29,7 @@ def growth(
     final = len(log) - 1 if end is None else row_at(log, end)
     before, after = residents(log, None, first), residents(log, None, final)
     stayed = set(before).intersection(after)
-    roles, of = roles_of(recording), study(recording)
+    roles, of = roles_of(recording), event_index(recording)
     nbytes: Counter[tuple[SourceLine | None, str]] = Counter()
     blocks: Counter[tuple[SourceLine | None, str]] = Counter()
     for sign, rows in ((-1, before), (1, after)):
@@ -49,7 +49,7 @@ def churn(recording: Recording, device: str | None = None) -> Churn:
     Raises:
         UsageError: the recording knows no such device, or none at all.
     """
-    device, log, of = chosen(recording, device), recording.log, study(recording)
+    device, log, of = chosen(recording, device), recording.log, event_index(recording)
     number = log.devices.index(device)
     places: dict[Place, int] = {}
     allocations = 0

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 _NOTHING = Context()
 
 
-class Table(dict[Place, _T], Generic[_T]):
+class PlaceTable(dict[Place, _T], Generic[_T]):
     """Place to what a function says of it, asked once a place."""
 
     def __init__(self, of: Callable[[Place], _T]) -> None:
@@ -40,28 +40,28 @@ class Table(dict[Place, _T], Generic[_T]):
         return value
 
 
-class Study:
-    """A log with what is known of its places; see :func:`study`."""
+class EventIndex:
+    """A log with what is known of its places; see :func:`event_index`."""
 
     def __init__(self, log: EventLog) -> None:
         phases = Phases(log.stacks, log.contexts)
         lines = Lines(log.stacks, log.contexts)
-        phase = Table(lambda place: phases.of(*place))
+        phase = PlaceTable(lambda place: phases.of(*place))
         self.log = log
         self.phase = phase
-        self.born: Table[SourceLine | None] = Table(lambda place: lines.born(place[0]))
-        self.charged = Table(lambda place: lines.charged(*place, phase[place]))
-        self.calls = Table(lambda place: lines.calls(*place, phase[place]))
-        self.custom: Table[SourceLine | None] = Table(lambda place: lines.custom(*place))
+        self.born: PlaceTable[SourceLine | None] = PlaceTable(lambda place: lines.born(place[0]))
+        self.charged = PlaceTable(lambda place: lines.charged(*place, phase[place]))
+        self.calls = PlaceTable(lambda place: lines.calls(*place, phase[place]))
+        self.custom: PlaceTable[SourceLine | None] = PlaceTable(lambda place: lines.custom(*place))
         of_wrappers = purposes(log.stacks)
-        self.purpose: Table[Purpose | None] = Table(
+        self.purpose: PlaceTable[Purpose | None] = PlaceTable(
             lambda place: (
                 None if place[0] < 0 else purpose_in(of_wrappers[place[0]], self.context(place))
             )
         )
-        self.model = Table(lambda place: lines.model(*place, phase[place]))
-        self.module = Table(lambda place: lines.module(*place, phase[place]))
-        self._spans: Table[Key] = Table(self._span)
+        self.model = PlaceTable(lambda place: lines.model(*place, phase[place]))
+        self.module = PlaceTable(lambda place: lines.module(*place, phase[place]))
+        self._spans: PlaceTable[Key] = PlaceTable(self._span)
 
     def place(self, row: int) -> Place:
         """Return where an event was."""
@@ -136,9 +136,9 @@ class Study:
 
     def _numbered(self, of: Callable[[Place], Key]) -> array[int]:
         if len({context.thread for context in (_NOTHING, *self.log.contexts)}) > 1:
-            return _stretches(map(Table(of).__getitem__, self.places()))
+            return _stretches(map(PlaceTable(of).__getitem__, self.places()))
         numbers: dict[Key, int] = {}
-        keys = Table(lambda place: numbers.setdefault(of(place), len(numbers)))
+        keys = PlaceTable(lambda place: numbers.setdefault(of(place), len(numbers)))
         scopes = array("i", map(keys.__getitem__, self.places()))
         return array("i", accumulate(map(ne, scopes, chain((-1,), scopes))))
 
@@ -147,9 +147,9 @@ class Study:
         return self.context(place).thread, None if phase == PHASES[-1] else phase
 
 
-def study(recording: Recording) -> Study:
+def event_index(recording: Recording) -> EventIndex:
     """Return the study of a recording's log, made once."""
-    return recording.once("study", lambda: Study(recording.log))
+    return recording.once("study", lambda: EventIndex(recording.log))
 
 
 def _stretches(keys: Iterable[Key]) -> array[int]:

@@ -8,7 +8,7 @@ from typing import TypeVar, overload
 
 from tensorlens.errors import UsageError
 from tensorlens.recording.analysis.devices import beginning, chosen, device_peak, dropped_peak
-from tensorlens.recording.analysis.event_index import Place, Study, study
+from tensorlens.recording.analysis.event_index import EventIndex, Place, event_index
 from tensorlens.recording.analysis.roles import Roles
 from tensorlens.recording.analysis.segments import held_at, reserved_at
 from tensorlens.recording.analysis.walk import residents
@@ -95,7 +95,7 @@ class Residents(Sequence[Resident]):
 
 def roles_of(recording: Recording) -> Roles:
     """Return the roles of a recording's blocks, made once."""
-    return recording.once("roles", lambda: Roles(study(recording)))
+    return recording.once("roles", lambda: Roles(event_index(recording)))
 
 
 def peak(recording: Recording, device: str | None = None) -> Peak:
@@ -112,7 +112,7 @@ def peak(recording: Recording, device: str | None = None) -> Peak:
         log = recording.log.adopted(recording.origin.dropped_peaks[device])
         # its newest block is what made it the highest instant
         now = max(log.time)
-        return _moment(recording, Roles(Study(log)), device, range(len(log)), -1, now)
+        return _moment(recording, Roles(EventIndex(log)), device, range(len(log)), -1, now)
     return moment(recording, row, device)
 
 
@@ -179,7 +179,7 @@ def _moment(
 
 
 def _model_lines(
-    of: Study, places: dict[Place, int]
+    of: EventIndex, places: dict[Place, int]
 ) -> dict[tuple[SourceLine | None, SourceLine], int]:
     sums: dict[tuple[SourceLine | None, SourceLine], int] = {}
     for place, nbytes in places.items():

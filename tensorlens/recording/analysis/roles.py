@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import cache, cached_property
 
-from tensorlens.recording.analysis.event_index import Place, Study, Table
+from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable
 from tensorlens.records.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
 from tensorlens.roles import BLOCK_ROLES
@@ -62,10 +62,10 @@ class Roles:
     ``step() at train.py:12``.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: EventIndex) -> None:
         self.study = study
-        self._kept = Table(self._kept_as)
-        self._made = Table(self._made_by)
+        self._kept = PlaceTable(self._kept_as)
+        self._made = PlaceTable(self._made_by)
         self._owner = cache(self._owned_by)
 
     def role(self, row: int) -> str:
@@ -257,7 +257,7 @@ class Roles:
         return stack >= 0 or context.op is not None or context.node is not None
 
 
-def role_codes(roles: Roles, study: Study) -> tuple[array[int], tuple[str, ...]]:
+def role_codes(roles: Roles, study: EventIndex) -> tuple[array[int], tuple[str, ...]]:
     """Return a number for the role of each row that is an allocation, and the roles by number."""
     numbers = {role: number for number, role in enumerate(BLOCK_ROLES)}
     codes = array(

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from tensorlens.errors import UsageError
 from tensorlens.recording.analysis.devices import beginning, chosen, device_levels, device_peak
-from tensorlens.recording.analysis.event_index import study
+from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.roles import role_codes
 from tensorlens.recording.analysis.segments import reserved_levels
@@ -80,7 +80,7 @@ def _by_role(recording: Recording, device: int, at: Sequence[int]) -> dict[str, 
     """Return the bytes of each role after each of some rows, which rise."""
     log = recording.log
     codes, names = recording.once(
-        "role codes", lambda: role_codes(roles_of(recording), study(recording))
+        "role codes", lambda: role_codes(roles_of(recording), event_index(recording))
     )
     reached = _first_point(at, len(log))
     changes = [[0] * (len(at) + 1) for _ in names]

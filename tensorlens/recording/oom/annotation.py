@@ -82,7 +82,7 @@ def annotate(error: BaseException, recording: Recording | None = None) -> None:
 def annotate_unhandled(error: BaseException) -> None:
     """Add an explanation to each failed allocation that the traceback of ``error`` will show."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
-        with reserve.given_up():
+        with reserve.released():
             _explain_all(error, None, contexts=True)
 
 
@@ -99,7 +99,7 @@ def explain(
         return None
     request = located(request, error, recording)
     snapshot = MemReporter().snapshot()
-    before = kept_before(snapshot.tensors, error)
+    before = rows_kept_before(snapshot.tensors, error)
     snapshot = plain_names(snapshot)
     found = remedies(request, snapshot, _graphs(), before, _words(error))
     return OutOfMemory(request, snapshot, found, remarks(request, snapshot), handled)
@@ -227,7 +227,7 @@ def plain_names(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, tensors=table)
 
 
-def kept_before(table: TensorTable, error: BaseException) -> frozenset[int]:
+def rows_kept_before(table: TensorTable, error: BaseException) -> frozenset[int]:
     """Return the rows of tensors that the tracebacks of earlier errors keep.
 
     These are the errors in whose ``except`` block ``error`` came up. A function that is in both

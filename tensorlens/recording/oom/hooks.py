@@ -74,7 +74,7 @@ class _Hooks:
             self._shell = shell.showtraceback
             self._undo.append(_put(shell, "showtraceback", self._in_shell))
         self._undo += when_one_arrives(self._watch)
-        reserve.hold()
+        reserve.reserve()
         self._undo.append(reserve.release)
 
     def remove(self) -> None:

@@ -19,7 +19,7 @@ def explain(error: BaseException, recording: Recording | None = None) -> None:
     """
     if not may_be_out_of_memory(error):
         return
-    with reserve.given_up():
+    with reserve.released():
         try:
             from tensorlens.recording.oom.annotation import annotate
         except Exception:

@@ -18,7 +18,7 @@ _given_up = 0
 _held: mmap.mmap | None = None
 
 
-def hold() -> None:
+def reserve() -> None:
     """Keep it back from now on; calls nest."""
     global _wanted
     with _lock:
@@ -27,7 +27,7 @@ def hold() -> None:
 
 
 def release() -> None:
-    """Undo one :func:`hold`."""
+    """Undo one :func:`reserve`."""
     global _wanted
     with _lock:
         _wanted -= 1
@@ -36,7 +36,7 @@ def release() -> None:
 
 
 @contextmanager
-def given_up() -> Iterator[None]:
+def released() -> Iterator[None]:
     """Let what is kept back be used meanwhile."""
     global _given_up
     with _lock:

@@ -25,8 +25,8 @@ from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Medium, Row, Section, Table
 from tensorlens.render.figures import size
 from tensorlens.render.view import View
-from tensorlens.tensors.present.inventory import Hidden
-from tensorlens.tensors.present.tables import sized
+from tensorlens.tensors.present.inventory import LeftOut
+from tensorlens.tensors.present.tables import size_cell
 
 _LINES_OF_A_PAGE = 30
 _NODES = 4
@@ -62,12 +62,12 @@ def _table(
     lines: list[tuple[Cell, str]] = []
     few = min(LINES_SHOWN, limit) if limit is not None else None
     for cost, rows in zip(shown, backward_rows(recording.log, shown, few), strict=True):
-        figures.append((sized(cost.nbytes, most), size(cost.kept), size(cost.peak)))
-        figures += [(sized(row.nbytes, most), "", "") for row in rows[1:]]
+        figures.append((size_cell(cost.nbytes, most), size(cost.kept), size(cost.peak)))
+        figures += [(size_cell(row.nbytes, most), "", "") for row in rows[1:]]
         lines += map(line_cells, rows)
         details += [() if medium == "text" else _nodes(cost), *(() for _ in rows[1:])]
         for line, nbytes in cost.alloc_sites.items():
-            figures.append((sized(nbytes, most), "", ""))
+            figures.append((size_cell(nbytes, most), "", ""))
             lines.append((Cell(f"of it {line_place(line)}"), source_of(recording.log, line)))
             details.append(())
     columns = (
@@ -77,7 +77,7 @@ def _table(
         *line_columns(any(source for _, source in lines)),
     )
     rest = costs[len(shown) :]
-    hidden = Hidden(len(rest), sum(cost.nbytes for cost in rest), "") if rest else None
+    hidden = LeftOut(len(rest), sum(cost.nbytes for cost in rest), "") if rest else None
     return Table(
         columns,
         tuple(

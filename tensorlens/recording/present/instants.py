@@ -13,13 +13,13 @@ from tensorlens.errors import UsageError
 from tensorlens.recording.moments import BackwardCost, Moment, Resident
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog, Mark
-from tensorlens.records.names import blanked, merged
+from tensorlens.records.names import common_name, without_indices
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.figures import counted, duration, exact_size
 from tensorlens.render.source import model_place, place, printable
 from tensorlens.render.view import View
 from tensorlens.roles import BLOCK_ROLES
-from tensorlens.tensors.present.inventory import Hidden
+from tensorlens.tensors.present.inventory import LeftOut
 
 _LOOKED_AT = 20_000
 """So many blocks are put together into rows, unless all are to be shown."""
@@ -83,9 +83,9 @@ class Instant:
     roles: tuple[tuple[str, int], ...]
     """Role and bytes, in the order of ``BLOCK_ROLES``."""
     rows: tuple[BlockRow, ...]
-    hidden: tuple[Hidden, ...]
+    hidden: tuple[LeftOut, ...]
     lines: tuple[LineRow, ...]
-    hidden_lines: Hidden | None
+    hidden_lines: LeftOut | None
 
     @property
     def headline(self) -> str:
@@ -143,23 +143,23 @@ def when(recording: Recording, moment: Moment) -> str:
         parts = [after if moment.time_ns else "", "before the first event that was kept"]
         return ", ".join(filter(None, parts))
     if moment.row < 0:
-        return start_called(recording)
+        return start_text(recording)
     kind = recording.log.kind[moment.row]
     timed = kind != START and has_times(recording.log)
     parts = [after if timed else "", f"event {moment.row:,}"]
     if kind == START:
-        parts.insert(0, start_called(recording))
+        parts.insert(0, start_text(recording))
     elif kind == ALLOC:
         (block,) = recording.blocks((moment.row,))
         if block.phase != "other":
             parts.append(f"in {printable(block.phase)}")
     mark = mark_before(recording.marks, moment.row)
     if mark is not None:
-        parts.append(f"after {called(recording.marks, mark)}")
+        parts.append(f"after {instant_text(recording.marks, mark)}")
     return ", ".join(filter(None, parts))
 
 
-def start_called(recording: Recording) -> str:
+def start_text(recording: Recording) -> str:
     """Return in words which moment the one before the first event of the log is."""
     return "at the first event that was kept" if recording.origin.dropped else "at the start"
 
@@ -170,7 +170,7 @@ def mark_before(marks: Sequence[Mark], row: int) -> Mark | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class GrowthSpan:
     """From which event to which a report tells what grew."""
 
     start: int
@@ -179,17 +179,17 @@ class Span:
     """``from "epoch 1" to "epoch 9"``."""
 
 
-def growth_span(recording: Recording) -> Span | None:
+def growth_span(recording: Recording) -> GrowthSpan | None:
     """Return the span from the first mark to the last; None where there are no two."""
     marks = sorted(recording.marks, key=lambda mark: mark.row)
     if len(marks) < 2 or marks[0].row == marks[-1].row:
         return None
     first, last = marks[0], marks[-1]
-    text = f"from {called(marks, first)} to {called(marks, last)}"
-    return Span(first.row - 1, last.row - 1, text)
+    text = f"from {instant_text(marks, first)} to {instant_text(marks, last)}"
+    return GrowthSpan(first.row - 1, last.row - 1, text)
 
 
-def called(marks: Sequence[Mark], mark: Mark) -> str:
+def instant_text(marks: Sequence[Mark], mark: Mark) -> str:
     """Return a mark's name, and which of them it is where several have the name."""
     alike = [each for each in marks if each.name == mark.name]
     number = next(place for place, each in enumerate(alike, 1) if each is mark)
@@ -220,7 +220,7 @@ def line_rows(
     sizes: Mapping[SourceLine | None, int],
     limit: int | None,
     models: Mapping[tuple[SourceLine | None, SourceLine], int] = _NONE,
-) -> tuple[tuple[LineRow, ...], Hidden | None]:
+) -> tuple[tuple[LineRow, ...], LeftOut | None]:
     """Return the lines with the most bytes, and the sum of the others.
 
     Args:
@@ -244,7 +244,7 @@ def line_rows(
             for line, nbytes in ordered[:limit]
             for row in (LineRow(line, nbytes, source_of(log, line)), *below.get(line, ()))
         ),
-        Hidden(len(rest), sum(nbytes for _, nbytes in rest), "") if rest else None,
+        LeftOut(len(rest), sum(nbytes for _, nbytes in rest), "") if rest else None,
     )
 
 
@@ -288,7 +288,7 @@ def _instant(recording: Recording, moment: Moment, is_peak: bool, view: View) ->
     )
 
 
-def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[Hidden, ...]]:
+def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[LeftOut, ...]]:
     """Return the largest blocks that the view asks for, and sums of the others."""
     blocks = moment.tensors
     most = len(blocks) if view.top is None else _LOOKED_AT
@@ -303,19 +303,25 @@ def _rows(moment: Moment, view: View) -> tuple[tuple[BlockRow, ...], tuple[Hidde
             other_roles[0] += 1
             other_roles[1] += block.nbytes
             continue
-        key = (block.nbytes, blanked(block.name), block.role, block.charged, block.model_line)
+        key = (
+            block.nbytes,
+            without_indices(block.name),
+            block.role,
+            block.charged,
+            block.model_line,
+        )
         groups.setdefault(key, []).append(block)
     rows = sorted(_together(groups.values()), key=lambda row: -row.nbytes)
     shown = tuple(rows[: view.top])
     hidden = []
     if other_roles[0]:
-        hidden.append(Hidden(other_roles[0], other_roles[1], "of other roles"))
+        hidden.append(LeftOut(other_roles[0], other_roles[1], "of other roles"))
     count = len(blocks) - other_roles[0] - sum(row.count for row in shown)
     if count:
         nbytes = moment.bytes - other_roles[1] - sum(row.nbytes for row in shown)
         full = len(shown) < len(rows) or not small
         why = "top=None or --top all shows them" if full else "smaller than min_size"
-        hidden.append(Hidden(count, nbytes, why))
+        hidden.append(LeftOut(count, nbytes, why))
     return shown, tuple(hidden)
 
 
@@ -323,7 +329,7 @@ def _together(groups: Iterable[list[Resident]]) -> list[BlockRow]:
     """Return groups of blocks of equal size as rows; those that would look alike are one."""
     rows: dict[tuple[object, ...], BlockRow] = {}
     for alike in groups:
-        first, name = alike[0], merged([block.name for block in alike])
+        first, name = alike[0], common_name([block.name for block in alike])
         # where no line is known the sizes say most
         where = first.nbytes if first.charged is None else (first.charged, first.model_line)
         key = (name, first.role, where)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorlens.records.names import listed
+from tensorlens.records.names import number_ranges
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.source import printable
-from tensorlens.tensors.present.inventory import Hidden
+from tensorlens.tensors.present.inventory import LeftOut
 
 _ANY = "*"
 
@@ -27,7 +27,7 @@ class ModuleRow:
     """Bytes of all of them."""
 
 
-ModuleTable = tuple[tuple[ModuleRow, ...], Hidden | None]
+ModuleTable = tuple[tuple[ModuleRow, ...], LeftOut | None]
 """The rows that are shown, and the sum of the others."""
 
 
@@ -48,7 +48,7 @@ def module_rows(
     rows = _rows(by_module)
     limit = len(rows) if limit is None else limit
     rest = rows[limit:]
-    hidden = Hidden(sum(row.count for row in rest), sum(row.nbytes for row in rest), "")
+    hidden = LeftOut(sum(row.count for row in rest), sum(row.nbytes for row in rest), "")
     return tuple(rows[:limit]), hidden if rest else None
 
 
@@ -97,7 +97,7 @@ def _text(paths: Sequence[tuple[str, ...]], pattern: Sequence[str]) -> str:
     for place, part in enumerate(pattern):
         numbers = sorted({int(path[place]) for path in paths}) if part == _ANY else []
         if len(numbers) > 1:
-            text += f"[{listed(numbers)}]"
+            text += f"[{number_ranges(numbers)}]"
         else:
             text += f".{paths[0][place]}"
     return printable(text.removeprefix("."))

@@ -39,8 +39,8 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import markup
 from tensorlens.render.view import View
-from tensorlens.tensors.present.tables import share, sized
-from tensorlens.tensors.present.treemap import drawn
+from tensorlens.tensors.present.tables import share, size_cell
+from tensorlens.tensors.present.treemap import treemap_markup
 
 _ROWS_OF_A_CELL = 10
 _ROWS_WITHOUT_SCRIPT = 40
@@ -124,7 +124,7 @@ def _roles(instant: Instant) -> Table:
     return Table(
         (Column("Role", "text"), Column("Size"), Column("Share")),
         tuple(
-            Row((role, sized(nbytes, whole), share(nbytes, whole)))
+            Row((role, size_cell(nbytes, whole), share(nbytes, whole)))
             for role, nbytes in instant.roles
         ),
     )
@@ -163,7 +163,7 @@ def _growth(recording: Recording, view: View) -> Iterator[Block]:
 
 def _treemap(recording: Recording, view: View) -> Sequence[Block]:
     shown = instants(recording, view)
-    markup = drawn([leaf for instant in shown for leaf in treemap_leaves(instant)])
+    markup = treemap_markup([leaf for instant in shown for leaf in treemap_leaves(instant)])
     if not markup:
         return []
     is_peak = not shown or shown[0].is_peak

@@ -12,13 +12,13 @@ from tensorlens.render.blocks import Block, Cell, Column, Medium, Note, Row, Sec
 from tensorlens.render.figures import counted, duration, size
 from tensorlens.render.source import place
 from tensorlens.render.view import View
-from tensorlens.tensors.present.inventory import Hidden
-from tensorlens.tensors.present.tables import share, sized
+from tensorlens.tensors.present.inventory import LeftOut
+from tensorlens.tensors.present.tables import share, size_cell
 
 _OF_THE_MODEL = "A line of the model that the line above calls"
 
 
-def more_rows(hidden: Hidden | None, what: str) -> tuple[str, ...]:
+def more_rows(hidden: LeftOut | None, what: str) -> tuple[str, ...]:
     """Return how many rows of a kind are not shown; nothing where all are."""
     if hidden is None:
         return ()
@@ -38,7 +38,7 @@ def line_columns(has_source: bool) -> tuple[Column, ...]:
     return (Column("Line", "line"), *source)
 
 
-def line_table(rows: Sequence[LineRow], hidden: Hidden | None, whole: int, tip: str = "") -> Table:
+def line_table(rows: Sequence[LineRow], hidden: LeftOut | None, whole: int, tip: str = "") -> Table:
     """Return what each line has of ``whole`` bytes."""
     columns = (
         Column("Size", tip=tip),
@@ -46,14 +46,14 @@ def line_table(rows: Sequence[LineRow], hidden: Hidden | None, whole: int, tip: 
         *line_columns(any(row.source for row in rows)),
     )
     cells = (
-        (sized(row.nbytes, whole), share(row.nbytes, whole), *line_cells(row))[: len(columns)]
+        (size_cell(row.nbytes, whole), share(row.nbytes, whole), *line_cells(row))[: len(columns)]
         for row in rows
     )
     return Table(columns, tuple(map(Row, cells)), rest=more_rows(hidden, "line"))
 
 
 def module_table(
-    rows: Sequence[ModuleRow], hidden: Hidden | None, whole: int, tip: str = ""
+    rows: Sequence[ModuleRow], hidden: LeftOut | None, whole: int, tip: str = ""
 ) -> Table:
     """Return what each module has of ``whole`` bytes."""
     return Table(
@@ -61,7 +61,7 @@ def module_table(
         tuple(
             Row(
                 (
-                    sized(row.nbytes, whole),
+                    size_cell(row.nbytes, whole),
                     share(row.nbytes, whole),
                     Cell(row.path, count=row.count),
                 )

@@ -8,7 +8,7 @@ from itertools import accumulate, compress, count, repeat
 from operator import eq, sub
 from typing import Any
 
-from tensorlens.records.checking import whole
+from tensorlens.records.checking import integer
 from tensorlens.records.events import ALLOC, FREE, OOM, START, EventLog
 
 ROWS = 50_000
@@ -43,7 +43,7 @@ def add_rows(log: EventLog, data: Any) -> None:
     Raises:
         KeyError, TypeError, ValueError, OverflowError: the data is damaged.
     """
-    rows, first = whole(data["rows"]), len(log)
+    rows, first = integer(data["rows"]), len(log)
     if not 0 <= rows <= _MOST_ROWS:
         raise ValueError(f"{rows} rows in a line")
     # so that a short line cannot stand for a million rows
@@ -113,7 +113,7 @@ def _shortest(values: Sequence[int]) -> int | list[int]:
 
 def _column(code: str, data: Any, rows: int) -> array[int]:
     if not isinstance(data, list):
-        return array(code, [whole(data)]) * rows
+        return array(code, [integer(data)]) * rows
     values = array(code, data)
     if len(values) != rows:
         raise ValueError(f"a column of {len(values)} in place of {rows} rows")

@@ -17,7 +17,7 @@ from tensorlens.errors import FileFormatError
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
 from tensorlens.recording.tlens import tables
 from tensorlens.recording.tlens.columns import add_rows, check
-from tensorlens.records.checking import check_schema, items, mapping, maybe, text, whole
+from tensorlens.records.checking import check_schema, integer, items, mapping, optional, text
 from tensorlens.records.documents import Document
 from tensorlens.records.events import START, EventLog
 from tensorlens.records.origin import Origin
@@ -175,11 +175,11 @@ class _Reader:
         header = self._header
         return Origin(
             provenance=text(header["provenance"]),
-            process=maybe(text, header["process"]),
+            process=optional(text, header["process"]),
             source=mapping(text, header["source"]),
-            started=maybe(_seconds, header["started"]),
-            counted=mapping(whole, header["counted"]),
-            dropped=whole(header["dropped"]),
+            started=optional(_seconds, header["started"]),
+            counted=mapping(integer, header["counted"]),
+            dropped=integer(header["dropped"]),
             dropped_peaks=self._dropped,
             notes=items(text, header["notes"]),
         )
@@ -188,7 +188,7 @@ class _Reader:
         return lambda data: to.extend(items(check_item, data))
 
     def _held(self, data: Any) -> None:
-        rows, nbytes = items(whole, data["rows"]), items(whole, data["nbytes"])
+        rows, nbytes = items(integer, data["rows"]), items(integer, data["nbytes"])
         self._log.held.update(zip(rows, nbytes, strict=True))
 
     def _dropped_peak(self, data: Any) -> None:
@@ -201,7 +201,7 @@ class _Reader:
         self._dropped[text(data["of"])] = log
 
     def _end(self, data: Any) -> None:
-        if whole(data["events"]) != len(self._log):
+        if integer(data["events"]) != len(self._log):
             raise ValueError(f"{len(self._log)} events in place of {data['events']}")
         self._ended = True
 

@@ -10,7 +10,7 @@ from operator import lt
 from typing import Any
 
 from tensorlens.recording.tlens.columns import check_range
-from tensorlens.records.checking import flag, items, mapping, maybe, text, whole
+from tensorlens.records.checking import flag, integer, items, mapping, optional, text
 from tensorlens.records.events import (
     PHASES,
     Context,
@@ -38,7 +38,7 @@ def frame_to_list(frame: Frame) -> list[Any]:
 def frame_from_list(data: Any) -> Frame:
     """Return the frame of :func:`frame_to_list`."""
     filename, lineno, function, user, *_ = items(lambda each: each, data)
-    return Frame(text(filename), whole(lineno), text(function), bool(whole(user)))
+    return Frame(text(filename), integer(lineno), text(function), bool(integer(user)))
 
 
 def stacks_to_dict(stacks: Stacks, first: int, last: int) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def stacks_to_dict(stacks: Stacks, first: int, last: int) -> dict[str, Any]:
 def add_stacks(stacks: Stacks, data: Any) -> None:
     """Add the nodes of :func:`stacks_to_dict`, unchecked but for types."""
     for column in ("parent", "frame", "module"):
-        getattr(stacks, column).extend(array("i", items(whole, data[column])))
+        getattr(stacks, column).extend(array("i", items(integer, data[column])))
 
 
 def check_stacks(stacks: Stacks) -> None:
@@ -77,18 +77,18 @@ def context_to_dict(context: Context) -> dict[str, Any]:
 def context_from_dict(data: Any) -> Context:
     """Return the context of :func:`context_to_dict`."""
     given = _given(Context, data)
-    phase = maybe(text, given["phase"])
+    phase = optional(text, given["phase"])
     if phase is not None and phase not in PHASES:
         raise ValueError(f"{phase!r} is no phase")
     return Context(
-        thread=whole(given["thread"]),
-        op=maybe(text, given["op"]),
-        node=maybe(text, given["node"]),
-        forward=whole(given["forward"]),
-        outer=maybe(text, given["outer"]),
+        thread=integer(given["thread"]),
+        op=optional(text, given["op"]),
+        node=optional(text, given["node"]),
+        forward=integer(given["forward"]),
+        outer=optional(text, given["outer"]),
         grad=flag(given["grad"]),
         phase=phase,
-        module=maybe(text, given["module"]),
+        module=optional(text, given["module"]),
     )
 
 
@@ -107,8 +107,8 @@ def label_from_dict(data: Any) -> Label:
     return Label(
         text(given["name"]),
         role,
-        maybe(text, given["dtype"]),
-        None if shape is None else items(whole, shape),
+        optional(text, given["dtype"]),
+        None if shape is None else items(integer, shape),
     )
 
 
@@ -120,7 +120,7 @@ def mark_to_list(mark: Mark) -> list[Any]:
 def mark_from_list(data: Any) -> Mark:
     """Return the mark of :func:`mark_to_list`."""
     name, row, time, *_ = items(lambda each: each, data)
-    return Mark(text(name), whole(row), whole(time))
+    return Mark(text(name), integer(row), integer(time))
 
 
 def segment_to_dict(segment: Segment) -> dict[str, Any]:
@@ -135,12 +135,12 @@ def segment_from_dict(data: Any) -> Segment:
         device=text(given["device"]),
         address=_size(given["address"]),
         size=_size(given["size"]),
-        stream=whole(given["stream"]),
+        stream=integer(given["stream"]),
         kind=text(given["kind"]),
         expandable=flag(given["expandable"]),
-        pool=maybe(text, given["pool"]),
+        pool=optional(text, given["pool"]),
         blocks=items(_block, given["blocks"]),
-        stack=whole(given["stack"]),
+        stack=integer(given["stack"]),
     )
 
 
@@ -169,7 +169,7 @@ def _block(data: Any) -> SegmentBlock:
         size=_size(given["size"]),
         requested=_size(given["requested"]),
         state=text(given["state"]),
-        stack=whole(given["stack"]),
+        stack=integer(given["stack"]),
     )
 
 
@@ -189,6 +189,6 @@ def _given(kind: type[Any], data: Any) -> Mapping[str, Any]:
 
 
 def _size(data: Any) -> int:
-    if whole(data) < 0:
+    if integer(data) < 0:
         raise ValueError("a size below 0")
-    return whole(data)
+    return integer(data)

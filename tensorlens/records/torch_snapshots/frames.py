@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.records.checking import maybe, text
+from tensorlens.records.checking import optional, text
 from tensorlens.records.events import PHASES, Context, Frame, Stacks
 
 PREFIX = "tensorlens "
@@ -132,7 +132,7 @@ class StackReader:
             # what tensorlens wrote knows more than a path tells
             frame = frame_of(filename, lineno, text(raw["name"]))
             user = raw.get("user", frame.user)
-            module = maybe(text, raw.get("module"))
+            module = optional(text, raw.get("module"))
             known = replace(frame, user=user is True), module
             self._frames[id(raw)] = known
         return self._stacks.push(stack, *known)

@@ -27,7 +27,7 @@ from tensorlens.records.torch_snapshots.sizes import Rules
 from tensorlens.records.torch_snapshots.steps import FREED, Step
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """One row for an event log; ``time`` in microseconds, as in the trace."""
 
     kind: int
@@ -42,8 +42,8 @@ class Row(NamedTuple):
 class Lifetimes:
     """The rows of one device: those that were there at the start, then those of its trace."""
 
-    starts: list[Row] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    starts: list[LogRow] = field(default_factory=list)
+    rows: list[LogRow] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
     """Number of an allocation, ``starts`` counted before ``rows``, to the bytes it was given; empty
     where the rows' sizes are those bytes."""
@@ -185,7 +185,7 @@ class _Replay:
         time = trace[-1].time if trace else -1
         for block in self._before.late:
             made.late += 1
-            row = Row(ALLOC, block.address, block.size, time, block.stack, None)
+            row = LogRow(ALLOC, block.address, block.size, time, block.stack, None)
             self._hand_out(row, block.size)
         made.resident = len(self._live)
         self._settle_sizes()
@@ -199,13 +199,13 @@ class _Replay:
         made, extents = self._made, self._extents
         for step in self._before.freed:
             self._live[step.address] = len(made.starts)
-            made.starts.append(Row(START, step.address, step.size, -1, -1, None))
+            made.starts.append(LogRow(START, step.address, step.size, -1, -1, None))
             if extents is not None:
                 extents.was_there(step.address, step.address + step.size, known=False)
         for block in self._before.resident:
             self._live[block.address] = len(made.starts)
             made.held[len(made.starts)] = block.size
-            made.starts.append(Row(START, block.address, block.size, -1, block.stack, None))
+            made.starts.append(LogRow(START, block.address, block.size, -1, block.stack, None))
             if extents is not None:
                 extents.was_there(block.address, block.address + block.size, known=True)
         if extents is not None:
@@ -234,7 +234,7 @@ class _Replay:
             made.rows[place] = made.rows[place]._replace(size=rows[allocated].size)
         made.held.clear()
 
-    def _row(self, number: int) -> tuple[list[Row], int]:
+    def _row(self, number: int) -> tuple[list[LogRow], int]:
         """Return where the row of an allocation is."""
         made = self._made
         starts = len(made.starts)
@@ -250,9 +250,9 @@ class _Replay:
             given, told = self._extents.place(step.address, step.size)
             if told is not None and told[0] in self._live:
                 made.held[self._live[told[0]]] = told[1]
-        self._hand_out(Row(ALLOC, *step[1:6]), given)
+        self._hand_out(LogRow(ALLOC, *step[1:6]), given)
 
-    def _hand_out(self, row: Row, given: int | None) -> None:
+    def _hand_out(self, row: LogRow, given: int | None) -> None:
         made = self._made
         number = len(made.starts) + len(made.rows)
         self._live[row.address] = number
@@ -272,10 +272,10 @@ class _Replay:
         rows, place = self._row(number)
         size = rows[place].size
         self._freed.append((len(made.rows), number))
-        made.rows.append(Row(FREE, step.address, size, step.time, step.stack, step.context))
+        made.rows.append(LogRow(FREE, step.address, size, step.time, step.stack, step.context))
 
     def _other(self, step: Step) -> None:
         if step.kind != OOM and self._extents is not None:
             change = self._extents.add if step.kind == SEGMENT_ALLOC else self._extents.remove
             change(step.address, step.size, mapped=step.mapped)
-        self._made.rows.append(Row(*step[:6]))
+        self._made.rows.append(LogRow(*step[:6]))

@@ -12,11 +12,11 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.errors import FileFormatError
-from tensorlens.records.checking import items, mapping, maybe, text
+from tensorlens.records.checking import items, mapping, optional, text
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_snapshots.frames import StackReader
-from tensorlens.records.torch_snapshots.lifetimes import Lifetimes, Row, lifetimes
+from tensorlens.records.torch_snapshots.lifetimes import Lifetimes, LogRow, lifetimes
 from tensorlens.records.torch_snapshots.pickles import unpickle
 from tensorlens.records.torch_snapshots.sizes import Rules
 from tensorlens.records.torch_snapshots.steps import (
@@ -102,7 +102,7 @@ class _Own:
         return cls(
             items(text, raw["devices"]),
             mapping(text, raw["source"]),
-            maybe(number, raw["started_us"]),
+            optional(number, raw["started_us"]),
             marks,
         )
 
@@ -165,7 +165,7 @@ def _fill(log: EventLog, made: Mapping[str, Lifetimes], started: int) -> None:
                 log.held[row] = given
 
 
-def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, Row]]:
+def _timed(device: str, made: Lifetimes, started: int) -> Iterator[tuple[int, str, LogRow]]:
     for place, row in enumerate(made.rows):
         time = place if started < 0 else max(row.time - started, 0)
         yield time * _NS, device, row

@@ -103,7 +103,7 @@ def _step(event: Any, before: int, rules: Rules | None, reader: StackReader) -> 
         yield Step(kind, address, size, time, stack, context, action in _MAPPED)
 
 
-class Listed(NamedTuple):
+class SnapshotSegments(NamedTuple):
     """The segments in a snapshot."""
 
     real: list[Segment]
@@ -111,7 +111,9 @@ class Listed(NamedTuple):
     """Those that tensorlens wrote for blocks whose segments were not known."""
 
 
-def segments(listed: Any, devices: Sequence[str], reader: StackReader, budget: int) -> Listed:
+def segments(
+    listed: Any, devices: Sequence[str], reader: StackReader, budget: int
+) -> SnapshotSegments:
     """Return the segments of a snapshot, those of the private pools included.
 
     Raises:
@@ -119,7 +121,7 @@ def segments(listed: Any, devices: Sequence[str], reader: StackReader, budget: i
     """
     if not isinstance(listed, list):
         raise FileFormatError("damaged snapshot: its segments are no list")
-    found = Listed([], [])
+    found = SnapshotSegments([], [])
     for place, raw in enumerate(listed):
         try:
             if raw["address"] is None:

@@ -115,12 +115,12 @@ class _Writer:
     def _table(self, block: Table) -> list[str]:
         page = self._page
         if not block.rows:
-            return tables.below(block, page)
+            return tables.table_footer(block, page)
         if block.sentences and tables.natural_width(block, page) > page.width:
             told = (page.wrapped(" " * INDENT, page.shown(each)) for each in block.sentences)
             return [line for each in told for line in each]
         found: Layout = self._layouts.get(block.name) or tables.layout([block], page)
-        lines = [*tables.lines(block, found, page), *tables.below(block, page)]
+        lines = [*tables.lines(block, found, page), *tables.table_footer(block, page)]
         is_last = not block.name or self._last[block.name] is block
         return lines + (tables.missing(found, page) if is_last else [])
 

@@ -17,7 +17,7 @@ from tensorlens.render.blocks import (
 )
 from tensorlens.render.figures import size
 from tensorlens.render.series import bars, thinned
-from tensorlens.render.shortening import told_apart
+from tensorlens.render.shortening import distinct_names
 from tensorlens.render.source import clipped, shortened, width
 from tensorlens.render.text.page import GAP, Page, padded
 
@@ -82,7 +82,7 @@ def fitted_names(blocks: Sequence[Block], page: Page) -> dict[str, str]:
             names[name] = max(names.get(name, 0), width(lead) + width(kind))
     free = page.width - indent - INDENT
     rooms = [max(free - beside, 1) for beside in names.values()]
-    fitted = told_apart([*names], rooms, page.glyphs.ellipsis)
+    fitted = distinct_names([*names], rooms, page.glyphs.ellipsis)
     return {name: text for name, text in zip(names, fitted, strict=True) if name != text}
 
 

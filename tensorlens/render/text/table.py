@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tabulate import tabulate
 
 from tensorlens.render.blocks import NO_BREAK, Cell, Column, Fold, Kind, Row, Table
-from tensorlens.render.shortening import told_apart
+from tensorlens.render.shortening import distinct_names
 from tensorlens.render.source import clipped, width
 from tensorlens.render.text.page import GAP, Page, padded
 
@@ -155,7 +155,7 @@ def lines(table: Table, found: Layout, page: Page) -> list[str]:
     return result
 
 
-def below(table: Table, page: Page) -> list[str]:
+def table_footer(table: Table, page: Page) -> list[str]:
     """Return what is not shown of a table, and a remark."""
     result = []
     for text in table.rest:
@@ -247,7 +247,7 @@ def _fitted(
     names = [each.removesuffix(count) for each, count in zip(texts, counts, strict=True)]
     begins = [each[: len(each) - len(each.lstrip(_BLANK))] for each in names]
     rooms = [room - len(count) - len(begin) for count, begin in zip(counts, begins, strict=True)]
-    bare = told_apart([each.lstrip(_BLANK) for each in names], rooms, dots)
+    bare = distinct_names([each.lstrip(_BLANK) for each in names], rooms, dots)
     return ["".join(each) for each in zip(begins, bare, counts, strict=True)]
 
 

@@ -50,7 +50,7 @@ class TensorRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class LeftOut:
     """Tensors that the view leaves out."""
 
     count: int
@@ -80,7 +80,7 @@ class DeviceInventory:
     """How many tensors share the storage of another."""
     roles: tuple[RoleRow, ...]
     rows: tuple[TensorRow, ...]
-    hidden: tuple[Hidden, ...]
+    hidden: tuple[LeftOut, ...]
     ledger: Ledger | None
 
     @property
@@ -99,7 +99,7 @@ class ChangeSection:
     nbytes: int
     """By how many bytes they changed, with a sign."""
     rows: tuple[TensorRow, ...]
-    hidden: tuple[Hidden, ...]
+    hidden: tuple[LeftOut, ...]
 
 
 def inventories(snapshot: Snapshot, view: View) -> tuple[DeviceInventory, ...]:
@@ -283,9 +283,9 @@ class _Choice:
         total[0] += count
         total[1] += size
 
-    def hidden(self) -> tuple[Hidden, ...]:
+    def hidden(self) -> tuple[LeftOut, ...]:
         """Return what is not shown, by the reason."""
-        return tuple(Hidden(count, size, why) for why, (count, size) in self._hidden.items())
+        return tuple(LeftOut(count, size, why) for why, (count, size) in self._hidden.items())
 
 
 def device_sources(ledgers: Mapping[str, Ledger]) -> tuple[tuple[str, str], ...]:

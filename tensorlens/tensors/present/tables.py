@@ -31,7 +31,7 @@ from tensorlens.tensors.present.balance import (
     unknown_changes,
     unnamed_blocks,
 )
-from tensorlens.tensors.present.inventory import DeviceInventory, Hidden, TensorRow
+from tensorlens.tensors.present.inventory import DeviceInventory, LeftOut, TensorRow
 
 _NAMELESS = "(no name)"
 _SHAPE_ROOM = 28
@@ -44,7 +44,7 @@ def share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
-def sized(nbytes: int | None, whole: int) -> Cell:
+def size_cell(nbytes: int | None, whole: int) -> Cell:
     """Return bytes with a bar that is as long as their part of ``whole``."""
     return Cell(size(nbytes), bar=_bar(nbytes or 0, whole))
 
@@ -76,7 +76,7 @@ def role_changes(roles: Sequence[RoleChange]) -> Table:
 
 
 def tensor_table(
-    rows: Sequence[TensorRow], hidden: Sequence[Hidden], view: View, kind: str = ""
+    rows: Sequence[TensorRow], hidden: Sequence[LeftOut], view: View, kind: str = ""
 ) -> Table:
     """Return a table of tensors and what it leaves out.
 
@@ -129,7 +129,7 @@ def ledger_table(ledger: Ledger, view: View) -> Section:
             Row(
                 (
                     Cell(row.label, depth=row.depth, tip=row.explanation),
-                    sized(row.nbytes, whole),
+                    size_cell(row.nbytes, whole),
                     Cell(_parts(row), tip="; ".join(_explained_parts(row))),
                 ),
                 tuple(_details(row, ledger, view)),
@@ -214,7 +214,7 @@ def _layout(tensor: TensorRecord) -> str:
     return stride + (f", from element {tensor.offset:,}" if tensor.offset else "")
 
 
-def _rest(hidden: Hidden, *, is_change: bool) -> str:
+def _rest(hidden: LeftOut, *, is_change: bool) -> str:
     nbytes = size(hidden.nbytes, signed=is_change)
     return f"{counted(hidden.count, 'more tensor')}, {nbytes} ({hidden.why})"
 

@@ -76,7 +76,7 @@ def treemap(snapshot: Snapshot, view: View) -> str:
     The largest 500 tensors and families have boxes of their own; the others share one in each role.
     """
     everything = View(top=None, roles=view.roles, devices=view.devices)
-    return drawn(
+    return treemap_markup(
         [
             Leaf((device.device, row.first.role, *_path(row)), row.after, _text(row), row.count)
             for device in inventories(snapshot, everything)
@@ -86,7 +86,7 @@ def treemap(snapshot: Snapshot, view: View) -> str:
     )
 
 
-def drawn(leaves: Sequence[Leaf]) -> str:
+def treemap_markup(leaves: Sequence[Leaf]) -> str:
     """Return a treemap with all that draws it, or a line on how to have one; empty for no leaf.
 
     The largest 500 have boxes of their own; the others share one in each role.

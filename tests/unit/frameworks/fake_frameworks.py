@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.errors import DeviceError
-from tensorlens.frameworks.base import Adapter, Findings, Left, StepFigures
-from tensorlens.frameworks.survivors import Below, Hung, Survivor
+from tensorlens.frameworks.base import Adapter, Findings, LeftBlocks, StepFigures
+from tensorlens.frameworks.survivors import Retained, Root, Survivor
 from tensorlens.records.events import EventLog
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
@@ -53,11 +53,11 @@ class FakeHoldings:
         self.survivors = survivors
         self._below = below
 
-    def root(self, item: Any) -> Hung:
-        return Hung(0, str(item), "other", "cpu", "", (), 0, 0, None)
+    def root(self, item: Any) -> Root:
+        return Root(0, str(item), "other", "cpu", "", (), 0, 0, None)
 
-    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
-        return Below(sum(self._below[id(root)] for root in roots), len(roots), ())
+    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
+        return Retained(sum(self._below[id(root)] for root in roots), len(roots), ())
 
 
 class FakeSteps:
@@ -80,10 +80,10 @@ class FakeSteps:
     def figures(self) -> StepFigures:
         return self._figures
 
-    def left(self, since: int) -> Left | None:
+    def left(self, since: int) -> LeftBlocks | None:
         if not self.left_is_known:
             return None
-        left = Left(array("Q"), array("q"), array("i"), array("i"), array("q"))
+        left = LeftBlocks(array("Q"), array("q"), array("i"), array("i"), array("q"))
         for address, size, birth, step in self._blocks:
             left.address.append(address)
             left.size.append(size)

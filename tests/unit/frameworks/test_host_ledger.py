@@ -10,7 +10,7 @@ import tensorlens.frameworks.census.host_ledger as hosts
 import tensorlens.frameworks.keras.queues as keras_queues
 import tensorlens.frameworks.queues.ledger_term as queued_input
 from tensorlens.frameworks.census.balance import balanced
-from tensorlens.frameworks.census.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
 from tensorlens.frameworks.keras.kinds import Never
 from tensorlens.records.ledger import Term
 from tensorlens.tensors.present.balance import unknown
@@ -27,7 +27,9 @@ def system(monkeypatch):
 
 
 def handed(**figures):
-    return Handed("an allocator", "exact bytes", **{"named": 900, "allocated": 1_000} | figures)
+    return AllocatorFigures(
+        "an allocator", "exact bytes", **{"named": 900, "allocated": 1_000} | figures
+    )
 
 
 def parts(ledger):
@@ -149,7 +151,7 @@ def with_queued_arrays(monkeypatch, ledger, nbytes):
 
     queue = SimpleNamespace(nbytes=nbytes, missing={})
     monkeypatch.setattr(keras_queues, "look_at_enqueuer", lambda item: queue)
-    monkeypatch.setattr(queued_input, "living", lambda kind: [Enqueuer()])
+    monkeypatch.setattr(queued_input, "live_instances", lambda kind: [Enqueuer()])
     monkeypatch.setattr(queued_input, "imported", imported)
     monkeypatch.setattr(threading, "enumerate", lambda: [SimpleNamespace(name="Worker_0")])
     return queued_input.with_queued_input({"cpu": ledger})["cpu"]

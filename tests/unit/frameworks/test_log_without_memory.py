@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorlens.frameworks.host.allocator_log import Columns, Taken
+from tensorlens.frameworks.host.allocator_log import Columns, LogRows
 from tensorlens.frameworks.host.recorder import gaps
 from tensorlens.native.build import SHARED
 
@@ -57,7 +57,7 @@ def test_what_there_is_no_room_for_is_known_to_be_missing(log):
 
 
 def test_what_was_not_listed_is_told():
-    taken = Taken(Columns(), 4 * CHUNK, Columns(), 2048, 0, [], 0)
+    taken = LogRows(Columns(), 4 * CHUNK, Columns(), 2048, 0, [], 0)
     (note,) = gaps(taken, None)
     assert note == (
         "2.00 KiB from before the first event that was kept is one block here: "

@@ -16,7 +16,7 @@ from tensorlens.frameworks.base import UNKNOWN, Adapter
 from tensorlens.frameworks.host.process import HeapCounter, ResidentCounter
 from tensorlens.leaks.joint_steps import pinned
 from tensorlens.leaks.watch import LeakWatch
-from tensorlens.lines.counters import Counters, Meters, goes_on_from
+from tensorlens.lines.counters import Counters, CounterSlots, continues
 from tensorlens.recording.record import record
 from tensorlens.tensors import reporter
 
@@ -49,9 +49,9 @@ class TestHostCounter:
     def test_same_frameworks_count_alike(self):
         first, _, both = pair()
         counter = both.host()
-        assert goes_on_from(both.host(), counter) and goes_on_from(counter, both.host())
+        assert continues(both.host(), counter) and continues(counter, both.host())
         first.cpu = FakeCounter("another", 1, 1, 1)
-        assert not goes_on_from(both.host(), counter)
+        assert not continues(both.host(), counter)
 
     @pytest.mark.parametrize(
         ("figures", "expected"),
@@ -123,11 +123,11 @@ class TestHostCounter:
     def test_what_goes_on_from_what(self):
         first, second, both = pair()
         counter = both.host()
-        assert goes_on_from(counter, first.cpu) and goes_on_from(counter, second.cpu)
-        assert not goes_on_from(first.cpu, counter)
+        assert continues(counter, first.cpu) and continues(counter, second.cpu)
+        assert not continues(first.cpu, counter)
         third = FakeFramework("three", FakeCounter("three's", 0, 0, 0))
-        assert goes_on_from(Counters([first, second, third]).host(), counter)
-        assert not goes_on_from(counter, FakeCounter("one's", 0, 0, 0))
+        assert continues(Counters([first, second, third]).host(), counter)
+        assert not continues(counter, FakeCounter("one's", 0, 0, 0))
 
 
 class TestAccelerators:
@@ -173,7 +173,7 @@ class TestMeters:
     def meters(self, *frameworks):
         state = {"found": [*frameworks]}
         host = FakeCounter("the process", 7, 7, 7)
-        return state, Meters(find=lambda: state["found"], host=lambda: host)
+        return state, CounterSlots(find=lambda: state["found"], host=lambda: host)
 
     def test_figures_from_before_a_second_framework_go_on(self):
         first, second, _ = pair()
@@ -262,7 +262,7 @@ class TestRegistryOfTwo:
             name = "bare"
 
         use(monkeypatch, Bare())
-        meters = Meters(host=lambda: FakeCounter("the process", 7, 7, 7))
+        meters = CounterSlots(host=lambda: FakeCounter("the process", 7, 7, 7))
         assert meters.reader()() == (7, 7, 7) and meters.notes() == []
         assert registry.device_name("cpu") == "cpu"
         with pytest.raises(DeviceError, match="no device cuda:0: bare has none but cpu"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import anchors, frames, hold
+from tensorlens.heap import anchors, find_holders, frames
 from tensorlens.records.names import Names
 
 pytestmark = pytest.mark.skipif(bool(frames.note()), reason="frames cannot be read here")
@@ -23,7 +23,7 @@ class Thing:
 
 def name(thing: Any) -> str | None:
     names = Names()
-    (node,) = hold(gc.get_objects(), array("Q", [id(thing)]), anchors(), names)
+    (node,) = find_holders(gc.get_objects(), array("Q", [id(thing)]), anchors(), names)
     return None if node < 0 else names[node]
 
 
@@ -49,7 +49,7 @@ def test_methods_carry_their_class() -> None:
 def test_a_list_of_the_caller() -> None:
     history = [Thing() for _ in range(5)]
     names = Names()
-    (node,) = hold(gc.get_objects(), array("Q", [id(history[3])]), anchors(), names)
+    (node,) = find_holders(gc.get_objects(), array("Q", [id(history[3])]), anchors(), names)
     assert names[node] == "test_a_list_of_the_caller(): history[3]"
 
 
@@ -137,7 +137,7 @@ def test_a_global_of_the_program_comes_before_a_variable_of_a_library(
 
     def found() -> str:
         names = Names()
-        (node,) = hold(gc.get_objects(), place, anchors(), names)
+        (node,) = find_holders(gc.get_objects(), place, anchors(), names)
         return names[node]
 
     name_of_it = library["call"](vars(sys.modules["__main__"])["loss"], found)

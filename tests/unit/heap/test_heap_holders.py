@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import anchors, fallback, hold, holders
+from tensorlens.heap import anchors, fallback, find_holders, holders
 from tensorlens.heap.native import native
 from tensorlens.heap.rows import Quest, Rows
 from tensorlens.records.names import Names, key_text
@@ -66,7 +66,7 @@ def name_all(
     targets = array("Q", map(id, things))
     begin = anchors() if begin is None else begin
     left_out = [id(things), *map(id, skip)]
-    nodes = hold(gc.get_objects(), targets, begin, names, left_out, **how)
+    nodes = find_holders(gc.get_objects(), targets, begin, names, left_out, **how)
     return [None if node < 0 else names[node] for node in nodes]
 
 
@@ -425,7 +425,7 @@ def test_a_hundred_thousand_of_one_list(engine: str) -> None:
     history = [Thing() for _ in range(count)]
     names = Names()
     targets = array("Q", map(id, history))
-    nodes = hold(gc.get_objects(), targets, {id(history): "main(): history"}, names)
+    nodes = find_holders(gc.get_objects(), targets, {id(history): "main(): history"}, names)
     assert len(names) == count + 1
     assert names[nodes[3]] == "main(): history[3]"
     assert names.family(nodes[-1]) == (names.family(nodes[0])[0], count - 1)  # type: ignore[index]
@@ -454,7 +454,9 @@ def test_names_are_added_after_those_there() -> None:
     names, thing = Names(), Thing()
     before = names.index(names.text("x"), 1)
     root = [thing]
-    (node,) = hold(gc.get_objects(), array("Q", [id(thing)]), {id(root): "f(): root"}, names)
+    (node,) = find_holders(
+        gc.get_objects(), array("Q", [id(thing)]), {id(root): "f(): root"}, names
+    )
     assert names[before] == "x[1]"
     assert names[node] == "f(): root[0]"
 

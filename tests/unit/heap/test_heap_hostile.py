@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tensorlens.heap import anchors, hold, holders, select
+from tensorlens.heap import anchors, find_holders, holders, select
 from tensorlens.heap.native import native
 from tensorlens.records.names import Names
 
@@ -88,7 +88,9 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 def find(thing: Any, root: Any) -> str:
     names = Names()
-    (node,) = hold(gc.get_objects(), array("Q", [id(thing)]), {id(root): "f(): root"}, names)
+    (node,) = find_holders(
+        gc.get_objects(), array("Q", [id(thing)]), {id(root): "f(): root"}, names
+    )
     return names[node]
 
 
@@ -175,7 +177,7 @@ def test_anything_in_sys_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "heap_lazy" in begin.values()
     assert "heap_odd" not in begin.values()
     names = Names()
-    (node,) = hold(gc.get_objects(), array("Q", [id(thing)]), begin, names)
+    (node,) = find_holders(gc.get_objects(), array("Q", [id(thing)]), begin, names)
     assert names[node] == "heap_lazy.thing"
 
 

@@ -1,11 +1,11 @@
 from array import array
 
-from tensorlens.frameworks.base import Left
+from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Holder, Survivor
-from tensorlens.leaks.growth.groups import Block, candidates, grouped
-from tensorlens.leaks.growth.growth_test import Span
+from tensorlens.leaks.growth.groups import LeftBlock, candidates, grouped
+from tensorlens.leaks.growth.growth_test import WatchedSteps
 
-SPAN = Span(count=8, warmup=2)
+SPAN = WatchedSteps(count=8, warmup=2)
 """Steps 2 to 6 are judged."""
 
 
@@ -16,7 +16,7 @@ class Thing:
 def left(*blocks):
     address, size, birth, step = zip(*blocks, strict=True)
     columns = array("Q", address), array("q", size), array("i", birth), array("i", step)
-    return Left(*columns, array("q", size))
+    return LeftBlocks(*columns, array("q", size))
 
 
 def steps(blocks):
@@ -43,7 +43,7 @@ def survivor(step, name, tensor=None, holders=()):
 
 def in_groups(survivors, births=None):
     blocks = [
-        Block(100 + at, 16, 1 if births is None else births[at], step)
+        LeftBlock(100 + at, 16, 1 if births is None else births[at], step)
         for at, step in enumerate([*range(8)] * (len(survivors) // 8))
     ]
     return grouped(blocks, survivors, SPAN)

@@ -7,7 +7,7 @@ import pytest
 
 from tensorlens.frameworks.base import UNKNOWN
 from tensorlens.leaks.host import HostSample, HostSampler, child_processes, host_growth, steady_rate
-from tensorlens.leaks.host_arrays import Grown, growing_arrays
+from tensorlens.leaks.host_arrays import HostGrowth, growing_arrays
 
 MIB = 1024**2
 
@@ -84,7 +84,7 @@ def test_arrays_are_asked_for_only_where_the_heap_grows() -> None:
     assert host_growth(samples(heap=[MIB] * 9), 2, arrays=arrays) == []
     assert asked == []
     (found,) = host_growth(samples(heap=[50_000 * step for step in range(9)]), 2, arrays=arrays)
-    assert asked == [Grown(50_000.0, 6, 8)]
+    assert asked == [HostGrowth(50_000.0, 6, 8)]
     assert found.text.endswith(" a step: NumPy arrays, 8 of 48.83 KiB each")
     assert found.path == "log (global) -> list[7]"
 
@@ -194,14 +194,14 @@ def numpy():
 def test_arrays_of_one_size_that_all_steps_left(numpy) -> None:
     KEPT.extend([numpy.zeros(12_345) for _ in range(8)])
     # 98,760 bytes each
-    what, path = growing_arrays(Grown(98_800.0, 6, 8))
+    what, path = growing_arrays(HostGrowth(98_800.0, 6, 8))
     assert what == "8 of 96.45 KiB each"
     assert path == "test_host_growth.KEPT (global) -> list[7]"
 
 
 def test_arrays_in_what_the_collector_does_not_track(numpy) -> None:
     KEPT.extend([{"seen": numpy.zeros(12_345), "step": step} for step in range(8)])
-    what, path = growing_arrays(Grown(98_800.0, 6, 8))
+    what, path = growing_arrays(HostGrowth(98_800.0, 6, 8))
     assert what == "8 of 96.45 KiB each"
     assert path == "test_host_growth.KEPT (global) -> list[7] -> dict['seen']"
 
@@ -209,7 +209,7 @@ def test_arrays_in_what_the_collector_does_not_track(numpy) -> None:
 def test_arrays_of_many_sizes_in_one_list(numpy) -> None:
     KEPT.extend([numpy.zeros(10_000 + 777 * step) for step in range(8)])
     # 8 * (8 * 10_000 + 777 * 28) bytes in all, 101,756 a step
-    what, path = growing_arrays(Grown(101_756.0, 6, 8))
+    what, path = growing_arrays(HostGrowth(101_756.0, 6, 8))
     assert what == "8 with 794.97 KiB in all"
     assert "KEPT (global) -> list[" in path
 
@@ -217,19 +217,19 @@ def test_arrays_of_many_sizes_in_one_list(numpy) -> None:
 def test_one_array_that_grows(numpy) -> None:
     KEPT.append(numpy.zeros(54_321))
     # 434,568 bytes after 8 steps
-    what, path = growing_arrays(Grown(54_321.0, 6, 8))
+    what, path = growing_arrays(HostGrowth(54_321.0, 6, 8))
     assert what == "one that is 424.38 KiB now"
     assert path == "test_host_growth.KEPT (global) -> list[0]"
 
 
 def test_arrays_that_do_not_fit_are_not_blamed(numpy) -> None:
     KEPT.extend([numpy.zeros(12_345) for _ in range(8)])
-    assert growing_arrays(Grown(70_000.0, 6, 8)) is None
+    assert growing_arrays(HostGrowth(70_000.0, 6, 8)) is None
     # a view has no memory of its own
     KEPT[:] = [KEPT[0][1:] for _ in range(8)]
-    assert growing_arrays(Grown(98_760.0, 6, 8)) is None
+    assert growing_arrays(HostGrowth(98_760.0, 6, 8)) is None
 
 
 def test_without_numpy_there_are_none(monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "numpy", raising=False)
-    assert growing_arrays(Grown(1.0, 6, 8)) is None
+    assert growing_arrays(HostGrowth(1.0, 6, 8)) is None

@@ -5,8 +5,8 @@ from tensorlens.leaks.growth.growth_test import (
     LIKELY,
     NONE,
     UNCLEAR,
-    Left,
-    Span,
+    StepResidue,
+    WatchedSteps,
     climbs,
     growing,
     is_renewed,
@@ -17,12 +17,12 @@ from tensorlens.leaks.growth.growth_test import (
 
 
 def left(*tensors, size=8):
-    return {step: Left(n, n * size) for step, n in enumerate(tensors) if n}
+    return {step: StepResidue(n, n * size) for step, n in enumerate(tensors) if n}
 
 
 def judged(*tensors, warmup=0):
     """Judge what is left of some steps; one more was made, and may be in use."""
-    return judge(left(*tensors), Span(len(tensors) + 1, warmup))
+    return judge(left(*tensors), WatchedSteps(len(tensors) + 1, warmup))
 
 
 def certainty(*tensors):
@@ -61,16 +61,16 @@ def test_every_other_step_is_likely():
 
 
 def test_the_warm_up_is_part_of_a_pattern():
-    found = judge(left(0, 2, 0, 2, 0, 2, 0, 2), Span(8, 2))
+    found = judge(left(0, 2, 0, 2, 0, 2, 0, 2), WatchedSteps(8, 2))
     assert (found.certainty, found.tensors_per_step, found.bytes_per_step) == (LIKELY, 1.0, 8.0)
     assert judged(1, 0, 0, 1, 0, 0, 1, warmup=2).tensors_per_step == 1 / 3
 
 
 def test_the_last_step_confirms_a_pattern():
     # of step 7 it is not known whether it stays
-    found = judge(left(0, 3, 0, 0, 3, 0, 0, 1), Span(8, 2))
+    found = judge(left(0, 3, 0, 0, 3, 0, 0, 1), WatchedSteps(8, 2))
     assert (found.certainty, found.tensors_per_step) == (LIKELY, 1.0)
-    assert judge(left(0, 0, 0, 0, 3, 0, 0, 1), Span(8, 2)).certainty == NONE
+    assert judge(left(0, 0, 0, 0, 3, 0, 0, 1), WatchedSteps(8, 2)).certainty == NONE
 
 
 def test_irregular_steps_are_unclear():
@@ -80,7 +80,7 @@ def test_irregular_steps_are_unclear():
 def test_too_few_steps_are_never_certain():
     assert certainty(1, 1) == LIKELY
     assert certainty(1) == UNCLEAR
-    assert judge({}, Span(1, 0)).certainty == NONE
+    assert judge({}, WatchedSteps(1, 0)).certainty == NONE
 
 
 def test_steps_without_a_verdict_do_not_count():
@@ -194,7 +194,7 @@ def test_as_many_blocks_may_get_larger():
 
 
 def test_stretches_of_several_steps_are_told_by_the_step():
-    found = judge(left(4, 4, 4, 4, 4), Span(6, 0, 8))
+    found = judge(left(4, 4, 4, 4, 4), WatchedSteps(6, 0, 8))
     assert (found.tensors_per_step, found.bytes_per_step) == (0.5, 4.0)
     assert (
         found.reason

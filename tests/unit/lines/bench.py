@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import Adapter
-from tensorlens.lines.counters import Meters
+from tensorlens.lines.counters import CounterSlots
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import FunctionLines, Line, LineMemory
 from tensorlens.lines.tracing.engine import Engine
@@ -92,7 +92,7 @@ class Bench:
         self.way = way
         self.memory = FakeMemory()
         self.frameworks: list[Any] = []
-        self.engine = Engine(Meters(find=lambda: self.frameworks, host=lambda: self.memory))
+        self.engine = Engine(CounterSlots(find=lambda: self.frameworks, host=lambda: self.memory))
         self.profiler = LineProfiler(engine=self.engine)
         self.others: list[LineProfiler] = []
         self.enabled = False

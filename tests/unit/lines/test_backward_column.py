@@ -29,9 +29,9 @@ def recording(
 
 @pytest.fixture(autouse=True)
 def no_recording() -> Iterator[None]:
-    backward.forget()
+    backward.reset_backward()
     yield
-    backward.forget()
+    backward.reset_backward()
 
 
 def figures(bench: Bench) -> list[int | None]:
@@ -49,11 +49,11 @@ def test_it_is_of_the_line_and_file_and_zero_elsewhere(bench: Bench, memory: Fak
     assert figures(bench) == [None, None]
     first = bench.profiler.result().functions[0].first_line
     # one without a line of the function says nothing of it
-    backward.keep(recording((100, first + 2), filename="/me/other.py"))
-    backward.keep(recording((100, first + 9)))
+    backward.add_backward(recording((100, first + 2), filename="/me/other.py"))
+    backward.add_backward(recording((100, first + 9)))
     assert figures(bench) == [None, None]
     # line 2 of the function, twice, and one that is none of its
-    backward.keep(recording((100, first + 2), (30, first + 2), (5, first + 9)))
+    backward.add_backward(recording((100, first + 2), (30, first + 2), (5, first + 9)))
     assert figures(bench) == [130, 0]
 
 
@@ -72,11 +72,11 @@ def test_recordings_one_after_the_other_are_added_up(bench: Bench, memory: FakeM
 
     one(), other(), unseen()
     lines = [each.lines[-1].lineno for each in bench.profiler.result().functions]
-    backward.keep(recording((328_704, lines[0])))
-    backward.keep(recording((64, lines[1])))
-    backward.keep(recording((8, lines[0])))
+    backward.add_backward(recording((328_704, lines[0])))
+    backward.add_backward(recording((64, lines[1])))
+    backward.add_backward(recording((8, lines[0])))
     # its device was not recorded
-    backward.keep(recording((7, lines[1]), device="cuda:7"))
+    backward.add_backward(recording((7, lines[1]), device="cuda:7"))
     assert figures(bench) == [328_712, 64, None]
     report = bench.profiler.result()
     remarks = [layout.remarks for layout in layouts(report)]
@@ -93,7 +93,7 @@ def test_lines_of_a_library_are_not_known(bench: Bench, memory: FakeMemory) -> N
     step()
     (function,) = bench.profiler.result().functions
     # backward is charged to the line of the user that called it
-    backward.keep(recording((100, function.lines[-1].lineno), user=False))
+    backward.add_backward(recording((100, function.lines[-1].lineno), user=False))
     assert figures(bench) == [None]
 
 
@@ -101,12 +101,12 @@ def test_overlapping_recordings_are_not_added_up(monkeypatch: pytest.MonkeyPatch
     outer, inner = recording((100, 1), (7, 2)), recording((60, 1))
     others = [outer]
     monkeypatch.setattr(backward, "running", lambda: others)
-    backward.keep(inner)
-    assert backward.known().nbytes == {"cpu": {(__file__, 1): 100, (__file__, 2): 7}}
+    backward.add_backward(inner)
+    assert backward.total_backward().nbytes == {"cpu": {(__file__, 1): 100, (__file__, 2): 7}}
     others.clear()
-    backward.keep(outer)
-    backward.keep(recording((1, 1)))
-    assert backward.known().nbytes == {"cpu": {(__file__, 1): 101, (__file__, 2): 7}}
+    backward.add_backward(outer)
+    backward.add_backward(recording((1, 1)))
+    assert backward.total_backward().nbytes == {"cpu": {(__file__, 1): 101, (__file__, 2): 7}}
 
 
 def test_nothing_is_imported_where_nothing_was_recorded(
@@ -118,7 +118,7 @@ def test_nothing_is_imported_where_nothing_was_recorded(
 
     step()
     (function,) = bench.profiler.result().functions
-    backward.keep(recording((1, function.lines[-1].lineno)))
+    backward.add_backward(recording((1, function.lines[-1].lineno)))
     assert figures(bench) == [1]
     monkeypatch.delitem(sys.modules, "tensorlens.recording.record")
     assert figures(bench) == [None]

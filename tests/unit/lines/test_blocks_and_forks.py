@@ -25,11 +25,11 @@ class Blocks:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.open: list[profile.Block] = []
+        self.open: list[profile.ProfiledBlock] = []
         self.done: list[FunctionLines] = []
 
     def __enter__(self) -> None:
-        self.open.append(profile.Block(self.bench.engine, sys._getframe(1)))
+        self.open.append(profile.ProfiledBlock(self.bench.engine, sys._getframe(1)))
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         block = self.open.pop()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.lines.profile import Block
+from tensorlens.lines.profile import ProfiledBlock
 from tensorlens.lines.tracing import accounting
 
 
@@ -180,7 +180,7 @@ def test_an_interrupt_between_two_steps_of_a_hook_charges_nothing_wrongly(
 def test_a_trace_function_that_was_taken_away_is_said(memory: FakeMemory) -> None:
     # a block is in a frame that runs already: on 3.11 that takes a trace function
     bench = Bench("around")
-    block = Block(bench.engine, sys._getframe())
+    block = ProfiledBlock(bench.engine, sys._getframe())
     bench.memory.allocate(1)
     sys.settrace(None)
     bench.memory.allocate(20)

@@ -2,12 +2,12 @@
 
 from bench import Bench, FakeFramework, FakeMemory
 
-from tensorlens.lines.region import Span
+from tensorlens.lines.region import MeasuredRegion
 from tensorlens.lines.report import LineMemory
 
 
 def test_a_read_has_the_peak_since_the_one_before(bench: Bench, memory: FakeMemory) -> None:
-    span = Span(bench.engine)
+    span = MeasuredRegion(bench.engine)
     memory.spike(900)
     span.begin()
     memory.allocate(10)
@@ -27,7 +27,7 @@ def test_lines_within_do_not_take_its_peak(bench: Bench, memory: FakeMemory) -> 
         memory.allocate(1)  # B
         memory.spike(7)  # C
 
-    span = Span(bench.engine)
+    span = MeasuredRegion(bench.engine)
     span.begin()
     step()
     # 70 at line A; what is allocated is what B left
@@ -38,7 +38,7 @@ def test_lines_within_do_not_take_its_peak(bench: Bench, memory: FakeMemory) -> 
 
 
 def test_a_line_around_it_keeps_its_peak(bench: Bench, memory: FakeMemory) -> None:
-    span = Span(bench.engine)
+    span = MeasuredRegion(bench.engine)
 
     def loop() -> None:
         memory.spike(50)
@@ -61,7 +61,7 @@ def test_a_line_around_it_keeps_its_peak(bench: Bench, memory: FakeMemory) -> No
 
 
 def test_an_exception_ends_it_for_the_line_around(bench: Bench, memory: FakeMemory) -> None:
-    span = Span(bench.engine)
+    span = MeasuredRegion(bench.engine)
 
     def loop() -> None:
         span.begin()
@@ -88,7 +88,7 @@ def test_devices_that_come_into_use_follow(bench: Bench, memory: FakeMemory) -> 
     cuda = FakeMemory("cuda:0")
     fake = FakeFramework(cuda, cpu=memory)
     bench.frameworks = [fake]
-    span = Span(bench.engine)
+    span = MeasuredRegion(bench.engine)
     assert list(span.begin()) == [0, 0, 0]
     fake.used.append("cuda:0")
     cuda.allocate(12)

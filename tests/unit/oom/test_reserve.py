@@ -6,12 +6,12 @@ from tensorlens.recording.oom import reserve
 def test_what_is_kept_back_is_given_up_and_taken_again(monkeypatch):
     monkeypatch.setattr(reserve, "_wanted", 0)
     monkeypatch.setattr(reserve, "_held", None)
-    reserve.hold()
-    reserve.hold()
+    reserve.reserve()
+    reserve.reserve()
     assert isinstance(reserve._held, mmap.mmap)
-    with reserve.given_up():
+    with reserve.released():
         assert reserve._held is None
-        with reserve.given_up():
+        with reserve.released():
             pass
         # what is further out still needs it
         assert reserve._held is None
@@ -20,7 +20,7 @@ def test_what_is_kept_back_is_given_up_and_taken_again(monkeypatch):
     assert reserve._held is not None
     reserve.release()
     assert reserve._held is None
-    with reserve.given_up():
+    with reserve.released():
         pass
     assert reserve._held is None
 
@@ -32,7 +32,7 @@ def test_there_may_be_nothing_to_keep_back(monkeypatch):
     monkeypatch.setattr(reserve, "_wanted", 0)
     monkeypatch.setattr(reserve, "_held", None)
     monkeypatch.setattr(reserve.mmap, "mmap", refuse)
-    reserve.hold()
-    with reserve.given_up():
+    reserve.reserve()
+    with reserve.released():
         pass
     reserve.release()

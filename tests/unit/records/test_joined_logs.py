@@ -1,5 +1,5 @@
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
-from tensorlens.records.merged_logs import Part, joined
+from tensorlens.records.merged_logs import LogPart, merge_logs
 
 
 def frame(name, lineno):
@@ -28,7 +28,7 @@ def device():
 
 
 def test_rows_are_in_the_order_of_time_with_what_was_there_first():
-    whole = joined([Part(host()), Part(device(), delay_ns=3)])
+    whole = merge_logs([LogPart(host()), LogPart(device(), delay_ns=3)])
     assert [(event.device, event.action, event.nbytes, event.time_ns) for event in whole] == [
         ("cpu", "start", 100, 0),
         ("cuda:0", "start", 512, 0),
@@ -39,7 +39,7 @@ def test_rows_are_in_the_order_of_time_with_what_was_there_first():
 
 
 def test_what_rows_refer_to_is_renumbered():
-    whole = joined([Part(device()), Part(host())])
+    whole = merge_logs([LogPart(device()), LogPart(host())])
     (free,) = [event for event in whole if event.action == "free"]
     assert whole[free.pair].nbytes == 30 and whole[free.pair].pair == free.row
     assert whole[free.pair].module == "net.fc"
@@ -50,18 +50,18 @@ def test_what_rows_refer_to_is_renumbered():
 
 
 def test_devices_of_ranks_get_their_prefix():
-    whole = joined([Part(host(), "rank0/"), Part(host(), "rank1/")])
+    whole = merge_logs([LogPart(host(), "rank0/"), LogPart(host(), "rank1/")])
     assert whole.devices == ["rank0/cpu", "rank1/cpu"]
     assert len(whole.labels) == 2 and len(whole.contexts) == 2
 
 
 def test_a_mark_stays_behind_the_event_it_stood_behind():
-    whole = joined([Part(host()), Part(device())])
+    whole = merge_logs([LogPart(host()), LogPart(device())])
     rows = {mark.name: mark.row for mark in whole.marks}
     assert whole[rows["begun"] - 1].nbytes == 100
     assert whole[rows["end"] - 1].action == "free"
 
 
 def test_nothing_joined_is_empty():
-    assert len(joined([])) == 0
-    assert len(joined([Part(EventLog())])) == 0
+    assert len(merge_logs([])) == 0
+    assert len(merge_logs([LogPart(EventLog())])) == 0

@@ -12,7 +12,7 @@ from tensorlens.records.ledger import Block, Term
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import Difference
-from tensorlens.tensors.joining import picked
+from tensorlens.tensors.joining import table_rows
 from tensorlens.tensors.snapshot import Snapshot
 
 LEDGER = ledger_of(
@@ -60,7 +60,7 @@ def test_load_tells_records_by_their_schema() -> None:
 
 
 def test_picked_rows_keep_no_names_of_the_others() -> None:
-    table = picked(SNAPSHOT.tensors, [2])
+    table = table_rows(SNAPSHOT.tensors, [2])
     assert list(table) == [SNAPSHOT.tensors[2]]
     assert table.names.texts == ["h"]
     assert (table.lines, table.holders, table.more_names) == ([], [], {})

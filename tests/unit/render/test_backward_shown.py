@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tensorlens.cli.program.block_reports import Gathering
+from tensorlens.cli.program.block_reports import MergedReport
 from tensorlens.lines.present.columns import COLUMNS
 from tensorlens.lines.report import DeviceSource, FunctionLines, Line, LineMemory, LineReport
 from tensorlens.render.flat import CsvRenderer, to_pandas
@@ -110,7 +110,7 @@ def test_a_line_that_only_backward_is_known_of_is_no_unchanged_one():
     ("earlier", "later", "both"), [(None, 7, 7), (7, None, 7), (7, 9, 9), (None, None, None)]
 )
 def test_gathered_reports_have_the_recordings_latest_figure(earlier, later, both):
-    gathering = Gathering()
+    gathering = MergedReport()
     gathering.add(report(earlier))
     gathering.add(report(later))
     line = gathering.report().functions[0].lines[1]

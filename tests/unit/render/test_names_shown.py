@@ -3,7 +3,7 @@ import itertools
 import pytest
 from rendered_snapshots import T, snapshot_of
 
-from tensorlens.render.shortening import told_apart
+from tensorlens.render.shortening import distinct_names
 from tensorlens.render.source import width
 from tensorlens.render.text import TextRenderer
 from tensorlens.render.view import View
@@ -24,13 +24,13 @@ FILES = [f"/home/someone/projects/{a}/training/{b}/train.py:12" for a in "xyz" f
 @pytest.mark.parametrize("room", [100, 60, 48, 40, 32])
 @pytest.mark.parametrize("texts", [LORA, NODES, FILES], ids=["lora", "nodes", "files"])
 def test_different_names_never_look_alike(texts, room, ellipsis) -> None:
-    shown = told_apart(texts, [room] * len(texts), ellipsis)
+    shown = distinct_names(texts, [room] * len(texts), ellipsis)
     assert len({*shown}) == len(texts)
     assert max(map(width, shown)) <= room
 
 
 def test_what_most_share_goes_first() -> None:
-    shown = told_apart(LORA[:4], [44] * 4, "…")
+    shown = distinct_names(LORA[:4], [44] * 4, "…")
     assert shown == [
         "m…layers.0…q_proj.lora_A.default.weight",
         "m…layers.0…q_proj.lora_B.default.weight",
@@ -41,7 +41,7 @@ def test_what_most_share_goes_first() -> None:
 
 def test_a_place_keeps_its_line() -> None:
     places = [f"modeling_bert.py:{line}" for line in (192, 193)] + ["activations.py:9"]
-    assert told_apart(places, [18] * 3, "…") == [
+    assert distinct_names(places, [18] * 3, "…") == [
         "modeli…bert.py:192",
         "modeli…bert.py:193",
         "activations.py:9",
@@ -49,8 +49,8 @@ def test_a_place_keeps_its_line() -> None:
 
 
 def test_what_fits_stays_and_equal_texts_stay_equal() -> None:
-    assert told_apart(["a.b", "a.b", "c"], [3, 3, 1], "…") == ["a.b", "a.b", "c"]
-    first, second = told_apart([LORA[0]] * 2, [60, 44], "…")
+    assert distinct_names(["a.b", "a.b", "c"], [3, 3, 1], "…") == ["a.b", "a.b", "c"]
+    first, second = distinct_names([LORA[0]] * 2, [60, 44], "…")
     assert first == second and width(first) <= 44
 
 
@@ -58,7 +58,7 @@ def test_what_fits_stays_and_equal_texts_stay_equal() -> None:
     "texts", [["a" * 90 + "b" * 90, "a" * 90 + "c" * 90], ["x" * 50, "x" * 51]]
 )
 def test_names_without_parts(texts) -> None:
-    shown = told_apart(texts, [20, 20], "…")
+    shown = distinct_names(texts, [20, 20], "…")
     assert max(map(width, shown)) <= 20
     assert len({*shown}) == 2 or set("".join(texts)) == {"x"}
 
@@ -88,7 +88,7 @@ def test_layers_fold_and_are_told_in_full() -> None:
 def test_after_a_long_part_went_others_have_its_room() -> None:
     node = "ScaledDotProductFlashAttentionForCpuBackward0"
     names = [f"model.transformer.h.{layer}.attn: {node}.key" for layer in range(3)]
-    assert told_apart(names, [32] * 3, "…") == [
+    assert distinct_names(names, [32] * 3, "…") == [
         f"model.transformer.h.{layer}.attn:…key" for layer in range(3)
     ]
 
@@ -100,7 +100,7 @@ def test_a_line_keeps_its_number_where_its_function_is_long() -> None:
         "modeling_t5.py:354 in T5Attention.forward",
     ]
     for room in range(32, 58):
-        shown = told_apart(places, [room] * len(places), "…")
+        shown = distinct_names(places, [room] * len(places), "…")
         assert len(set(shown)) == len(places) and max(map(len, shown)) <= room
         for place, text in zip(places, shown, strict=True):
             assert text.startswith(place.partition(" ")[0])
@@ -112,12 +112,12 @@ def test_the_path_of_a_keras_layer_is_left_out_by_its_parts():
         "Adam.conv2d_transpose_2/kernel.momentum",
         "Adam.conv2d_1/kernel.momentum",
     ]
-    assert told_apart(names, [38] * 3, "…") == [
+    assert distinct_names(names, [38] * 3, "…") == [
         "Adam.conv2d_transpose_1…momentum",
         "Adam.conv2d_transpose_2…momentum",
         "Adam.conv2d_1/kernel.momentum",
     ]
     # the only part beside the last is what tells most
-    assert told_apart(["conv2d_transpose_1: Conv2DBackpropInput"], [38], "…") == [
+    assert distinct_names(["conv2d_transpose_1: Conv2DBackpropInput"], [38], "…") == [
         "conv2d_transp…e_1: Conv2DBackpropInput"
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorflow.python.autograph.pyct import transpiler
 
-from tensorlens.heap import living, select
+from tensorlens.heap import live_objects, select
 
 _Line = tuple[str, int, str]
 """File name, number, qualified name of the function."""
@@ -17,7 +17,7 @@ _maps: dict[str, Mapping[Any, Any]] = {}
 """The map of each generated file that was met."""
 
 
-def written(line: _Line) -> _Line:
+def source_line(line: _Line) -> _Line:
     """Return the line that one of autograph's was made from; any other as it is.
 
     What makes converted functions has the map, and is kept for the next time
@@ -41,7 +41,7 @@ def _read_maps() -> None:
     factory = getattr(transpiler, "_PythonFnFactory", None)
     if factory is None:
         return
-    (factories, *_) = select(living(), (factory,))
+    (factories, *_) = select(live_objects(), (factory,))
     for each in factories:
         source_map = getattr(each, "source_map", None) or {}
         filename = getattr(next(iter(source_map), None), "filename", None)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.census.instances import living
+from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.naming import ModulePath
@@ -69,7 +69,7 @@ def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
     layer = _layer()
     paths: dict[int, tuple[str, str]] = {}
     if layer is not None:
-        for item in living(layer):
+        for item in live_instances(layer):
             paths[id(item)] = type(item).__name__, _path(item)
 
     def path(address: int, kind: str) -> str | None:

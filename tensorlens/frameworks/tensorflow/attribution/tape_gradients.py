@@ -43,7 +43,7 @@ _functions: deque[Span] = deque(maxlen=_MOST_SPANS)
 """When graph functions ran: whether what they return is a gradient is not known."""
 
 
-class Known:
+class NotedGradients:
     """What is known by now of the gradients that tapes gave."""
 
     def __init__(self) -> None:

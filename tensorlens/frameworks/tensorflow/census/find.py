@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.rows import Heap
-from tensorlens.heap import living, select
+from tensorlens.heap import live_objects, select
 from tensorlens.heap.fallback import dict_of
 
 
@@ -15,7 +15,7 @@ def look(roots: list[Any]) -> Heap:
 
     ``roots`` are found even where the collector does not show them (``gc.freeze``).
     """
-    objects = living()
+    objects = live_objects()
     found = select(
         objects,
         (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.keras.layers import walk
-from tensorlens.frameworks.tensorflow.attribution.tape_gradients import Known
+from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Rows
 from tensorlens.heap.fallback import dict_of
@@ -53,7 +53,7 @@ class Gradient:
     note: str | None
 
 
-def noted(rows: Rows, known: Known) -> Iterator[Gradient]:
+def noted(rows: Rows, known: NotedGradients) -> Iterator[Gradient]:
     """Give the gradients that are known from tapes, of weights that still live."""
     for row, each in enumerate(rows.all):
         handle, suffix = known.of.get(each.number, (-1, ""))
@@ -65,7 +65,7 @@ def noted(rows: Rows, known: Known) -> Iterator[Gradient]:
 class Weights:
     """The lists of variables that gradients may have been asked for, by their shapes."""
 
-    def __init__(self, heap: Heap, rows: Rows, known: Known) -> None:
+    def __init__(self, heap: Heap, rows: Rows, known: NotedGradients) -> None:
         self._rows, self._known = rows, known
         self.contents: list[Any] = []
         """The ``__dict__`` of the sparse gradients that were looked into."""

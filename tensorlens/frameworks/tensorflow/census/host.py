@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.foreign_memory import note_foreign
-from tensorlens.frameworks.census.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
 from tensorlens.frameworks.census.table import Births, number_of
-from tensorlens.frameworks.host.allocator import NativeAllocator, Tagged
+from tensorlens.frameworks.host.allocator import NativeAllocator, TaggedBlocks
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter
 from tensorlens.frameworks.tensorflow.graphs import Nodes
 from tensorlens.frameworks.tensorflow.graphs.titles import Title, title, title_of_built
@@ -25,7 +25,7 @@ _UNTYPED = "bytes"
 class RuntimeBlocks:
     """Puts blocks that are known by their nodes into a table."""
 
-    def __init__(self, tagged: Tagged, allocator: NativeAllocator, births: Births) -> None:
+    def __init__(self, tagged: TaggedBlocks, allocator: NativeAllocator, births: Births) -> None:
         self._tagged, self._allocator, self._births = tagged, allocator, births
         self._nodes = Nodes()
         self._known: dict[tuple[int, int, int, bool], Title | None] = {}
@@ -107,7 +107,9 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     if not isinstance(counter, CpuCounter):
         named = sum(table.storage_nbytes[row] for row in rows if table.alias[row] < 0)
         reason = f"{counter.source} does not count tensors alone"
-        return host_ledger(Handed(counter.source, counter.precision, named, reason=reason))
+        return host_ledger(
+            AllocatorFigures(counter.source, counter.precision, named, reason=reason)
+        )
     allocator = counter.allocator
     addresses = array("Q", map(table.storage.__getitem__, rows))
     balance = allocator.balance(addresses, _LISTED, by_node=True)
@@ -122,7 +124,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     ]
     blocks = sorted((*unmatched, *runtime.others), key=lambda block: -block.nbytes)
     ledger = host_ledger(
-        Handed(
+        AllocatorFigures(
             source=counter.source,
             precision=counter.precision,
             named=balance.named + runtime.named,

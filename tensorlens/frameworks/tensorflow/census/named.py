@@ -14,14 +14,14 @@ from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.keras.feeds import feed_of, feeds
 from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerAnchors, OptimizerNames
-from tensorlens.frameworks.tensorflow.attribution.tape_gradients import Known
+from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients
 from tensorlens.frameworks.tensorflow.census import gradients, kinds
 from tensorlens.frameworks.tensorflow.census.find import contents
 from tensorlens.frameworks.tensorflow.census.reading import VARIANT
 from tensorlens.frameworks.tensorflow.census.rows import FoundRow, Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
-from tensorlens.heap import anchors, hold
+from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.records.families import HANDLE, HANDLE_OF_DATA
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, Names
@@ -85,7 +85,7 @@ class NamedRows:
         self._layers = LayerNames(self.names, self._given.give)
         self._optimizers = self._name_owned(roots)
         self._name_replicas()
-        known = Known()
+        known = NotedGradients()
         weights = gradients.Weights(heap, rows, known)
         self._gradients = [*gradients.noted(rows, known), *weights.pairs(heap)]
         # Python makes the dict of an instance when it is first asked for
@@ -159,7 +159,7 @@ class NamedRows:
         running = {each: self.names.text(text) for each, text in feeds(self._heap.layers).items()}
         named = {**layers, **self._optimizers, **running, **self._places(roots)}
         first = len(self.names)
-        held = hold(
+        held = find_holders(
             self._heap.objects,
             targets,
             anchors(_INTERNAL),

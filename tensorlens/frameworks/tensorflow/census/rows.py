@@ -32,7 +32,7 @@ from tensorlens.roles import ROLES, Role
 _ROLES = {role: number for number, role in enumerate(ROLES)}
 
 
-class Read(Protocol):
+class TensorFacts(Protocol):
     """What was read of a tensor. Sizes are bytes."""
 
     @property
@@ -60,7 +60,7 @@ class Read(Protocol):
         """Where the tensor begins in the buffer."""
 
 
-_Read = TypeVar("_Read", bound=Read)
+_Read = TypeVar("_Read", bound=TensorFacts)
 
 
 @dataclass(slots=True)
@@ -229,7 +229,7 @@ def _append(table: TensorTable, row: FoundRow[Any]) -> None:
     table.note.append(-1 if row.note is None else number_of(table.notes, row.note))
 
 
-def _elements(fact: Read) -> int:
+def _elements(fact: TensorFacts) -> int:
     count = prod(fact.shape)
     size = fact.nbytes // count if count else 0
     return fact.offset // size if size else 0

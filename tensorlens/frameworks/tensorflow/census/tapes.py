@@ -28,7 +28,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class TapeUse:
     """What a tape keeps a tensor for."""
 
     operation: Operation
@@ -51,7 +51,7 @@ class Tapes:
     def __init__(self, tapes: Sequence[Any], reader: Reader) -> None:
         """``tapes`` are those of the heap; what of them cannot be read is not there."""
         self._recorded = [reader.tape(tape) for tape in tapes]
-        self.uses: dict[int, Use] = {}
+        self.uses: dict[int, TapeUse] = {}
         """Number of a tensor to what it is kept for: what made it, else its first use."""
 
     def find_uses(self, layers: Mapping[int, str]) -> None:
@@ -65,10 +65,10 @@ class Tapes:
             made = {tensor: number for tensor, number in made_by if number in operations}
             paths = _paths(order, made, operations, layers)
             for tensor, number in made.items():
-                self.uses.setdefault(tensor, Use(operations[number], paths.get(number), None))
+                self.uses.setdefault(tensor, TapeUse(operations[number], paths.get(number), None))
             for operation in order:
                 for argument, tensor in enumerate(operation.inputs):
-                    use = Use(operation, paths.get(operation.number), argument)
+                    use = TapeUse(operation, paths.get(operation.number), argument)
                     self.uses.setdefault(tensor, use)
 
 

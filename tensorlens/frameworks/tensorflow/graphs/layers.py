@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.heap import living, select
+from tensorlens.heap import live_objects, select
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def living_layers() -> Layers:
     """Look for the layers and modules in the heap."""
     keras = getattr(sys.modules.get("keras"), "Layer", None)
     kinds: tuple[type, ...] = (tf.Module, keras) if isinstance(keras, type) else (tf.Module,)
-    modules, *others = select(living(), kinds)
+    modules, *others = select(live_objects(), kinds)
     paths: dict[str, set[str]] = {}
     inside: dict[tuple[str, str], set[str]] = {}
     for layer in others[0] if len(kinds) > 1 else ():

@@ -26,7 +26,7 @@ from tensorlens.frameworks.tensorflow.graphs.names import (
 from tensorlens.frameworks.tensorflow.graphs.origins import (
     Frames,
     NodeOrigin,
-    agreed,
+    common_origin,
     made_at,
 )
 from tensorlens.frameworks.tensorflow.graphs.scopes import Scopes
@@ -121,7 +121,7 @@ class Nodes:
             return self._around(name)
         if is_compiled(name):
             return NodeOrigin(op="XLA")
-        return agreed([self._origin(*place) for place in self._places(name, function)])
+        return common_origin([self._origin(*place) for place in self._places(name, function)])
 
     def _places(self, name: str, function: str | None) -> list[_Place]:
         """Return the nodes that a name may be of."""
@@ -159,7 +159,7 @@ class Nodes:
         if body is None:
             return None
         origins = [self._origin(body, node) for node in body.nodes.values()]
-        found = agreed(origins)
+        found = common_origin(origins)
         line = found.stack[0] if found is not None and found.stack else None
         op = "XLA" if self.functions.compiled(function) else "StatefulPartitionedCall"
         return NodeOrigin(found.stack if found else (), line, op=op, phase="other")
@@ -192,7 +192,7 @@ class Nodes:
         if known is None:
             known = self._by_itself(body, node)
             if known.phase == "backward":
-                forward = agreed(self._forward(body, node, known))
+                forward = common_origin(self._forward(body, node, known))
                 if forward is not None:
                     # of several lines it goes to none, but to where gradients were asked for
                     told = forward if forward.line is not None else None

@@ -42,7 +42,7 @@ def made_at(frames: Frames) -> tuple[Frames, SourceLine | None]:
     return stack, stack[0] if stack else None
 
 
-def agreed(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
+def common_origin(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
     """Return what several origins have in common; None if there are none."""
     different = list(dict.fromkeys(origins))
     if len(different) < 2:
@@ -58,7 +58,7 @@ def agreed(origins: Sequence[NodeOrigin]) -> NodeOrigin | None:
         line,
         layer=first.layer if len({each.layer for each in different}) == 1 else None,
         op=first.op if len({each.op for each in different}) == 1 else "",
-        forward=agreed(forward) if len(forward) == len(different) else None,
+        forward=common_origin(forward) if len(forward) == len(different) else None,
         phase=first.phase if len(phases) == 1 else "other",
         ambiguous=ambiguous,
         frames=_common([each.frames for each in different], None),

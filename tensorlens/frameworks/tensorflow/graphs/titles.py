@@ -92,7 +92,9 @@ def title(
         role = "activation" if origin.phase == "forward" else "other"
         text = f"{origin.layer}: {origin.op or node}"
         return Title(text, None, role, RUNNING, module=origin.layer)
-    return Title(f"kept by {function_title(nodes.functions, function)}", short(node), "other", KEPT)
+    return Title(
+        f"kept by {function_title(nodes.functions, function)}", short_node(node), "other", KEPT
+    )
 
 
 def title_of_kept(
@@ -113,13 +115,13 @@ def title_of_kept(
     is_constant = is_folded or (bool(homes) and all(op == "Const" for _, op in homes))
     if homes and all(is_of_dataset(home) for home, _ in homes):
         if is_constant:
-            return Title(_CONSTANTS_OF_DATA, short(node), "input", KEPT)
+            return Title(_CONSTANTS_OF_DATA, short_node(node), "input", KEPT)
         return Title(element(nodes, [home for home, _ in homes]), None, "input", AHEAD)
     if not is_constant:
         return None
     base = function or (homes[0][0] if len(homes) == 1 else None)
     text = "a graph" if base is None else function_title(nodes.functions, base)
-    return Title(f"constants of {text}", short(node), "other", KEPT)
+    return Title(f"constants of {text}", short_node(node), "other", KEPT)
 
 
 def title_of_built(graph: str) -> Title:
@@ -195,7 +197,7 @@ def data_given(frames: Sequence[Frame]) -> str | None:
     return None
 
 
-def short(node: str) -> str:
+def short_node(node: str) -> str:
     """Return a node's name without the calls inlined around it and what rewriting it added."""
     while node.startswith(_CALL):
         node = node.removeprefix(_CALL)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorlens import collector
 from tensorlens.frameworks.advice import TENSORFLOW
-from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
+from tensorlens.frameworks.survivors import Holder, Retained, Root, SavedBy, Survivor
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.census.find import look
 from tensorlens.frameworks.tensorflow.census.named import NamedRows
@@ -40,12 +40,12 @@ class TensorflowHoldings:
             for address in addresses:
                 self.survivors.append(look.survivor(address))
             held = {id(each.item): each.item for one in self.survivors for each in one.holders}
-            self._hung: dict[int, Hung] = {}
+            self._hung: dict[int, Root] = {}
             for key, item in held.items():
                 self._hung[key] = look.hung(item)
             self._handles = look.handle_sizes
 
-    def root(self, item: Any) -> Hung:
+    def root(self, item: Any) -> Root:
         """Return what is known of a tape or a variable that holds survivors.
 
         Raises:
@@ -53,11 +53,11 @@ class TensorflowHoldings:
         """
         return self._hung[id(item)]
 
-    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
+    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         """Return the handles of variables, which live and die with them."""
         known = (self._handles.get(id(root)) for root in roots)
         blocks = tuple((*each, "other") for each in known if each is not None)
-        return Below(sum(size for _, size, _ in blocks), len(blocks), (), blocks)
+        return Retained(sum(size for _, size, _ in blocks), len(blocks), (), blocks)
 
 
 class _Look:
@@ -131,13 +131,13 @@ class _Look:
             words=TENSORFLOW,
         )
 
-    def hung(self, item: Any) -> Hung:
+    def hung(self, item: Any) -> Root:
         """Return what is known of a tape, or of a variable."""
         place = self._rows.of.get(id(item))
         if place is None:
-            return Hung(0, "", "activation", "", "", (), 0, 0, None)
+            return Root(0, "", "activation", "", "", (), 0, 0, None)
         row = self._rows.all[place]
-        return Hung(
+        return Root(
             address=row.fact.address,
             name="" if row.name < 0 else self._names[row.name],
             role=row.role,

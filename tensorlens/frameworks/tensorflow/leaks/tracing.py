@@ -10,7 +10,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import tensor
 from tensorflow.python.util import tf_decorator
 
-from tensorlens.heap import living, select
+from tensorlens.heap import live_objects, select
 from tensorlens.user_code import is_foreign
 
 _FEWEST = 3
@@ -104,7 +104,7 @@ def _short(text: str) -> str:
 
 
 def _counts() -> list[tuple[Any, int]]:
-    (functions, *_) = select(living(), (polymorphic_function.Function,))
+    (functions, *_) = select(live_objects(), (polymorphic_function.Function,))
     return [(function, function.experimental_get_tracing_count()) for function in functions]
 
 

@@ -96,9 +96,9 @@ class TensorflowAllocator(NativeAllocator):
         if GENERATED not in line[0]:
             return line
         # imported here: it reads the heap
-        from tensorlens.frameworks.tensorflow.attribution.autograph_lines import written
+        from tensorlens.frameworks.tensorflow.attribution.autograph_lines import source_line
 
-        return written(line)
+        return source_line(line)
 
     def _declare(self) -> None:
         super()._declare()

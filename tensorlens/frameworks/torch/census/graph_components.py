@@ -9,7 +9,7 @@ import torch
 
 from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.graph import walk
-from tensorlens.heap import living, select
+from tensorlens.heap import live_objects, select
 from tensorlens.records.failures import KeptGraph
 
 _base = torch._C.TensorBase
@@ -26,7 +26,7 @@ def graphs_kept() -> list[KeptGraph]:
 
 
 def _graphs_kept(can_read: Callable[[], bool]) -> list[KeptGraph]:
-    (tensors,) = select(living(), (torch.Tensor,))[:1]
+    (tensors,) = select(live_objects(), (torch.Tensor,))[:1]
     roots = [(tensor, node) for tensor in tensors for node in _node_of(tensor)]
     graph = walk((node for _, node in roots), can_read)
     parts = _Parts()

@@ -27,10 +27,10 @@ from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
-from tensorlens.frameworks.torch.census.tensors.find import Found
+from tensorlens.frameworks.torch.census.tensors.find import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.native import TorchAllocator
-from tensorlens.heap import living, no_locals, select
+from tensorlens.heap import live_objects, no_locals, select
 from tensorlens.records.events import LAYERS
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
@@ -40,7 +40,7 @@ _ACTIVATION, _INPUT = ROLES.index("activation"), ROLES.index("input")
 _PLAIN = ("nbytes", "storage", "storage_nbytes", "offset", "device", "dtype", "shape", "stride")
 
 
-def tabulate(found: Found, named: NamedRows, births: Births) -> TensorTable:
+def tabulate(found: FoundTensors, named: NamedRows, births: Births) -> TensorTable:
     """Return the table of everything found; each storage is counted in one row."""
     table = TensorTable()
     scan = found.scan
@@ -79,7 +79,7 @@ def _tell_inputs(table: TensorTable) -> None:
             table.role[row] = _ACTIVATION
 
 
-def _kept(found: Found, named: NamedRows) -> Sequence[int]:
+def _kept(found: FoundTensors, named: NamedRows) -> Sequence[int]:
     """Return the rows that stand for a tensor of someone's, or a storage of autograd's own.
 
     A range: all of them, and all have a name.
@@ -144,14 +144,14 @@ def take(roots: Sequence[Root]) -> Findings:
     counter = cpu.cpu_counter()
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
     with undisturbed() as can_read:
-        objects = living()
+        objects = live_objects()
         tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, node_types())
         owners = Owners(roots)
         owners.add_keras(objects)
         owners.add_found(modules, optimizers)
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))
-        found = Found(tensors, owners.naming, (*functions, *nodes), can_read)
+        found = FoundTensors(tensors, owners.naming, (*functions, *nodes), can_read)
         names = NamedRows(found, owners, objects)
         found.scan.close()
         del objects
@@ -164,13 +164,13 @@ def take(roots: Sequence[Root]) -> Findings:
 def adopt_all(allocator: TorchAllocator) -> None:
     """Count in what was allocated before the counter was there, autograd's included."""
     with undisturbed() as can_read:
-        tensors, functions, modules, _, nodes = select(living(), _KINDS, node_types())
+        tensors, functions, modules, _, nodes = select(live_objects(), _KINDS, node_types())
         nothing = Naming(Names())
-        found = Found(tensors, nothing, (*functions, *nodes), can_read)
+        found = FoundTensors(tensors, nothing, (*functions, *nodes), can_read)
         cpu.adopt_tensors(allocator, found.tensors, modules)
 
 
-def _notes(found: Found) -> list[str]:
+def _notes(found: FoundTensors) -> list[str]:
     notes = []
     if not found.graph.is_whole:
         notes.append(

@@ -36,7 +36,7 @@ PART = replace(
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
+class LiveBlocks:
     """Blocks in columns."""
 
     address: array[int]
@@ -99,7 +99,7 @@ class DeviceBlocks:
         starts = addresses.buffer_info()[0], sizes.buffer_info()[0]
         self._library.tl_devices_adopt(*starts, len(addresses), number_of(device))
 
-    def living(self, since: int = 0) -> Living:
+    def living(self, since: int = 0) -> LiveBlocks:
         """Return all blocks that live, of the era ``since`` or later.
 
         Raises:
@@ -115,7 +115,7 @@ class DeviceBlocks:
             for column, start in zip(columns, starts, strict=True):
                 if count:
                     column.frombytes(_view(start, count * column.itemsize, 0x100))
-            return Living(*columns)
+            return LiveBlocks(*columns)
         finally:
             library.tl_devices_living_release(handle)
 

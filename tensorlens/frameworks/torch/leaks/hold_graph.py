@@ -16,7 +16,7 @@ import torch
 
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
-from tensorlens.frameworks.torch.census.tensors.find import Found
+from tensorlens.frameworks.torch.census.tensors.find import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
 from tensorlens.frameworks.torch.census.tensors.kinds import Part
 from tensorlens.heap.rows import is_subtype
@@ -34,7 +34,7 @@ _CONTAINERS = (list, tuple, dict)
 class HoldGraph:
     """The references that torch's own objects have to each other."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: FoundTensors) -> None:
         first = len(found.scan)
         self._of_node = {node: first + at for at, node in enumerate(found.graph.nodes)}
         self.inner: Counter[int] = Counter()
@@ -66,7 +66,7 @@ class HoldGraph:
             self._below.setdefault(above, []).append(below)
             self._texts[above, below] = kind, text
 
-    def _add_tensors(self, found: Found) -> None:
+    def _add_tensors(self, found: FoundTensors) -> None:
         for owner, row in zip(found.scan.owners, found.scan.gradients, strict=True):
             self._add(owner, row, "attribute", "grad")
         for owner, row in found.tangents:
@@ -80,7 +80,7 @@ class HoldGraph:
             if node in self._of_node:
                 self._add(row, self._of_node[node], "graph", "grad_fn")
 
-    def _add_nodes(self, found: Found) -> None:
+    def _add_nodes(self, found: FoundTensors) -> None:
         of_node = self._of_node
         for node, vertex in of_node.items():
             try:
@@ -96,7 +96,7 @@ class HoldGraph:
         for (node, _), row in zip(leaves, rows, strict=True):
             self._add(of_node[node], row, "graph", "AccumulateGrad.variable")
 
-    def _add_saved(self, found: Found) -> None:
+    def _add_saved(self, found: FoundTensors) -> None:
         for pairs in found.saved.values():
             for saved, row in pairs:
                 text = _saved_text(saved)
@@ -106,7 +106,7 @@ class HoldGraph:
                 if saved.region is not None or saved.packed_by is not None:
                     self.inner[id(saved.tensor)] += 1
 
-    def _add_contexts(self, found: Found) -> None:
+    def _add_contexts(self, found: FoundTensors) -> None:
         """Add what attributes of ``ctx`` hold: plain containers are looked into."""
         for node, vertex in self._of_node.items():
             name = self._types[vertex - self._rows]

@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from tensorlens.frameworks.survivors import Below, Holder, Hung, SavedBy, Survivor
+from tensorlens.frameworks.survivors import Holder, Retained, Root, SavedBy, Survivor
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
-from tensorlens.frameworks.torch.census.tensors.find import Found
+from tensorlens.frameworks.torch.census.tensors.find import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.scan import Scan
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
-from tensorlens.heap import living, select
+from tensorlens.heap import live_objects, select
 from tensorlens.heap.outside import bases_of, outside, shown
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
@@ -70,7 +70,7 @@ class Holdings:
         }
         self._below_healthy = self._graph.reach(self._healthy)
 
-    def root(self, item: Any) -> Hung:
+    def root(self, item: Any) -> Root:
         """Return what is known of one of the survivors' holders.
 
         Raises:
@@ -78,7 +78,7 @@ class Holdings:
         """
         return self._hung[id(item)]
 
-    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Below:
+    def below(self, roots: Sequence[Any], group: Sequence[Any] = ()) -> Retained:
         """Return what is kept alive because of ``roots`` alone, beside themselves.
 
         That is the memory that hangs below them, below no other tensor or node that Python holds,
@@ -111,7 +111,7 @@ class Holdings:
             if address not in apart_from
         )
         nbytes = sum(size for _, size, _ in own)
-        return Below(nbytes, len(own), self._references(mine, len(own)), own)
+        return Retained(nbytes, len(own), self._references(mine, len(own)), own)
 
     def _numbered(self, roots: Mapping[int, Any]) -> dict[int, int]:
         """Return the vertex of the objects that the survivors keep alive, by ``id()``."""
@@ -138,15 +138,15 @@ class _Look:
     """The heap as it is now: to be dropped at once."""
 
     def __init__(self, addresses: Sequence[int], can_read: Callable[[], bool]) -> None:
-        objects = living()
+        objects = live_objects()
         heap = select(objects, (*_TORCHS, *_OWNERS), node_types())
         tensors, functions, storages, modules, optimizers, nodes = heap
         # before anything else here refers to them
-        counts = references.of_tensors(tensors, objects)
+        counts = references.tensor_references(tensors, objects)
         nodes += functions
         functions.clear()
-        node_counts = references.of_nodes(nodes, objects)
-        of_storages = references.of_storages(storages, objects)
+        node_counts = references.node_references(nodes, objects)
+        of_storages = references.storage_references(storages, objects)
         held_storages = [each for each, count in zip(storages, of_storages, strict=True) if count]
         in_heap = list(tensors)
         owners = Owners(())
@@ -154,7 +154,7 @@ class _Look:
         owners.add_found(modules, optimizers)
         # Python makes the dict of an instance when it is first asked for
         objects.extend(filter(None, map(content_of, optimizers)))
-        self.found = Found(tensors, owners.naming, nodes, can_read)
+        self.found = FoundTensors(tensors, owners.naming, nodes, can_read)
         self.graph = HoldGraph(self.found)
         rows = self.found.scan.rows_of(array("Q", map(id, in_heap)))
         self.sizes = _sizes(addresses, self.graph)
@@ -177,13 +177,13 @@ class _Look:
         self.names = NamedRows(self.found, owners, objects)
         self.found.scan.close()
 
-    def hung(self, vertex: int) -> Hung:
+    def hung(self, vertex: int) -> Root:
         """Return what is known of a root."""
         scan, names = self.found.scan, self.names
         if vertex >= len(scan):
-            return Hung(0, "", "activation", "", "", (), 0, 0, class_name(self.roots[vertex]))
+            return Root(0, "", "activation", "", "", (), 0, 0, class_name(self.roots[vertex]))
         node = self.found.nonleaf.get(vertex)
-        return Hung(
+        return Root(
             address=self.graph.storage[vertex],
             name="" if names.node[vertex] < 0 else names.names[names.node[vertex]],
             role=ROLES[names.role[vertex]],

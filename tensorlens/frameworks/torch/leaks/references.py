@@ -19,7 +19,7 @@ import torch
 _base = torch._C.TensorBase
 
 
-def of_tensors(tensors: list[Any], objects: list[Any]) -> array[int]:
+def tensor_references(tensors: list[Any], objects: list[Any]) -> array[int]:
     """Return how many references each tensor has besides torch's own and those of the two lists.
 
     Args:
@@ -33,12 +33,12 @@ def of_tensors(tensors: list[Any], objects: list[Any]) -> array[int]:
     return counts
 
 
-def of_nodes(nodes: list[Any], objects: list[Any]) -> array[int]:
+def node_references(nodes: list[Any], objects: list[Any]) -> array[int]:
     """Return the same for nodes, torch's own reference counted in: see :func:`is_kept`."""
     return _counts(nodes, objects)
 
 
-def of_storages(storages: list[Any], objects: list[Any]) -> array[int]:
+def storage_references(storages: list[Any], objects: list[Any]) -> array[int]:
     """Return the same for storages, as for tensors."""
     counts = _counts(storages, objects)
     use_count = getattr(torch._C, "_storage_Use_Count", None)

@@ -99,7 +99,7 @@ _BY_DESCRIPTOR = b"rebuild_storage_fd"
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class PipeContent:
     """What is in the pipe that workers put their results into."""
 
     count: int
@@ -175,7 +175,7 @@ def _files() -> Iterator[tuple[tuple[int, int], int, str]]:
             yield (status.st_dev, status.st_ino), status.st_size, match[1]
 
 
-def sent(results: Any) -> Sent | None:
+def sent(results: Any) -> PipeContent | None:
     """Return what is in a worker's queue of results; None where that cannot be looked at."""
     try:
         messages = waiting_messages(results._reader.fileno())
@@ -186,7 +186,7 @@ def sent(results: Any) -> Sent | None:
         return None
     batches = [message for message in messages if _END_OF_DATA not in message.content]
     sizes = [size for size in map(_bytes_of, batches) if size is not None]
-    return Sent(
+    return PipeContent(
         count=len(messages),
         largest=max(sizes, default=None),
         ends=len(messages) - len(batches),

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.census.instances import living
+from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.joined import joined
+from tensorlens.frameworks.queues.joined import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
-from tensorlens.frameworks.torch.loaders.in_flight import Sent, sent, shared_in_flight
+from tensorlens.frameworks.torch.loaders.in_flight import PipeContent, sent, shared_in_flight
 from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
 from tensorlens.records.queues import Queue, QueuePart
 
@@ -58,7 +58,7 @@ def iterators_of(loader: Any) -> list[Any]:
     base = imported(_MODULE, "_BaseDataLoaderIter")
     samplers = (given.get("batch_sampler"), given.get("sampler"))
     found = []
-    for item in living(base):
+    for item in live_instances(base):
         content = content_of(item)
         if (
             content.get("_dataset") is given.get("dataset")
@@ -82,7 +82,7 @@ def look_at_loader(loader: Any, example: Any = None) -> Queue:
     if not found:
         note = "no iterator over it is alive: nothing is held until a loop begins"
         return _with(queue, notes=(note,))
-    return joined(f"{queue.name}, {len(found)} iterators", found)
+    return merge_queues(f"{queue.name}, {len(found)} iterators", found)
 
 
 def look_at_iterator(iterator: Any, example: Any = None) -> Queue:
@@ -156,7 +156,7 @@ class _Look:
             notes=tuple(self._notes),
         )
 
-    def _arrived(self) -> tuple[Counts, Sent | None]:
+    def _arrived(self) -> tuple[Counts, PipeContent | None]:
         """Return what there is, once the results that are announced are in the pipe.
 
         A worker announces one and then moves its tensors into shared memory, in another thread.
@@ -173,7 +173,7 @@ class _Look:
             self._notes.append("workers went on while it was looked at: counts may be off by one")
         return counts, pipe
 
-    def _batches(self, counts: Counts, pipe: Sent | None) -> int | None:
+    def _batches(self, counts: Counts, pipe: PipeContent | None) -> int | None:
         """Return how many of the results are batches."""
         if counts.results is None:
             return None
@@ -193,7 +193,7 @@ class _Look:
     def _one(
         self,
         seen: Sequence[Any],
-        pipe: Sent | None,
+        pipe: PipeContent | None,
         results: int | None,
         counts: Counts,
         flight: int | None,
@@ -211,7 +211,7 @@ class _Look:
         return max(found, default=None)
 
     def _in_flight(
-        self, flight: int | None, pipe: Sent | None, results: int | None, one: int | None
+        self, flight: int | None, pipe: PipeContent | None, results: int | None, one: int | None
     ) -> int | None:
         if results == 0 and not flight:
             return 0

@@ -15,8 +15,8 @@ import torch
 from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.naming import Sight
-from tensorlens.frameworks.host.recorder import HostRecorder, Means
+from tensorlens.frameworks.host.naming import NameSources
+from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.census.watching import watch
@@ -140,8 +140,8 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    sight = Sight(_census, module_paths)
-    means = Means(cpu.CpuCounter.source, watch, sight, origins=compiled_from)
+    sight = NameSources(_census, module_paths)
+    means = FrameworkHooks(cpu.CpuCounter.source, watch, sight, origins=compiled_from)
     return HostRecorder(options, _native(), means)
 
 

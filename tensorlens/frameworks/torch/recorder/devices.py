@@ -10,7 +10,7 @@ from tensorlens.frameworks.torch.recorder import cuda
 from tensorlens.frameworks.torch.recorder.cpu import host_recorder
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.events import EventLog
-from tensorlens.records.origin import Origin, as_one
+from tensorlens.records.origin import Origin, merge_origins
 
 
 def start(options: RecordOptions) -> Recorder:
@@ -56,5 +56,5 @@ class _Recorders:
             accelerator = self._accelerator.read(end)
         finally:
             host = self._host.read(end) if self._host is not None else None
-        log, origin = as_one([each for each in (host, accelerator) if each is not None])
+        log, origin = merge_origins([each for each in (host, accelerator) if each is not None])
         return log, replace(origin, notes=(*origin.notes, *filter(None, (self._note,))))

@@ -11,19 +11,19 @@ from tensorlens.frameworks.base import Root
 from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.frameworks.torch.census.names.owners import Owners, without_function
-from tensorlens.heap import anchors, hold, living, select
+from tensorlens.heap import anchors, find_holders, live_objects, select
 
 
 def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
     """Return what gives the path of a module that lives now, by its address and type's name."""
-    objects = living()
+    objects = live_objects()
     (modules,) = select(objects, (torch.nn.Module,))[:1]
     owners = Owners(roots)
     owners.add_keras(objects)
     owners.add_found(modules, ())
     names = owners.naming.names
     nameless = array("Q", (id(module) for module, _ in owners.nameless))
-    held = hold(objects, nameless, anchors(), names)
+    held = find_holders(objects, nameless, anchors(), names)
     for (_, node), found in zip(owners.nameless, held, strict=True):
         if found >= 0:
             owners.settle(node, found)

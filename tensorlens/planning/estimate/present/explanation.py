@@ -20,7 +20,7 @@ from tensorlens.planning.estimate.present.peak_parts import (
     GROWING,
     ON_THE_WAY,
     WORKSPACE,
-    Part,
+    PeakPart,
     bytes_of,
     highest,
     of_kind,
@@ -67,7 +67,7 @@ def _approximate(estimate: Estimate) -> str:
     return f"It is approximate: {why}." if why else ""
 
 
-def _model(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
+def _model(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
     """Give what stays from step to step: parameters, their gradients, the optimizer's state."""
     parameters = of_kind(parts, "parameter")
     whole = parameters.nbytes if parameters else 0
@@ -90,7 +90,7 @@ def _model(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
         yield _absent(estimate, "optimizer", "Optimizer state")
 
 
-def _numbers(part: Part) -> str:
+def _numbers(part: PeakPart) -> str:
     tensors = f" in {counted(part.blocks, 'tensor')}"
     if not part.elements:
         return tensors
@@ -100,17 +100,17 @@ def _numbers(part: Part) -> str:
     return f", {part.elements:,} numbers{tensors}, {each} bytes for each{kinds}"
 
 
-def _times(part: Part, whole: int) -> str:
+def _times(part: PeakPart, whole: int) -> str:
     return f", {part.nbytes / whole:.2f} times the parameters" if whole else ""
 
 
-def _at_most(estimate: Estimate, part: Part) -> str:
+def _at_most(estimate: Estimate, part: PeakPart) -> str:
     """Return how much of a kind there is at another moment, if that is more."""
     most = highest(estimate).get(part.kind, 0)
     return f", {size(most)} at their most" if most > part.nbytes else ""
 
 
-def _slots(optimizer: Part, whole: int) -> str:
+def _slots(optimizer: PeakPart, whole: int) -> str:
     found = sorted(optimizer.slots.items(), key=lambda each: (-each[1], each[0]))[:_SLOTS]
     if not found:
         return ""
@@ -125,7 +125,7 @@ def _absent(estimate: Estimate, role: str, label: str) -> str:
     return f"{label}: none then; {size(most)} at their most, at another moment." if most else ""
 
 
-def _batch(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
+def _batch(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
     """Give what the batch brings."""
     activations = of_kind(parts, "activation")
     if activations:
@@ -146,14 +146,14 @@ def _batch(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
         yield f"Inputs: {exact_size(inputs.nbytes)}{_an_item(estimate, inputs)}."
 
 
-def _an_item(estimate: Estimate, part: Part) -> str:
+def _an_item(estimate: Estimate, part: PeakPart) -> str:
     if not estimate.batch:
         return ""
     items = counted(estimate.batch, "item")
     return f", {size(part.nbytes // estimate.batch)} for each of the {items} of the batch"
 
 
-def _besides(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
+def _besides(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[str]:
     """Give what no layer is asked for by name."""
     temporary, other = of_kind(parts, "temporary"), of_kind(parts, "other")
     if temporary:
@@ -169,7 +169,7 @@ def _besides(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[str]:
             yield f"{_now(term, parts)} {_because(term)}"
 
 
-def _now(term: Term, parts: Mapping[str, Part]) -> str:
+def _now(term: Term, parts: Mapping[str, PeakPart]) -> str:
     """Return how much of a term is there at the peak, and how much it may be."""
     part = parts.get(term.name)
     there = part.nbytes if part and part.kind == WORKSPACE else term.nbytes.point
@@ -188,7 +188,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:] if text.partition(" ")[0].islower() else text
 
 
-def _caching(estimate: Estimate, parts: Mapping[str, Part]) -> str:
+def _caching(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
     if estimate.card is None:
         return ""
     remainders = bytes_of(parts, REMAINDER)
@@ -220,7 +220,7 @@ def _outside(estimate: Estimate) -> str:
     return f"{where} there are {spread(estimate.apart)}. {each}"
 
 
-def _growth(estimate: Estimate, parts: Mapping[str, Part]) -> str:
+def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
     found = growth(estimate)
     if found is None:
         return ""
@@ -250,7 +250,7 @@ def _growth(estimate: Estimate, parts: Mapping[str, Part]) -> str:
     return f"With the batch: {text}. tensorlens.max_batch() tells it exactly."
 
 
-def _grown(parts: Mapping[str, Part]) -> str:
+def _grown(parts: Mapping[str, PeakPart]) -> str:
     kinds = [part.label for part in parts.values() if part.kind in GROWING]
     kinds += [part.label for part in parts.values() if part.in_operators]
     return f"{', '.join(kinds)} grow in proportion, the rest does not." if kinds else ""
@@ -262,7 +262,7 @@ def _when(estimate: Estimate, row: int) -> str:
     return "at another moment" if block.phase == "other" else f"in {block.phase}"
 
 
-def _rules_of_thumb(estimate: Estimate, parts: Mapping[str, Part]) -> str:
+def _rules_of_thumb(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
     """Return the two sums that are made by hand most often, and where they go wrong."""
     batch = estimate.batch
     activations = max(bytes_of(parts, "activation"), highest(estimate).get("activation", 0))
@@ -290,7 +290,7 @@ def _cautions(estimate: Estimate) -> Iterator[str]:
         yield f"Warning: {caution.text}{where}"
 
 
-def _sum(estimate: Estimate, parts: Mapping[str, Part]) -> Table:
+def _sum(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Table:
     columns = (Column("", "text"), Column("Bytes"), Column("Size"), Column("The sum", "text"))
     return Table(
         columns,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tensorlens.planning.estimate.present.peak_parts import Part, kinds_by_row
+from tensorlens.planning.estimate.present.peak_parts import PeakPart, kinds_by_row
 from tensorlens.planning.estimate.result import Estimate, Fit, LargestBatch, Range, Verdict
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import mark_before
@@ -165,7 +165,7 @@ def _of_card(estimate: Estimate) -> tuple[Figure, ...]:
     )
 
 
-def rungs(estimate: Estimate, parts: Mapping[str, Part]) -> Iterator[Rung]:
+def rungs(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[Rung]:
     """Give the sum from the parts of the peak up to what the card must have.
 
     It adds up to the byte: to the peaks of what is allocated and reserved, to the least capacity,

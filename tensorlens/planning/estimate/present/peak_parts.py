@@ -44,7 +44,7 @@ _CALLED = {
 
 
 @dataclass(slots=True)
-class Part:
+class PeakPart:
     """Blocks of one kind that are there at the peak."""
 
     kind: str
@@ -76,7 +76,7 @@ class Kind:
         return self.in_operator or self.name in GROWING
 
 
-def peak_parts(estimate: Estimate) -> Mapping[str, Part]:
+def peak_parts(estimate: Estimate) -> Mapping[str, PeakPart]:
     """Return the parts by their labels, in the order in which a report tells of them.
 
     They add up to the likeliest peak of what is allocated. Roles are told apart further: blocks
@@ -84,15 +84,15 @@ def peak_parts(estimate: Estimate) -> Mapping[str, Part]:
     """
     peak = estimate.peak
     terms = _terms(estimate)
-    found: dict[str, Part] = {}
+    found: dict[str, PeakPart] = {}
     for block in peak.tensors:
         kind, label = _kind(block, terms)
-        _add(found.setdefault(label, Part(kind, label)), block)
+        _add(found.setdefault(label, PeakPart(kind, label)), block)
     held = peak.bytes if peak.held is None else peak.held
     for kind, nbytes in ((REMAINDER, held - peak.bytes), (UNTOLD, estimate.peak_allocated - held)):
         if nbytes:
             label = _CALLED.get(kind, kind)
-            found[label] = Part(kind, label, nbytes, elements=None)
+            found[label] = PeakPart(kind, label, nbytes, elements=None)
     ordered = sorted(found.values(), key=lambda part: (_place(part.kind), -part.nbytes))
     return {part.label: part for part in ordered if part.nbytes}
 
@@ -109,12 +109,12 @@ def highest(estimate: Estimate) -> Mapping[str, int]:
     return estimate.recording.once(question, lambda: _highest(estimate))
 
 
-def of_kind(parts: Mapping[str, Part], kind: str) -> Part | None:
+def of_kind(parts: Mapping[str, PeakPart], kind: str) -> PeakPart | None:
     """Return the first part of a kind."""
     return next((part for part in parts.values() if part.kind == kind), None)
 
 
-def bytes_of(parts: Mapping[str, Part], kind: str) -> int:
+def bytes_of(parts: Mapping[str, PeakPart], kind: str) -> int:
     """Return the bytes of all parts of a kind."""
     return sum(part.nbytes for part in parts.values() if part.kind == kind)
 
@@ -161,7 +161,7 @@ def _kind(block: Resident, terms: Collection[str]) -> tuple[str, str]:
     return kind, _CALLED.get(kind, kind)
 
 
-def _add(part: Part, block: Resident) -> None:
+def _add(part: PeakPart, block: Resident) -> None:
     part.nbytes += block.nbytes
     part.blocks += 1
     if block.shape is None or part.elements is None:
@@ -239,7 +239,7 @@ def stacks(bar: Bar, label: str) -> Iterator[blocks.Stack]:
         yield _stack(bar.zoomed, "what is used of it")
 
 
-def card_bar(estimate: Estimate, parts: Mapping[str, Part], fit: Fit | None) -> Bar:
+def card_bar(estimate: Estimate, parts: Mapping[str, PeakPart], fit: Fit | None) -> Bar:
     """Return the memory of the card when most is allocated, what is cached and what is free.
 
     What is cached is what the peak of reserved memory has beyond it, or as much of it as the

@@ -57,7 +57,7 @@ from tensorlens.render.blocks import (
 from tensorlens.render.figures import counted, exact_size, size
 from tensorlens.render.source import place
 from tensorlens.render.view import View
-from tensorlens.tensors.present.tables import share, sized
+from tensorlens.tensors.present.tables import share, size_cell
 
 _MAKER = "NVIDIA "
 _FEW = 5
@@ -152,7 +152,7 @@ def _peak(estimate: Estimate) -> Section:
         Row(
             (
                 Cell(part.label, swatch=colour(part.kind)),
-                sized(part.nbytes, whole),
+                size_cell(part.nbytes, whole),
                 share(part.nbytes, whole),
             )
         )
@@ -186,7 +186,7 @@ def _steps(estimate: Estimate) -> Table:
         Row(
             (
                 step.name,
-                sized(step.peak_allocated, highest),
+                size_cell(step.peak_allocated, highest),
                 *map(size, (step.peak_reserved, step.allocated, step.reserved)),
             )
         )

@@ -24,7 +24,7 @@ class Memory(Protocol):
         """Note that a row is a variable's value now, and another one, or -1, no longer is."""
 
 
-class Held:
+class Counted:
     """Something that goes when nobody refers to it any more."""
 
     __slots__ = ("refs",)
@@ -36,7 +36,7 @@ class Held:
         """Let go of what it refers to."""
 
 
-class Buffer(Held):
+class Buffer(Counted):
     """Bytes of one tensor, or of several that share them."""
 
     __slots__ = ("nbytes", "row")
@@ -50,7 +50,7 @@ class Buffer(Held):
         free(self)
 
 
-class Items(Held):
+class Items(Counted):
     """A list of tensors, the value of a variant."""
 
     __slots__ = ("values",)
@@ -84,7 +84,7 @@ class Value:
 
     def __init__(
         self,
-        held: Held | None = None,
+        held: Counted | None = None,
         shape: Shape | None = None,
         number: Any = None,
         variable: str | None = None,

@@ -17,7 +17,7 @@ from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
 from tensorlens.planning.tensorflow.execution.held import (
     NOTHING,
     Buffer,
-    Held,
+    Counted,
     Items,
     Memory,
     Value,
@@ -177,7 +177,7 @@ class Machine:
                 self._leave_out(node)
                 shape = ()
             nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
-            held: Held | None = None
+            held: Counted | None = None
             if slot < len(_FORWARDS) and self._forwards:
                 held = self._forwarded(_FORWARDS[slot].get(node.op, ()), values, nbytes)
             if held is None:
@@ -187,7 +187,7 @@ class Machine:
 
     def _forwarded(
         self, places: Sequence[int], values: Sequence[Value], nbytes: int
-    ) -> Held | None:
+    ) -> Counted | None:
         """Return the buffer of an input that nobody else reads, if the kernel can write into it."""
         for place in places:
             if place >= len(values):

@@ -21,7 +21,7 @@ from tensorlens.planning.tensorflow.execution.held import (
 from tensorlens.planning.tensorflow.execution.kernels import Machine
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node
 from tensorlens.planning.tensorflow.graph.tape import kept_until
-from tensorlens.planning.tensorflow.graph.tracing import Held, Traced
+from tensorlens.planning.tensorflow.graph.tracing import StepInput, Traced
 
 
 class EagerRun:
@@ -93,7 +93,7 @@ class Play:
     def run(
         self,
         memory: Memory,
-        hold: Callable[[Held, int], int],
+        hold: Callable[[StepInput, int], int],
         began: Callable[[], None],
         unknown: Callable[[Node], None],
         order: Order = Order.FIRST_READY,
@@ -136,11 +136,11 @@ class Play:
         return {(numbers[name], slot) for name, slot in outputs if name in numbers}
 
 
-def bytes_of(each: Held) -> int:
+def bytes_of(each: StepInput) -> int:
     """Return what it takes."""
     return prod(each.shape) * ITEM_SIZES.get(each.dtype, 0)
 
 
-def _there(each: Held, hold: Callable[[Held, int], int]) -> Value:
+def _there(each: StepInput, hold: Callable[[StepInput, int], int]) -> Value:
     nbytes = bytes_of(each)
     return keep(Value(Buffer(nbytes, hold(each, nbytes)), each.shape))

@@ -31,7 +31,7 @@ from tensorlens.planning.tensorflow.graph.tape import (
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StepInput:
     """Something that is there before the step: a variable, or what is fed."""
 
     placeholder: str
@@ -48,8 +48,8 @@ class Traced:
 
     graph: Any
     """A ``FuncGraph``."""
-    variables: Sequence[Held]
-    feeds: Sequence[Held]
+    variables: Sequence[StepInput]
+    feeds: Sequence[StepInput]
     gradients: Mapping[str, str]
     """Name of an operation to the weight whose gradient it makes."""
     layers: Any
@@ -228,7 +228,7 @@ def _note_gradients(optimizer: Any, found: dict[str, str], outer: StepGraph) -> 
     optimizer.apply = apply
 
 
-def _variables(graph: Any, twin: Any, model: Any) -> list[Held]:
+def _variables(graph: Any, twin: Any, model: Any) -> list[StepInput]:
     known: dict[int, tuple[str, str, Any]] = {}
     optimizers = [each for one in _optimizers(twin) for each in one.variables]
     trainable = {id(each) for each in model.trainable_variables}
@@ -255,18 +255,18 @@ def _variables(graph: Any, twin: Any, model: Any) -> list[Held]:
     return found
 
 
-def _held(placeholder: str, path: str, role: str, variable: Any) -> Held:
+def _held(placeholder: str, path: str, role: str, variable: Any) -> StepInput:
     dtype = tf.as_dtype(variable.dtype).name
-    return Held(placeholder, path, role, dtype, tuple(int(size) for size in variable.shape))
+    return StepInput(placeholder, path, role, dtype, tuple(int(size) for size in variable.shape))
 
 
-def _feeds(graph: Any, batch: Any, names: Any) -> list[Held]:
+def _feeds(graph: Any, batch: Any, names: Any) -> list[StepInput]:
     given = tf.nest.flatten(batch)
     labels = [*names, *(f"target{number or ''}" for number in range(len(given)))]
     found = []
     for placeholder, spec, label in zip(graph.inputs, given, labels, strict=False):
         shape = tuple(int(size) for size in spec.shape)
-        found.append(Held(placeholder.op.name, label, "input", spec.dtype.name, shape))
+        found.append(StepInput(placeholder.op.name, label, "input", spec.dtype.name, shape))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tensorlens.recording.moments import Moment, Resident, Timeline
-from tensorlens.recording.present.instants import start_called
+from tensorlens.recording.present.instants import start_text
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
 from tensorlens.records.tensors import SourceLine
@@ -141,7 +141,7 @@ def device_data(
         "dropped": _dropped(peak) if peak.dropped else None,
         "shown": shown,
         "starts": log.starts,
-        "startCalled": start_called(recording),
+        "startCalled": start_text(recording),
         "width": WIDTH,
         "x": list(picture.xs),
         "byTime": picture.by_time,

@@ -8,7 +8,7 @@ from tensorlens.planning.estimate.scaling import (
     OPTIMIZER,
     PASS,
     SETUP,
-    fitted,
+    fit_curve,
     peaks_by_place,
     scaling,
 )
@@ -113,7 +113,7 @@ def test_a_parabola_is_told_when_a_run_confirms_it(program) -> None:
 
 
 def test_no_parabola_bends_downwards() -> None:
-    found = fitted({1: 10 * MIB, 2: 30 * MIB, 3: 40 * MIB})
+    found = fit_curve({1: 10 * MIB, 2: 30 * MIB, 3: 40 * MIB})
     assert (found.quadratic, found.linear, found.is_sure) == (0, 10 * MIB, False)
 
 

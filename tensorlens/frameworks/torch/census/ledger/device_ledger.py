@@ -14,7 +14,7 @@ from typing import Any
 import torch as _torch
 
 from tensorlens.frameworks.base import UNKNOWN
-from tensorlens.frameworks.census.balance import balanced, less
+from tensorlens.frameworks.census.balance import balanced, difference
 from tensorlens.frameworks.torch import accelerators
 from tensorlens.frameworks.torch.backends import KINDS
 from tensorlens.frameworks.torch.census.ledger import driver_memory
@@ -343,7 +343,7 @@ class _Device:
     def _add_process(self) -> None:
         """Split ``other`` between this process and everything else."""
         seen = self._seen
-        other = less(seen.driver_used, seen.reserved)
+        other = difference(seen.driver_used, seen.reserved)
         if self._kind != "cuda" or other is None or seen.reserved is None:
             return
         context: int | None = None

@@ -13,7 +13,7 @@ import torch
 
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.census.foreign_memory import note_foreign
-from tensorlens.frameworks.census.host_ledger import Handed, host_ledger
+from tensorlens.frameworks.census.host_ledger import AllocatorFigures, host_ledger
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.torch.cpu import CpuCounter
 from tensorlens.records.events import WRAPPERS
@@ -69,7 +69,9 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     if not isinstance(counter, CpuCounter):
         named = sum(table.storage_nbytes[row] for row in rows if table.alias[row] < 0)
         reason = f"{counter.source} does not count tensors alone"
-        return host_ledger(Handed(counter.source, counter.precision, named, reason=reason))
+        return host_ledger(
+            AllocatorFigures(counter.source, counter.precision, named, reason=reason)
+        )
     everything = len(rows) == len(table)
     addresses = table.storage if everything else array("Q", map(table.storage.__getitem__, rows))
     balance = counter.allocator.balance(addresses)
@@ -80,7 +82,7 @@ def cpu_ledger(table: TensorTable, counter: Counter, births: Births) -> Ledger:
     blocks = _blocks(balance.unmatched, births)
     kernels, reason = kernel_caches()
     return host_ledger(
-        Handed(
+        AllocatorFigures(
             source=counter.source,
             precision=counter.precision,
             named=balance.named,

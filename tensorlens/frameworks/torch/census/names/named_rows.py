@@ -12,9 +12,9 @@ from typing import Any
 
 from tensorlens.frameworks.torch.census.names.labels import Labels, ModulesOfNodes, common_path
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.frameworks.torch.census.tensors.find import Found
+from tensorlens.frameworks.torch.census.tensors.find import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
-from tensorlens.heap import anchors, hold
+from tensorlens.heap import anchors, find_holders
 from tensorlens.records.names import Names
 from tensorlens.roles import ROLES
 
@@ -30,7 +30,7 @@ _MOST_SAVERS = 3
 class NamedRows:
     """The names, roles, holders and notes of the rows of ``found.scan``."""
 
-    def __init__(self, found: Found, owners: Owners, objects: list[Any]) -> None:
+    def __init__(self, found: FoundTensors, owners: Owners, objects: list[Any]) -> None:
         """Name every row.
 
         Args:
@@ -101,7 +101,7 @@ class NamedRows:
         if not targets:
             return
         begin, named = {**anchors(), **self._owners.places}, self._owners.anchors()
-        held = hold(objects, targets, begin, self.names, loose=self._loose, named=named)
+        held = find_holders(objects, targets, begin, self.names, loose=self._loose, named=named)
         if everything:
             self.node[:] = held[: len(wanted)]
         else:
@@ -270,7 +270,7 @@ def _by_node(pair: tuple[Saved, int]) -> tuple[bool, int, str]:
     return not saved.is_result(), saved.node._sequence_nr(), saved.argument
 
 
-def _links(found: Found) -> Iterator[tuple[int, int, str, str | None]]:
+def _links(found: FoundTensors) -> Iterator[tuple[int, int, str, str | None]]:
     """Give ``(row, row it is named after, what is added to that name, note)``."""
     for weight, copy in found.copies:
         yield copy, weight, "autocast", "copy that autocast keeps while it is on"

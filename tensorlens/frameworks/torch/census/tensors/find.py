@@ -38,7 +38,7 @@ _NO_LEAF = _flags(lambda flags: flags & REQUIRES_GRAD and not flags & LEAF)
 _OF_USE = _flags(lambda flags: flags & (ODD | REQUIRES_GRAD))
 
 
-class Found:
+class FoundTensors:
     """Every tensor that could be found, as rows of :attr:`scan`."""
 
     def __init__(
