@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from tensorlens.heap import describe, fallback
+from tensorlens.heap import fallback, reference_names
 from tensorlens.heap import rows as r
 from tensorlens.heap.frames import TEMPORARY
 from tensorlens.heap.frames import tuples as variables
@@ -143,7 +143,7 @@ class _Describer:
         self._named = named
         self._anchors = anchors
         self._names = names
-        self._steps = describe.Steps()
+        self._steps = reference_names.Steps()
         self.loose: list[int] = []
         """Rows of the outermost holders, where no variable was found."""
 
@@ -179,10 +179,10 @@ class _Describer:
         if how == r.ROOT:
             return _NEW_NAME, self._root(row, value)
         if how == r.FREE:
-            return _NEW_NAME, describe.closure_text(self._object(self._function(row)), value)
+            return _NEW_NAME, reference_names.closure_text(self._object(self._function(row)), value)
         if how == r.LOCAL:
             holder = self._object(rows.holder[row])
-            return _NEW_NAME, describe.local_text(holder, rows.address[row])
+            return _NEW_NAME, reference_names.local_text(holder, rows.address[row])
         if how == r.OPAQUE:
             return self._steps.step(self._object(rows.holder[row]), self._object(row))
         if how == r.KEY:
@@ -212,15 +212,15 @@ class _Describer:
         found = self._object(row)
         if known is not None and origin <= r.OTHER_MODULE:
             # a class is better known by its own name than by a variable's
-            return known if not is_subtype(type(found), type) else describe.class_name(found)
+            return known if not is_subtype(type(found), type) else reference_names.class_name(found)
         if origin == r.CLASS:
-            return describe.class_name(found)
+            return reference_names.class_name(found)
         if origin == r.OTHER_MODULE:
-            return describe.module_text(found)
+            return reference_names.module_text(found)
         if origin == r.OF_FUNCTION:
-            return describe.function_text(found)
+            return reference_names.function_text(found)
         if origin in (r.OF_GENERATOR, r.OF_FRAME):
             return ""
         self.loose.append(row)
-        name = describe.type_name(found)
+        name = reference_names.type_name(found)
         return name if origin == r.TOP else f"unreachable cycle: {name}"

@@ -15,7 +15,7 @@ from operator import is_not
 from typing import Any, NamedTuple
 
 from tensorlens.heap import select
-from tensorlens.heap.describe import type_name
+from tensorlens.heap.reference_names import type_name
 from tensorlens.heap.rows import MODULES, is_subtype
 from tensorlens.records.names import key_text
 

@@ -10,7 +10,7 @@ from tensorlens.leaks.growth.groups import left_by_step
 from tensorlens.leaks.growth.growth_test import NONE, judge
 from tensorlens.leaks.growth.retained import RetainedGroup
 from tensorlens.leaks.growth.samples import LoopSamples
-from tensorlens.leaks.look import Look
+from tensorlens.leaks.inspection import Inspection
 from tensorlens.leaks.report import Growth, GrowthKind
 from tensorlens.units import format_bytes
 
@@ -59,7 +59,7 @@ class Collections:
         self._runs = _runs()
 
 
-def collect(watched: LoopSamples, seen: Look) -> frozenset[int]:
+def collect(watched: LoopSamples, seen: Inspection) -> frozenset[int]:
     """Run the collector where it matters, and return the addresses that it has freed.
 
     Not where the program collects nothing: there a cycle tells by itself.
@@ -73,7 +73,7 @@ def collect(watched: LoopSamples, seen: Look) -> frozenset[int]:
 
 
 def other_garbage(
-    watched: LoopSamples, seen: Look, dead: frozenset[int], found: Sequence[RetainedGroup]
+    watched: LoopSamples, seen: Inspection, dead: frozenset[int], found: Sequence[RetainedGroup]
 ) -> Iterator[Growth]:
     """Return by device what the collector has freed beside groups that steps left behind."""
     if seen.left is None or not dead:

@@ -16,6 +16,7 @@ from tensorlens.leaks.garbage import (
     other_garbage,
     without_garbage,
 )
+from tensorlens.leaks.growth.balance import balance
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
     LIKELY,
@@ -25,10 +26,9 @@ from tensorlens.leaks.growth.growth_test import (
 )
 from tensorlens.leaks.growth.retained import RetainedGroup, end_of
 from tensorlens.leaks.growth.samples import LoopSamples
-from tensorlens.leaks.growth.unexplained import balance
 from tensorlens.leaks.host import HostSample, host_growth
 from tensorlens.leaks.host_arrays import growing_arrays
-from tensorlens.leaks.look import Look, look, second_look
+from tensorlens.leaks.inspection import Inspection, inspect_again, inspect_steps
 from tensorlens.leaks.report import (
     Balance,
     BelowLine,
@@ -70,10 +70,10 @@ def verdict(watched: LoopSamples) -> LeakReport:
         return _report(watched, (), (), text)
     # or it might free what is about to be looked at
     with collector.paused():
-        seen = look(watched)
+        seen = inspect_steps(watched)
     dead = collect(watched, seen)
     with collector.paused():
-        found, unclear = second_look(watched, seen, dead)
+        found, unclear = inspect_again(watched, seen, dead)
     found = [without_garbage(each, dead, watched) for each in found]
     leaks: list[tuple[RetainedGroup, Leak]] = []
     others: list[tuple[float, Growth]] = []
@@ -155,7 +155,7 @@ def _rows(leaks: Sequence[Leak]) -> tuple[BelowLine, ...]:
     return tuple(sorted(sums.values(), key=lambda each: -each.bytes_per_step))
 
 
-def _left_out(seen: Look) -> tuple[str, ...]:
+def _left_out(seen: Inspection) -> tuple[str, ...]:
     """Return the note on what grew but was not looked at."""
     if not seen.unseen:
         return ()

@@ -49,7 +49,7 @@ class Unmeasured:
 
 
 class AroundCall:
-    """The region around a wrapped function; see :class:`tensorlens.lines.wrapping.Region`."""
+    """The region around a wrapped function; see :class:`tensorlens.lines.wrappers.Region`."""
 
     def __init__(
         self,

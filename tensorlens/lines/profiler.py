@@ -25,7 +25,7 @@ from tensorlens.lines.results import build_report
 from tensorlens.lines.tracing.accounting import Account, Switch
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
-from tensorlens.lines.wrapping import Region, WrappingMixin
+from tensorlens.lines.wrappers import Region, WrappingMixin
 from tensorlens.recording.oom import reserve
 
 _keep_reserve = functools.cache(reserve.reserve)

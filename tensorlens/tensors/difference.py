@@ -13,8 +13,8 @@ from tensorlens.records.documents import Document
 from tensorlens.records.ledger import FIGURES, Ledger
 from tensorlens.records.tensors import TensorRecord, TensorTable
 from tensorlens.roles import ROLES
-from tensorlens.tensors.joining import table_rows
 from tensorlens.tensors.matching import matches
+from tensorlens.tensors.merged_tables import table_rows
 from tensorlens.tensors.snapshot import Snapshot
 
 SCHEMA = "tensorlens.difference"

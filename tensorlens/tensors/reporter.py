@@ -20,7 +20,7 @@ from tensorlens.records.tensors import TensorTable
 from tensorlens.render.view import View
 from tensorlens.roles import ROLES
 from tensorlens.tensors.difference import Difference
-from tensorlens.tensors.findings import census
+from tensorlens.tensors.merged_census import census
 from tensorlens.tensors.snapshot import Snapshot
 from tensorlens.units import parse_bytes
 

@@ -11,7 +11,7 @@ from tensorlens.records.checking import check_schema, items, mapping, optional, 
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import Ledger
 from tensorlens.records.tensors import TensorTable
-from tensorlens.tensors.joining import merge_tables
+from tensorlens.tensors.merged_tables import merge_tables
 
 if TYPE_CHECKING:
     from tensorlens.tensors.difference import Difference

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     pytest.skip("no CUDA or ROCm device here", allow_module_level=True)
 
 from tensorlens.frameworks.base import Root  # noqa: E402
-from tensorlens.frameworks.torch.census.take import take  # noqa: E402
+from tensorlens.frameworks.torch.census.findings import take  # noqa: E402
 from tensorlens.records.ledger import BALANCE  # noqa: E402
 
 MIB = 1 << 20

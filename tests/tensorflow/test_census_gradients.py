@@ -12,7 +12,7 @@ from tf_census_checks import Since
 from tensorlens.frameworks.tensorflow.attribution import tape_gradients
 from tensorlens.frameworks.tensorflow.census.gradients import NOTE
 from tensorlens.frameworks.tensorflow.native import install
-from tensorlens.frameworks.tensorflow.watching import watch
+from tensorlens.frameworks.tensorflow.observation import watch
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from interrupting import Interrupted, interrupt_once
 from tf_census_checks import Since
 
 import tensorlens
-from tensorlens.frameworks.tensorflow.census.reading import (
+from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     RESOURCE,
     STRINGS,
     VARIABLE,

@@ -231,7 +231,7 @@ def test_before_the_first_operation_nothing_is_initialised():
     program = """
         import tensorflow as tf
         from tensorflow.python.eager import context
-        from tensorlens.frameworks.tensorflow.census.take import take
+        from tensorlens.frameworks.tensorflow.census.findings import take
         found = take([])
         print(len(found.tensors), found.notes[0], context.context_safe() is None)
     """

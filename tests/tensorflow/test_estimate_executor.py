@@ -3,10 +3,10 @@
 import pytest
 
 from tensorlens.planning.tensorflow.execution.executor import Executor, Order
-from tensorlens.planning.tensorflow.execution.held import Buffer, Value, keep
 from tensorlens.planning.tensorflow.execution.kernels import Machine
+from tensorlens.planning.tensorflow.execution.live_values import Buffer, Value, keep
 from tensorlens.planning.tensorflow.execution.orders import Meter, likeliest, spread
-from tensorlens.planning.tensorflow.execution.playing import EagerRun
+from tensorlens.planning.tensorflow.execution.step_execution import EagerRun
 from tensorlens.planning.tensorflow.graph.nodes import Node, Output, connect
 
 KIB = 1024

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from tensorlens.planning.tensorflow.execution.held import Value
 from tensorlens.planning.tensorflow.execution.inference import inferred
+from tensorlens.planning.tensorflow.execution.live_values import Value
 from tensorlens.planning.tensorflow.graph.optimizing import nodes_of
 
 X = tf.TensorSpec([4, 6, 10])

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 import tensorlens
-from tensorlens.planning.tensorflow.asked import Asked
 from tensorlens.planning.tensorflow.execution import cpu
 from tensorlens.planning.tensorflow.execution.orders import Meter
-from tensorlens.planning.tensorflow.execution.playing import Play
+from tensorlens.planning.tensorflow.execution.step_execution import StepExecution
 from tensorlens.planning.tensorflow.graph.optimizing import optimized
-from tensorlens.planning.tensorflow.graph.tracing import StepInput, Traced
+from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep
+from tensorlens.planning.tensorflow.request import TraceRequest
 from tensorlens.records.events import ALLOC
 
 ops = tf.raw_ops
@@ -41,7 +41,7 @@ class Requests(Meter):
 def simulated(function):
     graph = function.get_concrete_function().graph
     feeds = [StepInput(x.op.name, "x", "input", x.dtype.name, tuple(x.shape)) for x in graph.inputs]
-    traced = Traced(graph=graph, variables=[], feeds=feeds, gradients={}, layers=None)
+    traced = TracedStep(graph=graph, variables=[], feeds=feeds, gradients={}, layers=None)
     nodes = optimized(traced)
     if cpu.is_used():
         cpu.add_positions(nodes)
@@ -53,7 +53,9 @@ def simulated(function):
     def began():
         begin.append(len(memory.sizes))
 
-    Play(traced, nodes, Asked(1, device="cpu")).run(memory, hold, began, pytest.fail)
+    StepExecution(traced, nodes, TraceRequest(1, device="cpu")).run(
+        memory, hold, began, pytest.fail
+    )
     return sorted(memory.sizes[begin[0] :])
 
 

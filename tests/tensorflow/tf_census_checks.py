@@ -3,7 +3,7 @@
 import gc
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.tensorflow.census.take import adopt_all, take
+from tensorlens.frameworks.tensorflow.census.findings import adopt_all, take
 from tensorlens.frameworks.tensorflow.native import install
 
 

@@ -6,8 +6,8 @@ from array import array
 import torch
 
 import tensorlens
-from tensorlens.frameworks.torch.census import take
-from tensorlens.frameworks.torch.census.take import _picked
+from tensorlens.frameworks.torch.census import findings
+from tensorlens.frameworks.torch.census.findings import _picked
 
 
 def start(tensor):
@@ -56,4 +56,4 @@ def test_a_snapshot_is_not_changed_by_the_next():
     gc.collect()
     reporter.snapshot()
     assert first.to_json() == text
-    assert take.TensorTable.COLUMNS["nbytes"] == first.tensors.nbytes.typecode
+    assert findings.TensorTable.COLUMNS["nbytes"] == first.tensors.nbytes.typecode

@@ -213,7 +213,7 @@ class TestPlaces:
 
     @pytest.mark.parametrize("step", ["tabulate", "NamedRows", "Found", "Owners", "cpu_ledger"])
     def test_an_interrupt_leaves_nothing_pinned(self, step, monkeypatch):
-        from tensorlens.frameworks.torch.census import take
+        from tensorlens.frameworks.torch.census import findings as take
 
         def interrupt(*args):
             del args

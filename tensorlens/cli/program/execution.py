@@ -17,14 +17,14 @@ from typing import Any
 import tensorlens
 from tensorlens.errors import TensorlensError
 from tensorlens.lines import exit_report as exits
-from tensorlens.lines import wrapping
+from tensorlens.lines import wrappers
 
 Compile = Callable[[bytes, str], types.CodeType]
 """Turns the source of a file into code."""
 
 _PACKAGE = str(Path(tensorlens.__file__).parent) + os.sep
 _STARTING = str(Path(__file__).parents[1]) + os.sep
-_BETWEEN = (wrapping.__file__, exits.__file__, "<tensorlens call>")
+_BETWEEN = (wrappers.__file__, exits.__file__, "<tensorlens call>")
 """Frames of ours that stand between the program and a function that it calls."""
 
 

@@ -27,7 +27,7 @@ from tensorlens.frameworks.keras.kinds import (
     items_of,
 )
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.joined import merge_queues
+from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.records.queues import Queue, QueuePart
 

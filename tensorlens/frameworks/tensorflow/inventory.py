@@ -24,11 +24,11 @@ def take() -> dict[str, object]:
     parts are kept (None: nowhere).
     """
     from tensorlens.frameworks.tensorflow import cpu
-    from tensorlens.frameworks.tensorflow.census import reading
+    from tensorlens.frameworks.tensorflow.census import tensor_reader
     from tensorlens.frameworks.tensorflow.graphs.calls import not_followed
 
     counter = cpu.cpu_counter()
-    reading.reader()
+    tensor_reader.reader()
     built = tensorflow.sysconfig.get_build_info()
     gpu = "CUDA" if built.get("is_cuda_build") else "ROCm" if built.get("is_rocm_build") else None
     cache = cache_folder()
@@ -40,7 +40,7 @@ def take() -> dict[str, object]:
         "figures": [each for each in figures if each not in counter.missing],
         "native": isinstance(counter, cpu.CpuCounter),
         "fallback": cpu.fallback_reason(),
-        "unread": reading.fallback_reason(),
+        "unread": tensor_reader.fallback_reason(),
         "not_followed": not_followed(),
         "gpu": gpu,
         "cache": None if cache is None else str(cache),

@@ -15,7 +15,7 @@ from typing import Any
 from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.joined import merge_queues
+from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.records.queues import Queue, QueuePart
 
 AUTOTUNE = -1

@@ -13,7 +13,7 @@ from tensorlens.frameworks.tensorflow.attribution.module_calls import (
     TensorflowRecorder,
     module_paths,
 )
-from tensorlens.frameworks.tensorflow.watching import watch
+from tensorlens.frameworks.tensorflow.observation import watch
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.events import GRAPH_CALL, EventLog
 from tensorlens.records.tensors import TensorTable
@@ -76,6 +76,6 @@ def _native() -> TensorflowRecorder:
 
 
 def _census(roots: Sequence[Root]) -> TensorTable:
-    from tensorlens.frameworks.tensorflow.census.take import take
+    from tensorlens.frameworks.tensorflow.census.findings import take
 
     return take(roots).tensors

@@ -10,7 +10,7 @@ from tensorlens.frameworks.survivors import Holdings
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
 from tensorlens.frameworks.tensorflow.leaks.tracing import Traces
-from tensorlens.frameworks.tensorflow.watching import watch
+from tensorlens.frameworks.tensorflow.observation import watch
 
 
 class TensorflowSteps(HostSteps):

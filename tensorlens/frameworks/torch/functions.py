@@ -10,7 +10,7 @@ from torch.nn import Module
 
 from tensorlens.frameworks.census.wrappers import attributes, wrapped
 from tensorlens.frameworks.keras import kinds
-from tensorlens.frameworks.torch.compiling import skip
+from tensorlens.frameworks.torch.compiler_watch import skip
 
 
 def compiled_by(function: Any) -> str | None:

@@ -12,7 +12,6 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from tensorlens.heap import live_objects, select
-from tensorlens.heap.describe import class_name
 from tensorlens.heap.paths.nodes import (
     CLASS,
     CONTEXT,
@@ -25,6 +24,7 @@ from tensorlens.heap.paths.nodes import (
     Root,
 )
 from tensorlens.heap.paths.roots import Places, is_own, is_running, namespace_name
+from tensorlens.heap.reference_names import class_name
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 
 MOST_AT_ONCE = 100

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from tensorlens import collector
 from tensorlens.heap.paths.nodes import NO_MORE, Node, Way
+from tensorlens.heap.paths.path_text import write, write_cycle
 from tensorlens.heap.paths.search import Search, ancestors
-from tensorlens.heap.paths.write import write, write_cycle
 from tensorlens.records.references import ReferencePath
 
 _SPARE = 4

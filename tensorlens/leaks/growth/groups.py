@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Survivor
-from tensorlens.heap.describe import class_name
+from tensorlens.heap.reference_names import class_name
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
     NONE,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.frameworks.base import LeftBlocks
 from tensorlens.frameworks.survivors import Holdings, Retained
+from tensorlens.leaks.growth.balance import KnownGrowth, Levels, total
 from tensorlens.leaks.growth.groups import Group, HeldBlock, LeftBlock, latest_of, names, sampled
 from tensorlens.leaks.growth.growth_test import (
     CERTAIN,
@@ -28,7 +29,6 @@ from tensorlens.leaks.growth.retained import (
     ways_of,
 )
 from tensorlens.leaks.growth.samples import LoopSamples
-from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, total
 from tensorlens.leaks.report import Certainty, Growth, GrowthKind
 from tensorlens.records.references import ReferencePath
 from tensorlens.units import format_bytes

@@ -48,10 +48,12 @@ class KerasRequest:
             TensorlensError: the train step cannot be traced.
         """
         # TensorFlow is there already, or there would be no model
-        from tensorlens.planning.tensorflow.asked import Asked
+        from tensorlens.planning.tensorflow.request import TraceRequest
         from tensorlens.planning.tensorflow.run import run
 
-        asked = Asked(self.batch, device=self.place.kind, card=self.place.card, **self.options)
+        asked = TraceRequest(
+            self.batch, device=self.place.kind, card=self.place.card, **self.options
+        )
         try:
             trace = run(self.model, asked)
         except TensorlensError:

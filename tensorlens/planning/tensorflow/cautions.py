@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
-from tensorlens.planning.tensorflow.asked import Asked
 from tensorlens.planning.tensorflow.execution.orders import BATCHES_AHEAD
 from tensorlens.planning.tensorflow.graph.nodes import Node
+from tensorlens.planning.tensorflow.request import TraceRequest
 from tensorlens.planning.trace import Caution
 from tensorlens.units import format_bytes
 
@@ -56,7 +56,7 @@ _AHEAD = (
 
 
 def cautions(
-    nodes: Sequence[Node], asked: Asked, model: Any, batch: int, xla: str
+    nodes: Sequence[Node], asked: TraceRequest, model: Any, batch: int, xla: str
 ) -> list[Caution]:
     """Return what applies to a graph on a device.
 
@@ -94,7 +94,7 @@ _MARK = "_XlaMustCompile"
 _FLAG = "--tf_xla_auto_jit="
 
 
-def compiled_by(model: Any, asked: Asked, graph: Any) -> str:
+def compiled_by(model: Any, asked: TraceRequest, graph: Any) -> str:
     """Return what has XLA compile a step; empty where nothing does.
 
     Args:

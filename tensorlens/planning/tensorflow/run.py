@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tensorlens.collector import paused
 from tensorlens.frameworks.host.logs import sources_of
-from tensorlens.planning.tensorflow.asked import Asked
 from tensorlens.planning.tensorflow.cautions import cautions, compiled_by
 from tensorlens.planning.tensorflow.execution import cpu
 from tensorlens.planning.tensorflow.execution.executor import Order
@@ -23,17 +22,18 @@ from tensorlens.planning.tensorflow.execution.orders import (
     likeliest,
     spread,
 )
-from tensorlens.planning.tensorflow.execution.playing import Play, bytes_of
+from tensorlens.planning.tensorflow.execution.step_execution import StepExecution, bytes_of
 from tensorlens.planning.tensorflow.graph.nodes import ENTERS, ITEM_SIZES, Node
 from tensorlens.planning.tensorflow.graph.optimizing import as_traced, optimized
-from tensorlens.planning.tensorflow.graph.tracing import StepInput, Traced, trace
+from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep, trace
 from tensorlens.planning.tensorflow.ledger import Ledger, Places
+from tensorlens.planning.tensorflow.request import TraceRequest
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
 
 
 @paused()
-def run(model: Any, asked: Asked) -> Trace:
+def run(model: Any, asked: TraceRequest) -> Trace:
     """Return what one train step of a model asks of its device's allocator.
 
     The model, its weights and its optimizer stay as they are.
@@ -53,7 +53,7 @@ def run(model: Any, asked: Asked) -> Trace:
         framework="tensorflow",
         batch=asked.batch,
         unsimulated="XLA's buffers are not simulated" if xla else None,
-        formulas=popular(traced.layers, asked.batch),
+        formulas=most_common(traced.layers, asked.batch),
         cautions=[
             *cautions(nodes, asked, traced.layers, batch, xla),
             *(cpu.cautions(nodes) if on_host else ()),
@@ -64,7 +64,7 @@ def run(model: Any, asked: Asked) -> Trace:
             "python": platform.python_version(),
         },
     )
-    play = Play(traced, nodes, asked)
+    play = StepExecution(traced, nodes, asked)
     order = Order.FIRST_READY
     if on_host:
         peaks = {each: _peak(play, each) for each in (Order if as_graph else (order,))}
@@ -89,7 +89,7 @@ def run(model: Any, asked: Asked) -> Trace:
     return found
 
 
-def _peak(play: Play, order: Order) -> int:
+def _peak(play: StepExecution, order: Order) -> int:
     meter = Meter()
     play.run(
         meter,
@@ -123,7 +123,7 @@ def _label(each: StepInput) -> Label:
     return Label(each.name, each.role, each.dtype, each.shape)
 
 
-def _label_gradients(traced: Traced, nodes: Sequence[Node], ledger: Ledger) -> None:
+def _label_gradients(traced: TracedStep, nodes: Sequence[Node], ledger: Ledger) -> None:
     for node in nodes:
         path = traced.gradients.get(node.name)
         if path is not None and node.outputs:
@@ -141,7 +141,7 @@ _WHY = (
 )
 
 
-def popular(model: Any, batch: int) -> tuple[Formula, ...]:
+def most_common(model: Any, batch: int) -> tuple[Formula, ...]:
     """Return what it comes to; nothing where a layer's output has no shape."""
     try:
         return (Formula(_NAME, _summed(model, batch), _WHY),)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.patches import wrapped
-from tensorlens.planning.tensorflow.asked import Asked
+from tensorlens.planning.tensorflow.request import TraceRequest
 from tensorlens.planning.tensorflow.run import run
 from tensorlens.planning.trace import Trace
 
@@ -84,4 +84,4 @@ def trace_training(
     known: dict[str, Any] = {"batch": training.batch or 32, "eager": bool(model.run_eagerly)}
     if not model.built and training.shape is not None:
         known["input_shape"] = training.shape
-    return run(model, Asked(**{**known, **(options or {}), "device": device, "card": card}))
+    return run(model, TraceRequest(**{**known, **(options or {}), "device": device, "card": card}))

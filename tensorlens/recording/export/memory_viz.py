@@ -22,7 +22,7 @@ from tensorlens.records.events import (
     SegmentBlock,
 )
 from tensorlens.records.torch_snapshots.frames import metadata_of
-from tensorlens.records.torch_snapshots.steps import MADE_UP
+from tensorlens.records.torch_snapshots.trace import MADE_UP
 
 _GAP = 1 << 20
 """Blocks no further apart share a segment."""

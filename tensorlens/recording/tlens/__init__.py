@@ -13,7 +13,7 @@ what went by since the row before. In place of ``pair`` there is ``back``: for e
 rows before it its allocation is, 0 where that is not in the log.
 """
 
-from tensorlens.recording.tlens.reading import begins_recording, read, unpacked
-from tensorlens.recording.tlens.writing import packed, write
+from tensorlens.recording.tlens.reader import begins_recording, read, unpacked
+from tensorlens.recording.tlens.writer import packed, write
 
 __all__ = ["begins_recording", "packed", "read", "unpacked", "write"]

@@ -24,7 +24,7 @@ from tensorlens.records.events import (
 )
 from tensorlens.records.torch_snapshots.extents import Extents
 from tensorlens.records.torch_snapshots.sizes import Rules
-from tensorlens.records.torch_snapshots.steps import FREED, Step
+from tensorlens.records.torch_snapshots.trace import FREED, Step
 
 
 class LogRow(NamedTuple):

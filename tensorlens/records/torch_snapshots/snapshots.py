@@ -19,7 +19,7 @@ from tensorlens.records.torch_snapshots.frames import StackReader
 from tensorlens.records.torch_snapshots.lifetimes import Lifetimes, LogRow, lifetimes
 from tensorlens.records.torch_snapshots.pickles import unpickle
 from tensorlens.records.torch_snapshots.sizes import Rules
-from tensorlens.records.torch_snapshots.steps import (
+from tensorlens.records.torch_snapshots.trace import (
     WRONG,
     Step,
     damaged,

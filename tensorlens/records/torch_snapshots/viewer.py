@@ -11,7 +11,7 @@ from tensorlens.records.checking import text
 from tensorlens.records.events import ALLOC, FREE, START, EventLog
 from tensorlens.records.origin import Origin, Recorded
 from tensorlens.records.torch_snapshots.frames import frame_of
-from tensorlens.records.torch_snapshots.steps import WRONG, number
+from tensorlens.records.torch_snapshots.trace import WRONG, number
 
 _KEYS = {"actions", "elements_size", "elements_info", "suffix_table", "string_table"}
 _FRAME = re.compile(r"(.+):(\d{1,9}):(.*)", re.DOTALL)

@@ -13,7 +13,7 @@ from tensorlens.recording.record import Recorders
 from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Mark
 from tensorlens.records.ledger import Block, Ledger, Term
 from tensorlens.records.origin import Origin
-from tensorlens.tensors.findings import census
+from tensorlens.tensors.merged_census import census
 
 OWN = 1 << 28
 """Numbers of lines that each framework has for itself."""

@@ -107,7 +107,7 @@ def test_nothing_recorded_reads_back(tmp_path: Path) -> None:
 
 
 def test_many_rows_are_many_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorlens.recording.tlens.writing.ROWS", 7)
+    monkeypatch.setattr("tensorlens.recording.tlens.writer.ROWS", 7)
     random, made = Random(5), Made()
     rows = [made.start(random.randrange(9)) for _ in range(10)]
     for _ in range(100):

@@ -12,7 +12,7 @@ from tensorlens.records.ledger import Block, Term
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.view import View
 from tensorlens.tensors.difference import Difference
-from tensorlens.tensors.joining import table_rows
+from tensorlens.tensors.merged_tables import table_rows
 from tensorlens.tensors.snapshot import Snapshot
 
 LEDGER = ledger_of(

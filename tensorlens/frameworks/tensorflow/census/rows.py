@@ -16,7 +16,7 @@ from tensorlens.frameworks.census.table import (
     number_of,
 )
 from tensorlens.frameworks.tensorflow.census import kinds
-from tensorlens.frameworks.tensorflow.census.reading import (
+from tensorlens.frameworks.tensorflow.census.tensor_reader import (
     ELEMENT,
     STRINGS,
     UNREAD,

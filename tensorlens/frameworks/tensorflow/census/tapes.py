@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorlens.frameworks.tensorflow.census import kinds
-from tensorlens.frameworks.tensorflow.census.reading import PLAIN, Reader
 from tensorlens.frameworks.tensorflow.census.rows import Row
+from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Reader
 
 Path = tuple[str, ...]
 

@@ -11,11 +11,11 @@ from tensorlens import collector
 from tensorlens.frameworks.advice import TENSORFLOW
 from tensorlens.frameworks.survivors import Holder, Retained, Root, SavedBy, Survivor
 from tensorlens.frameworks.tensorflow import cpu
-from tensorlens.frameworks.tensorflow.census.find import look
-from tensorlens.frameworks.tensorflow.census.named import NamedRows
-from tensorlens.frameworks.tensorflow.census.reading import Reader, reader
+from tensorlens.frameworks.tensorflow.census.heap_objects import look
+from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import Heap, Row, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
+from tensorlens.frameworks.tensorflow.census.tensor_reader import Reader, reader
 from tensorlens.heap.outside import outside, shown
 from tensorlens.heap.paths import paths
 from tensorlens.records.references import Reference

@@ -25,7 +25,7 @@ _LONGEST_WAIT = 0.3
 _ENGINE = _engine_run_backward.__code__
 
 
-class Quiet:
+class ExclusiveUse:
     """Tells whether a node of autograd can be read now; waits for a while until it can."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Quiet:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[Quiet]:
+def undisturbed() -> Iterator[ExclusiveUse]:
     """Run no code of the user's: no mode, no override of a subclass, no finalizer."""
-    quiet = Quiet()
+    quiet = ExclusiveUse()
     quiet()
     with collector.paused(), torch._C.DisableTorchFunction(), _disable_current_modes():
         yield quiet

@@ -16,9 +16,9 @@ import torch
 
 from tensorlens.frameworks.torch.census.names.modules import class_name, content_of
 from tensorlens.frameworks.torch.census.tensors.checkpoints import REENTRANT
-from tensorlens.frameworks.torch.census.tensors.find import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
 from tensorlens.frameworks.torch.census.tensors.kinds import Part
+from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap.rows import is_subtype
 from tensorlens.records.references import Reference
 

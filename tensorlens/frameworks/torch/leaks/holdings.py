@@ -14,8 +14,8 @@ from tensorlens.frameworks.torch.census.names.modules import class_name, content
 from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
-from tensorlens.frameworks.torch.census.tensors.find import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
+from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.scan import Scan
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph

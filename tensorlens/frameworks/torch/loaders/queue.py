@@ -16,10 +16,10 @@ from typing import Any
 from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
-from tensorlens.frameworks.queues.joined import merge_queues
+from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
-from tensorlens.frameworks.torch.loaders.in_flight import PipeContent, sent, shared_in_flight
 from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
+from tensorlens.frameworks.torch.loaders.worker_pipes import PipeContent, sent, shared_in_flight
 from tensorlens.records.queues import Queue, QueuePart
 
 _MODULE = "torch.utils.data.dataloader"

@@ -18,8 +18,8 @@ from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.naming import NameSources
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.take import take
-from tensorlens.frameworks.torch.census.watching import watch
+from tensorlens.frameworks.torch.census.findings import take
+from tensorlens.frameworks.torch.census.observation import watch
 from tensorlens.frameworks.torch.native.build import OPS, OPS_ALONE
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.native.build import NativeUnavailable, load

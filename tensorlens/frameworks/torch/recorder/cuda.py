@@ -15,8 +15,8 @@ import torch
 from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.host.labels import Names, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
+from tensorlens.frameworks.torch.census.findings import take
 from tensorlens.frameworks.torch.census.names.modules import class_name
-from tensorlens.frameworks.torch.census.take import take
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from tensorlens.planning.tensorflow.execution.held import Value
+from tensorlens.planning.tensorflow.execution.live_values import Value
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Shape
 
 ALIASES = frozenset(

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
 from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
-from tensorlens.planning.tensorflow.execution.held import Value
 from tensorlens.planning.tensorflow.execution.kernels import Scratch
+from tensorlens.planning.tensorflow.execution.live_values import Value
 from tensorlens.planning.tensorflow.graph.nodes import Node, Shape
 from tensorlens.planning.trace import Caution
 

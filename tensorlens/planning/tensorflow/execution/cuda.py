@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.tensorflow.execution.held import Value
 from tensorlens.planning.tensorflow.execution.kernels import Scratch
+from tensorlens.planning.tensorflow.execution.live_values import Value
 from tensorlens.planning.tensorflow.graph.nodes import Node
 
 TRANSPOSED = "copies with channels first"

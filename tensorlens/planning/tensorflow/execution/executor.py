@@ -14,12 +14,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from tensorlens.planning.tensorflow.execution.frames import (
-    Arrived,
+    Arrivals,
     Frame,
     Iteration,
     entries_by_frame,
 )
-from tensorlens.planning.tensorflow.execution.held import (
+from tensorlens.planning.tensorflow.execution.live_values import (
     NOTHING,
     Buffer,
     Value,
@@ -238,7 +238,7 @@ class Executor:
             is_dead = outputs is None or (slot >= 0 and value is None)
             state = into.arrived.get(target.number)
             if state is None:
-                state = Arrived(self._waits[target.number], [NOTHING] * len(target.inputs))
+                state = Arrivals(self._waits[target.number], [NOTHING] * len(target.inputs))
                 into.arrived[target.number] = state
             if target.op in _MERGES:
                 self._arrive_at_merge(target, into, state, place, value, node, ready)
@@ -255,7 +255,7 @@ class Executor:
         self,
         target: Node,
         into: Iteration,
-        state: Arrived,
+        state: Arrivals,
         place: int,
         value: Value | None,
         source: Node,
@@ -278,7 +278,7 @@ class Executor:
             self._make_ready(target, into, state, not state.has_value, ready)
 
     def _make_ready(
-        self, target: Node, into: Iteration, state: Arrived, is_dead: bool, ready: list[_Task]
+        self, target: Node, into: Iteration, state: Arrivals, is_dead: bool, ready: list[_Task]
     ) -> None:
         into.outstanding += 1
         ready.append(_Task(target, into, state.values, is_dead))

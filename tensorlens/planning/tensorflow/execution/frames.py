@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tensorlens.planning.tensorflow.execution.held import Value
+from tensorlens.planning.tensorflow.execution.live_values import Value
 from tensorlens.planning.tensorflow.graph.nodes import ENTERS, Node
 
 
 @dataclass(slots=True, eq=False)
-class Arrived:
+class Arrivals:
     """What an operation waits for in one iteration."""
 
     waiting: int
@@ -33,7 +33,7 @@ class Iteration:
 
     frame: Frame
     number: int
-    arrived: dict[int, Arrived] = field(default_factory=dict)
+    arrived: dict[int, Arrivals] = field(default_factory=dict)
     outstanding: int = 0
     """Operations that were scheduled and have not ended, and loops inside of it."""
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from tensorlens.planning.tensorflow.execution.buffer_forwarding import FORWARDS
-from tensorlens.planning.tensorflow.execution.held import Value
+from tensorlens.planning.tensorflow.execution.live_values import Value
 from tensorlens.planning.tensorflow.graph.nodes import Node, Shape
 
 _TWO: Mapping[str, Callable[[Any, Any], Any]] = {

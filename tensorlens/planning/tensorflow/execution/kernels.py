@@ -14,7 +14,8 @@ from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
     is_alias,
     viewed,
 )
-from tensorlens.planning.tensorflow.execution.held import (
+from tensorlens.planning.tensorflow.execution.inference import computed, inferred
+from tensorlens.planning.tensorflow.execution.live_values import (
     NOTHING,
     Buffer,
     Counted,
@@ -24,7 +25,6 @@ from tensorlens.planning.tensorflow.execution.held import (
     drop,
     keep,
 )
-from tensorlens.planning.tensorflow.execution.inference import computed, inferred
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Output, Shape
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tensorlens.planning.tensorflow.execution.held import (
+from tensorlens.planning.tensorflow.execution.live_values import (
     NOTHING,
     Items,
     Value,

@@ -38,7 +38,7 @@ class StepGraph(tf.Graph):  # type: ignore[misc]
         yield
 
 
-def twin_of(model: Any) -> Any:
+def clone_of(model: Any) -> Any:
     """Return a model of the same class with the same layers and weights.
 
     What is set on it, as ``compile`` does, is not set on the model.
@@ -77,7 +77,7 @@ def is_built(model: Any) -> bool:
     return is_whole and all(layer.built for layer in inner)
 
 
-def made_anew(model: Any) -> Any:
+def rebuilt_model(model: Any) -> Any:
     """Return a copy of a model whose weights are not all made yet.
 
     Called within a :class:`StepGraph`, it gets no weights in memory.

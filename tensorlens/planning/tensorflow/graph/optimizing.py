@@ -16,10 +16,10 @@ from tensorflow.python.grappler import cluster, tf_optimizer
 
 from tensorlens.planning.tensorflow.graph import optimizing
 from tensorlens.planning.tensorflow.graph.nodes import Node, Output, Shape, connect
-from tensorlens.planning.tensorflow.graph.tracing import Traced
+from tensorlens.planning.tensorflow.graph.tracing import TracedStep
 
 
-def set_arguments(definition: Any, traced: Traced) -> None:
+def set_arguments(definition: Any, traced: TracedStep) -> None:
     """Let a step's arguments tell their shapes.
 
     Grappler takes placeholders, and the arguments of functions too where it is called from Python,
@@ -152,7 +152,7 @@ _FUSING = ("remapping",)
 _FEW = 16
 
 
-def optimized(traced: Traced) -> list[Node]:
+def optimized(traced: TracedStep) -> list[Node]:
     """Return the operations that run, in the order in which they were traced.
 
     TensorFlow's own optimizer (Grappler) is run on the graph: it folds constants, fuses, merges
@@ -215,7 +215,7 @@ def _sort(found: Any, traced: Sequence[str]) -> None:
     set_nodes(found, ordered)
 
 
-def as_traced(traced: Traced) -> list[Node]:
+def as_traced(traced: TracedStep) -> list[Node]:
     """Return the operations as they were traced, in the order of the program."""
     return nodes_of(traced.graph.as_graph_def(), traced.graph)
 

@@ -11,14 +11,13 @@ import tensorflow as tf
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
-from tensorlens.planning.tensorflow.asked import Asked, inputs_of, targets_of
 from tensorlens.planning.tensorflow.graph.clone_model import (
     StepGraph,
     build,
+    clone_of,
     is_built,
-    made_anew,
     names_and_seeds_kept,
-    twin_of,
+    rebuilt_model,
     with_policy,
 )
 from tensorlens.planning.tensorflow.graph.nodes import Shape
@@ -28,6 +27,7 @@ from tensorlens.planning.tensorflow.graph.tape import (
     held_by_results,
     noting_gradients,
 )
+from tensorlens.planning.tensorflow.request import TraceRequest, inputs_of, targets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class StepInput:
 
 
 @dataclass(slots=True)
-class Traced:
+class TracedStep:
     """A step's graph and what it needs to be read."""
 
     graph: Any
@@ -60,7 +60,7 @@ class Traced:
     """Name of an operation to that of another, whose results its own refer to in Python."""
 
 
-def trace(model: Any, asked: Asked) -> Traced:
+def trace(model: Any, asked: TraceRequest) -> TracedStep:
     """Return the graph of one train step.
 
     Raises:
@@ -75,9 +75,9 @@ def trace(model: Any, asked: Asked) -> Traced:
             if asked.policy is not None and asked.policy != model.dtype_policy.name:
                 made = with_policy(model, asked.policy)
             elif not is_built(model):
-                made = made_anew(model)
+                made = rebuilt_model(model)
                 build(made, inputs_of(made, asked)[0])
-            twin = twin_of(made)
+            twin = clone_of(made)
             try:
                 made_optimizer = make(**configuration)
             except ValueError as error:
@@ -96,7 +96,7 @@ def trace(model: Any, asked: Asked) -> Traced:
         with steps:
             batch, graph = _graph(twin, batches, calls)
     forget_gradients(graph)
-    return Traced(
+    return TracedStep(
         graph=graph,
         variables=_variables(graph, twin, made),
         feeds=_feeds(graph, batch, names),
@@ -156,7 +156,7 @@ def _optimizers(twin: Any) -> list[Any]:
     return list({id(each): each for each in found}.values())
 
 
-def _optimizer(model: Any, asked: Asked) -> tuple[Any, Mapping[str, Any]]:
+def _optimizer(model: Any, asked: TraceRequest) -> tuple[Any, Mapping[str, Any]]:
     """Return the class and the configuration of what was asked, else of the model's own."""
     import keras
 
@@ -171,7 +171,7 @@ def _optimizer(model: Any, asked: Asked) -> tuple[Any, Mapping[str, Any]]:
     return type(optimizer).from_config, {"config": optimizer.get_config()}
 
 
-def _optimizers_besides(model: Any, asked: Asked) -> Mapping[str, tuple[Any, Any]]:
+def _optimizers_besides(model: Any, asked: TraceRequest) -> Mapping[str, tuple[Any, Any]]:
     """Return the class and the configuration of optimizers that a ``compile()`` of its own took.
 
     Raises:
@@ -192,7 +192,7 @@ def _optimizers_besides(model: Any, asked: Asked) -> Mapping[str, tuple[Any, Any
     return {name: (type(value), value.get_config()) for name, value in found.items()}
 
 
-def _compile(twin: Any, model: Any, asked: Asked, optimizer: Any) -> None:
+def _compile(twin: Any, model: Any, asked: TraceRequest, optimizer: Any) -> None:
     """Compile the twin with what was asked, else as the model is compiled."""
     import keras
 

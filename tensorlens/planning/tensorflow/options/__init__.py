@@ -32,7 +32,7 @@ def catalogue() -> Catalogue:
 
 def prepare() -> None:
     """Import what :func:`run` needs, TensorFlow and Keras included; no operation runs."""
-    import tensorlens.planning.tensorflow.options.measuring  # noqa: F401
+    import tensorlens.planning.tensorflow.options.measurement  # noqa: F401
 
     with contextlib.suppress(Exception):
         importlib.import_module("keras")
@@ -40,9 +40,9 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process, or trace its step."""
-    from tensorlens.planning.tensorflow.options import measuring
+    from tensorlens.planning.tensorflow.options import measurement
 
-    return measuring.trace(job) if job.mode is Mode.TRACED else measuring.run(job)
+    return measurement.trace(job) if job.mode is Mode.TRACED else measurement.run(job)
 
 
 def _is_flag(value: Any) -> bool:

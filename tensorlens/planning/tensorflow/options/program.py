@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorlens.planning.tensorflow.keras_training import step_of
-from tensorlens.planning.tensorflow.options.compiling import JitCompile, RunEagerly
+from tensorlens.planning.tensorflow.options.compilation import JitCompile, RunEagerly
+from tensorlens.planning.tensorflow.options.graph_rewriting import MemoryOptimization
 from tensorlens.planning.tensorflow.options.optimizers import Optimizer
 from tensorlens.planning.tensorflow.options.precision import Policy
 from tensorlens.planning.tensorflow.options.recomputing import recompute
-from tensorlens.planning.tensorflow.options.rewriting import MemoryOptimization
 from tensorlens.planning.tensorflow.options.stage import Option, Stage
 from tensorlens.planning.trials.jobs import Job
 from tensorlens.planning.trials.stage import Optioned

@@ -12,8 +12,8 @@ from typing import Any
 
 from tensorlens.frameworks.torch.census.names.labels import Labels, ModulesOfNodes, common_path
 from tensorlens.frameworks.torch.census.names.owners import Owners
-from tensorlens.frameworks.torch.census.tensors.find import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
+from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap import anchors, find_holders
 from tensorlens.records.names import Names
 from tensorlens.roles import ROLES

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tensorlens.planning.tensorflow.asked import Asked
 from tensorlens.planning.tensorflow.execution import cuda
 from tensorlens.planning.tensorflow.execution.cpu import scratch as cpu_scratch
 from tensorlens.planning.tensorflow.execution.executor import Executor, Order
-from tensorlens.planning.tensorflow.execution.held import (
+from tensorlens.planning.tensorflow.execution.kernels import Machine
+from tensorlens.planning.tensorflow.execution.live_values import (
     NOTHING,
     Buffer,
     Memory,
@@ -18,10 +18,10 @@ from tensorlens.planning.tensorflow.execution.held import (
     drop,
     keep,
 )
-from tensorlens.planning.tensorflow.execution.kernels import Machine
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node
 from tensorlens.planning.tensorflow.graph.tape import kept_until
-from tensorlens.planning.tensorflow.graph.tracing import StepInput, Traced
+from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep
+from tensorlens.planning.tensorflow.request import TraceRequest
 
 
 class EagerRun:
@@ -83,12 +83,12 @@ class EagerRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class StepExecution:
     """A step that can be run any number of times."""
 
-    traced: Traced
+    traced: TracedStep
     nodes: Sequence[Node]
-    asked: Asked
+    asked: TraceRequest
 
     def run(
         self,

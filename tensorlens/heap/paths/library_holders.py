@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from types import BuiltinFunctionType, MethodType
 from typing import Any
 
-from tensorlens.heap.paths import look
-from tensorlens.heap.paths.look import Step
+from tensorlens.heap.paths import inspection
+from tensorlens.heap.paths.inspection import Step
 from tensorlens.heap.paths.nodes import Node
 from tensorlens.heap.rows import mro
 from tensorlens.records.references import Reference
@@ -26,16 +26,16 @@ _CALL_PARTS = ("func", "args", "keywords")
 
 def _of_lru_cache(nodes: Sequence[Node]) -> Step | None:
     wrapper, child = nodes[:2]
-    attributes = look.attributes_of(wrapper)
-    name = look.entry(attributes, "__qualname__")
-    name = look.short_name(name) if type(name) is str else "?"
-    if look.is_dict_of(wrapper, child) and len(nodes) > 2:
-        key = look.key_of(child, nodes[2])
+    attributes = inspection.attributes_of(wrapper)
+    name = inspection.entry(attributes, "__qualname__")
+    name = inspection.short_name(name) if type(name) is str else "?"
+    if inspection.is_dict_of(wrapper, child) and len(nodes) > 2:
+        key = inspection.key_of(child, nodes[2])
         if type(key) is str and key == "__wrapped__":
             return Step(None, 2)
         text = f"{name}.{key if type(key) is str else '?'} (function attribute)"
         return Step(Reference("function attribute", text), 2, True)
-    if child.object is look.entry(attributes, "__wrapped__"):
+    if child.object is inspection.entry(attributes, "__wrapped__"):
         return Step(None)
     size = limit = None
     if any(held is vars(functools)["_CacheInfo"] for held in gc.get_referents(wrapper.object)):
@@ -50,7 +50,9 @@ def _of_method(nodes: Sequence[Node]) -> Step:
     method, child = nodes[0].object, nodes[1]
     if child.object is method.__func__:
         return Step(None)
-    return Step(Reference("bound method", f"{look.callable_name(method.__func__)} (bound method)"))
+    return Step(
+        Reference("bound method", f"{inspection.callable_name(method.__func__)} (bound method)")
+    )
 
 
 def _of_builtin_method(nodes: Sequence[Node]) -> Step:
@@ -75,28 +77,28 @@ def _of_call(
 ) -> Step | None:
     """Return which argument of a stored call refers to the next."""
     func, args, keywords = (vars(kind)[part].__get__(nodes[0].object) for part in parts)
-    name = f"{word}({look.callable_name(func)})"
+    name = f"{word}({inspection.callable_name(func)})"
     child = nodes[1]
     if child.object is func and func is not None:
         return Step(Reference("partial", name))
     if len(nodes) > 2 and child.address == id(args):
-        place = look.index_of(child, nodes[2])
+        place = inspection.index_of(child, nodes[2])
         return Step(Reference("partial", f"{name} argument {place}"), 2)
     if len(nodes) > 2 and child.address == id(keywords):
-        key = look.key_of(child, nodes[2])
+        key = inspection.key_of(child, nodes[2])
         return Step(Reference("partial", f"{name} argument {key if type(key) is str else '?'}"), 2)
     return None
 
 
 def _of_weakref(nodes: Sequence[Node]) -> Step | None:
-    if look.is_dict_of(nodes[0], nodes[1]):
+    if inspection.is_dict_of(nodes[0], nodes[1]):
         return None
     return Step(Reference("weakref callback", "weakref callback"))
 
 
 def _of_context(nodes: Sequence[Node]) -> Step:
     taken = 1
-    while taken < len(nodes) - 1 and look.kind_name(nodes[taken]).startswith("hamt"):
+    while taken < len(nodes) - 1 and inspection.kind_name(nodes[taken]).startswith("hamt"):
         taken += 1
     child = nodes[taken]
     name = "?"
@@ -112,8 +114,8 @@ def _of_thread_local(nodes: Sequence[Node]) -> Step | None:
         taken += 1
     if not taken:
         return None
-    key = look.key_of(nodes[taken], nodes[taken + 1])
-    owner = "local" if type(nodes[0].object) is _thread._local else look.owner_name(nodes[0])
+    key = inspection.key_of(nodes[taken], nodes[taken + 1])
+    owner = "local" if type(nodes[0].object) is _thread._local else inspection.owner_name(nodes[0])
     name = key if type(key) is str else "?"
     return Step(Reference("thread-local", f"{owner}.{name} (thread-local)"), taken + 1)
 
@@ -127,18 +129,18 @@ def _of_simple_queue(nodes: Sequence[Node]) -> Step:
 
 def _of_queue(nodes: Sequence[Node], name: str, most: str) -> Step | None:
     """Return the item of a queue, which is an instance with a deque, a list or a heap."""
-    taken = 1 + look.is_dict_of(nodes[0], nodes[1])
+    taken = 1 + inspection.is_dict_of(nodes[0], nodes[1])
     if len(nodes) <= taken + 1:
         return None
-    attributes = look.attributes_of(nodes[0])
+    attributes = inspection.attributes_of(nodes[0])
     items = nodes[taken]
-    if look.entry(attributes, name) is not items.object:
+    if inspection.entry(attributes, name) is not items.object:
         return None
-    place = look.index_of(items, nodes[taken + 1])
-    limit = look.entry(attributes, most)
+    place = inspection.index_of(items, nodes[taken + 1])
+    limit = inspection.entry(attributes, most)
     limit = limit if type(limit) is int and limit > 0 else None
-    text = f"{look.owner_name(nodes[0])}[{'…' if place is None else place}]"
-    return Step(Reference("queue", text, "", look.length(items), limit), taken + 1)
+    text = f"{inspection.owner_name(nodes[0])}[{'…' if place is None else place}]"
+    return Step(Reference("queue", text, "", inspection.length(items), limit), taken + 1)
 
 
 def _of_threads_queue(nodes: Sequence[Node]) -> Step | None:
@@ -148,11 +150,11 @@ def _of_threads_queue(nodes: Sequence[Node]) -> Step | None:
 def of_asyncio(nodes: Sequence[Node]) -> Step | None:
     """Return what asyncio's queues, futures and tasks refer to; None for others."""
     for kind in mro(type(nodes[0].object)):
-        known = _ASYNCIO.get(look.qualified(kind))
+        known = _ASYNCIO.get(inspection.qualified(kind))
         if known == "queue":
             return _of_queue(nodes, "_queue", "_maxsize")
         if known is not None:
-            return Step(Reference("future", look.owner_name(nodes[0])))
+            return Step(Reference("future", inspection.owner_name(nodes[0])))
     return None
 
 

@@ -27,8 +27,8 @@ from tensorlens.frameworks.torch.census.names.named_rows import NamedRows
 from tensorlens.frameworks.torch.census.names.naming import Naming
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.quiet import undisturbed
-from tensorlens.frameworks.torch.census.tensors.find import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
+from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.native import TorchAllocator
 from tensorlens.heap import live_objects, no_locals, select
 from tensorlens.records.events import LAYERS

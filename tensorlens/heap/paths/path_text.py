@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tensorlens.heap import describe
-from tensorlens.heap.paths import look
-from tensorlens.heap.paths.look import Step
+from tensorlens.heap import reference_names
+from tensorlens.heap.paths import inspection
+from tensorlens.heap.paths.inspection import Step
 from tensorlens.heap.paths.nodes import (
     CLASS,
     CONTEXT,
@@ -19,7 +19,7 @@ from tensorlens.heap.paths.nodes import (
     Root,
     Way,
 )
-from tensorlens.heap.paths.steps import next_step
+from tensorlens.heap.paths.reference_text import next_step
 from tensorlens.records.names import key_text
 from tensorlens.records.references import Reference, ReferencePath
 
@@ -41,7 +41,7 @@ def write_cycle(circle: tuple[Node, ...], down: tuple[Node, ...]) -> ReferencePa
         writer.go_on()
         references += [_plainly(reference) for reference in writer.references]
         if nodes is circle:
-            name = look.kind_name(circle[0])
+            name = inspection.kind_name(circle[0])
             references.append(Reference("cycle", name, name))
     return ReferencePath(tuple(references))
 
@@ -93,8 +93,8 @@ class _Writer:
         if step.reference is None:
             return
         child = self.nodes[self.place]
-        reference = replace(step.reference, type=look.kind_name(child))
-        if look.is_of(child, BaseException):
+        reference = replace(step.reference, type=inspection.kind_name(child))
+        if inspection.is_of(child, BaseException):
             kept = _plainly(reference).text
             text = kept if kept.startswith("__") else f"exception kept in {kept}"
             reference = replace(reference, kind="exception", text=text)
@@ -102,7 +102,7 @@ class _Writer:
 
 
 def _is_cell(node: Node) -> bool:
-    return node.items is None and describe.type_name(node.object) == "<cell>"
+    return node.items is None and reference_names.type_name(node.object) == "<cell>"
 
 
 def _plainly(reference: Reference) -> Reference:
@@ -113,14 +113,14 @@ def _plainly(reference: Reference) -> Reference:
 def _global(module: str, nodes: tuple[Node, ...]) -> Step:
     if len(nodes) == 1:
         return Step(Reference("global", f"{module or '__main__'} (globals)"), 0)
-    key = look.key_of(nodes[0], nodes[1])
-    name = key if type(key) is str else key_text(key) if look.has_key(key) else "?"
+    key = inspection.key_of(nodes[0], nodes[1])
+    name = key if type(key) is str else key_text(key) if inspection.has_key(key) else "?"
     return Step(Reference("global", f"{module}.{name} (global)".removeprefix(".")), 1)
 
 
 def _of_class(name: str, nodes: tuple[Node, ...]) -> Step:
-    if len(nodes) < 2 or not look.is_of(nodes[0], dict):
+    if len(nodes) < 2 or not inspection.is_of(nodes[0], dict):
         return Step(Reference("class", f"{name} (class)"), min(1, len(nodes) - 1))
-    key = look.key_of(nodes[0], nodes[1])
+    key = inspection.key_of(nodes[0], nodes[1])
     attribute = key if type(key) is str else "?"
     return Step(Reference("class attribute", f"{name}.{attribute} (class attribute)"))

@@ -11,7 +11,7 @@ from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from tensorlens.heap import describe, fallback
+from tensorlens.heap import fallback, reference_names
 from tensorlens.heap.native import native
 from tensorlens.heap.paths.nodes import Node
 from tensorlens.heap.rows import is_subtype
@@ -176,7 +176,7 @@ def attribute_of(node: Node, child: Node) -> str:
         place = call(ctypes.py_object(node.object), ctypes.py_object(child.object))
         if place:
             return str(ctypes.cast(place, ctypes.py_object).value)
-    return str(describe.Steps().step(node.object, child.object)[1])
+    return str(reference_names.Steps().step(node.object, child.object)[1])
 
 
 def _tuple_attribute(node: Node, child: Node) -> str:

@@ -12,7 +12,7 @@ from tensorlens.planning.keras import shapes
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TraceRequest:
     """One question, checked."""
 
     batch: int
@@ -32,7 +32,7 @@ class Asked:
     """Of inputs whose type the model does not tell; None: Keras's default for floats."""
 
 
-def inputs_of(model: Any, asked: Asked) -> tuple[Any, list[str]]:
+def inputs_of(model: Any, asked: TraceRequest) -> tuple[Any, list[str]]:
     """Return the structure of the inputs, with the batch, and their names.
 
     Raises:

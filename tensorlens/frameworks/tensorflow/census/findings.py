@@ -15,12 +15,12 @@ from tensorlens.frameworks.base import Findings, Root
 from tensorlens.frameworks.census.balance import balanced
 from tensorlens.frameworks.census.table import Births
 from tensorlens.frameworks.tensorflow import context, counters, cpu
-from tensorlens.frameworks.tensorflow.census.find import look
+from tensorlens.frameworks.tensorflow.census.heap_objects import look
 from tensorlens.frameworks.tensorflow.census.host import ONE, cpu_ledger
-from tensorlens.frameworks.tensorflow.census.named import NamedRows
-from tensorlens.frameworks.tensorflow.census.reading import fallback_reason, reader
+from tensorlens.frameworks.tensorflow.census.named_rows import NamedRows
 from tensorlens.frameworks.tensorflow.census.rows import Rows, tabulate
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes, readable
+from tensorlens.frameworks.tensorflow.census.tensor_reader import fallback_reason, reader
 from tensorlens.frameworks.tensorflow.native import TensorflowAllocator
 from tensorlens.heap import no_locals
 from tensorlens.records.ledger import Ledger, Term

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.frameworks.base import LeftBlocks
+from tensorlens.leaks.growth.balance import KnownGrowth, Levels, residue
 from tensorlens.leaks.growth.groups import Group, HeldBlock, LeftBlock, candidates, grouped, sampled
 from tensorlens.leaks.growth.growth_test import CERTAIN, UNCLEAR, climbs, may_climb
 from tensorlens.leaks.growth.populations import drifts, populations
 from tensorlens.leaks.growth.replacement import grown_lines
 from tensorlens.leaks.growth.retained import RetainedGroup, described
 from tensorlens.leaks.growth.samples import LoopSamples
-from tensorlens.leaks.growth.unexplained import KnownGrowth, Levels, residue
 from tensorlens.leaks.report import Growth
 
 _MOST_BLOCKS = 20_000
@@ -23,7 +23,7 @@ _MOST_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Inspection:
     """The groups of blocks that steps left behind."""
 
     found: list[RetainedGroup]
@@ -43,11 +43,11 @@ class Look:
         return any(levels.growth > 0 for levels in self.rest.values())
 
 
-def look(watched: LoopSamples) -> Look:
+def inspect_steps(watched: LoopSamples) -> Inspection:
     """Return what is left of each of the steps."""
     left = watched.steps.left(0)
     if left is None:
-        return Look([], None, KnownGrowth(), {})
+        return Inspection([], None, KnownGrowth(), {})
     blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
     holdings = watched.steps.holdings([block.address for block in chosen])
     survivors = [holdings.survivors[place] for place in places]
@@ -68,11 +68,11 @@ def look(watched: LoopSamples) -> Look:
         # of what hangs below the others nothing is known
         explained.births.update(block.birth for block in blocks)
     rest = {birth: rest[birth] for birth in rest.keys() - explained.births}
-    return Look(found, left, explained, rest, len(unseen), sum(unseen))
+    return Inspection(found, left, explained, rest, len(unseen), sum(unseen))
 
 
-def second_look(
-    watched: LoopSamples, seen: Look, dead: frozenset[int]
+def inspect_again(
+    watched: LoopSamples, seen: Inspection, dead: frozenset[int]
 ) -> tuple[list[RetainedGroup], list[Growth]]:
     """Return the groups with the populations that grow, and the lines that may.
 

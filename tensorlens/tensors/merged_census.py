@@ -11,7 +11,7 @@ from tensorlens.frameworks.census.host_ledger import REASONS, fitted
 from tensorlens.frameworks.registry import ask, left_out
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.tensors import TensorTable
-from tensorlens.tensors.joining import merge_tables
+from tensorlens.tensors.merged_tables import merge_tables
 
 Owned = tuple[str, Ledger]
 """A framework's name and its ledger of a device."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.take import adopt_all
+from tensorlens.frameworks.torch.census.findings import adopt_all
 from tensorlens.frameworks.torch.native import NativeUnavailable
 
 _lock = threading.RLock()

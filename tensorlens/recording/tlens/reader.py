@@ -67,7 +67,7 @@ def unpacked(kind: type[Document], data: Any, name: str) -> Recording:
 
     Args:
         kind: the record that the data is of.
-        data: what it gave; ``log`` is of :func:`~tensorlens.recording.tlens.writing.packed`.
+        data: what it gave; ``log`` is of :func:`~tensorlens.recording.tlens.writer.packed`.
         name: what a file without events is called, as older ones are.
 
     Raises:

@@ -26,7 +26,7 @@ def watch() -> Callable[[], None]:
         return _nothing
     allocator = counter.allocator
     # imported here: it reads the heap's native part
-    from tensorlens.frameworks.tensorflow.census.take import adopt_all
+    from tensorlens.frameworks.tensorflow.census.findings import adopt_all
 
     adopt_all(allocator)
     try:
@@ -58,8 +58,8 @@ def _follow(allocator: TensorflowAllocator) -> None:
         function_ends,
         watch_tapes,
     )
-    from tensorlens.frameworks.tensorflow.graphs.added_nodes import follow_added_nodes
     from tensorlens.frameworks.tensorflow.graphs.calls import follow_calls
+    from tensorlens.frameworks.tensorflow.graphs.construction import follow_added_nodes
 
     def begin(name: str) -> Callable[[], None]:
         call, first = allocator.call(name), function_begins()

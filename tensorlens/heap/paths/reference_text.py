@@ -16,8 +16,8 @@ from types import (
 )
 
 from tensorlens.heap.frames import function_name, locals_of
-from tensorlens.heap.paths import look, special
-from tensorlens.heap.paths.look import Step
+from tensorlens.heap.paths import inspection, library_holders
+from tensorlens.heap.paths.inspection import Step
 from tensorlens.heap.paths.nodes import Node
 from tensorlens.heap.paths.roots import CODES
 from tensorlens.heap.rows import TRANSPARENT, mro
@@ -45,11 +45,11 @@ def next_step(nodes: Sequence[Node], before: Reference | None) -> Step:
         if step is not None:
             return step
     for kind, derived in _DERIVED:
-        if look.is_of(holder, kind):
+        if inspection.is_of(holder, kind):
             step = derived(nodes)
             if step is not None:
                 return step
-    return special.of_asyncio(nodes) or _of_instance(nodes, before)
+    return library_holders.of_asyncio(nodes) or _of_instance(nodes, before)
 
 
 def _transparent(nodes: Sequence[Node]) -> Step:
@@ -58,42 +58,46 @@ def _transparent(nodes: Sequence[Node]) -> Step:
 
 def _of_items(nodes: Sequence[Node]) -> Step | None:
     holder, child = nodes[:2]
-    place = look.index_of(holder, child)
+    place = inspection.index_of(holder, child)
     if place is None and holder.items is None:
         return None
-    text = f"{look.kind_name(holder)}[{'…' if place is None else place}]"
-    length, limit, spare = look.length(holder), look.limit(holder), look.spare(holder)
+    text = f"{inspection.kind_name(holder)}[{'…' if place is None else place}]"
+    length, limit, spare = (
+        inspection.length(holder),
+        inspection.limit(holder),
+        inspection.spare(holder),
+    )
     return Step(Reference("item", text, "", length, limit, spare))
 
 
 def _of_dict(nodes: Sequence[Node]) -> Step | None:
     holder, child = nodes[:2]
-    key = look.key_of(holder, child)
-    name, length = look.kind_name(holder), look.length(holder)
-    if look.has_key(key):
-        spare = look.spare(holder)
+    key = inspection.key_of(holder, child)
+    name, length = inspection.kind_name(holder), inspection.length(holder)
+    if inspection.has_key(key):
+        spare = inspection.spare(holder)
         return Step(Reference("item", f"{name}[{key_text(key)}]", "", length, None, spare))
-    if type(holder.object) is dict or not look.is_dict_of(holder, child):
+    if type(holder.object) is dict or not inspection.is_dict_of(holder, child):
         return Step(Reference("key", f"{name}{{key}}", "", length))
     return None
 
 
 def _of_set(nodes: Sequence[Node]) -> Step:
     holder = nodes[0]
-    text = look.kind_name(holder) + "{…}"
-    return Step(Reference("item", text, "", look.length(holder)))
+    text = inspection.kind_name(holder) + "{…}"
+    return Step(Reference("item", text, "", inspection.length(holder)))
 
 
 def _of_function(nodes: Sequence[Node]) -> Step | None:
     """Return what of a function refers to the next: a closure, a default, an attribute."""
     function, child = nodes[0].object, nodes[1]
-    name = look.short_name(function.__qualname__)
+    name = inspection.short_name(function.__qualname__)
     if child.items is not None and len(nodes) > 2:
-        place = look.index_of(child, nodes[2])
+        place = inspection.index_of(child, nodes[2])
         if child.address == id(function.__closure__):
             names = function.__code__.co_freevars
             outer = function.__qualname__.rpartition(".<locals>.")[0]
-            owner = f"{look.short_name(outer)}(): " if outer else ""
+            owner = f"{inspection.short_name(outer)}(): " if outer else ""
             variable = names[place] if place is not None and place < len(names) else "?"
             reference = Reference("closure", f"{owner}{variable} (closure)")
             return Step(reference, min(3, len(nodes) - 1), True, 2)
@@ -103,11 +107,11 @@ def _of_function(nodes: Sequence[Node]) -> Step | None:
             argument = code.co_varnames[first + place] if place is not None else "?"
             return Step(Reference("default", f"{name}({argument}=...) (default)"), 2, True)
     if type(child.object) is dict and len(nodes) > 2:
-        key = look.key_of(child, nodes[2])
+        key = inspection.key_of(child, nodes[2])
         word = key if type(key) is str else "?"
         if function.__kwdefaults__ is child.object:
             return Step(Reference("default", f"{name}({word}=...) (default)"), 2, True)
-        if look.is_dict_of(nodes[0], child):
+        if inspection.is_dict_of(nodes[0], child):
             text = f"{name}.{word} (function attribute)"
             return Step(Reference("function attribute", text), 2, True)
     return Step(Reference("function", f"{name} (function)"), 1, True)
@@ -119,7 +123,7 @@ def _of_suspended(nodes: Sequence[Node]) -> Step:
     kind = type(holder)
     frame = getattr(holder, CODES[kind][1])
     word = _WORDS[kind]
-    name = f"{look.short_name(holder.__qualname__)}()"
+    name = f"{inspection.short_name(holder.__qualname__)}()"
     if type(frame) is not FrameType:
         return Step(Reference(word, f"{name} ({word})"))
     return _of_variables(nodes, frame, word, f" ({word})")
@@ -141,7 +145,7 @@ def _of_variables(nodes: Sequence[Node], frame: FrameType, kind: str, suffix: st
             return Step(Reference(kind, f"{label}{name}{suffix}"), 1 + is_cell)
     variables = _variables_dict(nodes, frame)
     if variables is not None:
-        key = look.key_of(variables, nodes[2])
+        key = inspection.key_of(variables, nodes[2])
         if type(key) is str:
             return Step(Reference(kind, f"{label}{key}{suffix}"), 2)
     return Step(Reference(kind, f"{label}(temporary)"))
@@ -157,22 +161,22 @@ def _variables_dict(nodes: Sequence[Node], frame: FrameType) -> Node | None:
 def _of_instance(nodes: Sequence[Node], before: Reference | None) -> Step:
     """Return which attribute refers to the next."""
     holder, child = nodes[:2]
-    owner = look.owner_name(holder)
+    owner = inspection.owner_name(holder)
     taken = 1
-    if look.is_dict_of(holder, child):
+    if inspection.is_dict_of(holder, child):
         if len(nodes) == 2:
             return Step(Reference("attribute", f"{owner}.__dict__ (attribute)"))
-        key = look.key_of(child, nodes[2])
-        name = key if type(key) is str else f"[{key_text(key)}]" if look.has_key(key) else "?"
+        key = inspection.key_of(child, nodes[2])
+        name = key if type(key) is str else f"[{key_text(key)}]" if inspection.has_key(key) else "?"
         taken = 2
     else:
-        name = look.attribute_of(holder, child)
+        name = inspection.attribute_of(holder, child)
     rest = nodes[taken:]
-    if len(rest) > 1 and look.is_of(rest[0], dict):
-        special = _of_registry(name, owner, rest, before)
-        if special is not None:
-            return Step(special, taken + 1)
-    if look.is_of(holder, BaseException):
+    if len(rest) > 1 and inspection.is_of(rest[0], dict):
+        library_holders = _of_registry(name, owner, rest, before)
+        if library_holders is not None:
+            return Step(library_holders, taken + 1)
+    if inspection.is_of(holder, BaseException):
         if name == "__traceback__":
             return Step(Reference("traceback", "traceback"), taken)
         if name in ("__cause__", "__context__"):
@@ -191,12 +195,12 @@ def _of_instance(nodes: Sequence[Node], before: Reference | None) -> Step:
 def _of_registry(
     name: str, owner: str, rest: Sequence[Node], before: Reference | None
 ) -> Reference | None:
-    key = look.key_of(rest[0], rest[1])
+    key = inspection.key_of(rest[0], rest[1])
     if name in TRANSPARENT and type(key) is str:
         return Reference("attribute", f"{owner}.{key} (attribute)")
     if name.startswith("_") and name.endswith("_hooks"):
         words = name.strip("_").removesuffix("s").replace("_", " ")
-        length = look.length(rest[0])
+        length = inspection.length(rest[0])
         return Reference("hook", f"{_module_name(owner, before)} {words}", "", length)
     return None
 
@@ -234,12 +238,12 @@ _RULES: dict[int, _Rule] = {
         (FrameType, _of_frame),
         (FunctionType, _of_function),
         *((kind, _of_suspended) for kind in CODES),
-        *special.RULES,
+        *library_holders.RULES,
     )
 }
 
 _DERIVED: tuple[tuple[type, _Rule], ...] = (
-    *special.DERIVED,
+    *library_holders.DERIVED,
     (list, _of_items),
     (tuple, _of_items),
     (collections.deque, _of_items),

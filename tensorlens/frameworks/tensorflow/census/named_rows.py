@@ -16,10 +16,10 @@ from tensorlens.frameworks.keras.layers import LayerNames
 from tensorlens.frameworks.keras.optimizers import OptimizerAnchors, OptimizerNames
 from tensorlens.frameworks.tensorflow.attribution.tape_gradients import NotedGradients
 from tensorlens.frameworks.tensorflow.census import gradients, kinds
-from tensorlens.frameworks.tensorflow.census.find import contents
-from tensorlens.frameworks.tensorflow.census.reading import VARIANT
+from tensorlens.frameworks.tensorflow.census.heap_objects import contents
 from tensorlens.frameworks.tensorflow.census.rows import FoundRow, Heap, Rows
 from tensorlens.frameworks.tensorflow.census.tapes import Tapes
+from tensorlens.frameworks.tensorflow.census.tensor_reader import VARIANT
 from tensorlens.frameworks.tensorflow.graphs.titles import HANDLE_NBYTES
 from tensorlens.heap import anchors, find_holders
 from tensorlens.heap.frames import TEMPORARY
@@ -40,7 +40,7 @@ class RowsByObject(Protocol):
         """``id()`` of a tensor or variable to its row."""
 
 
-class Given:
+class VariableNames:
     """What was given to variables; the first name given to one is its own."""
 
     def __init__(self, rows: RowsByObject) -> None:
@@ -79,7 +79,7 @@ class NamedRows:
         self._loose: set[int] = set()
         self._data: dict[str, int] = {}
         """Who holds a dataset to the node that the names of its data begin with."""
-        self._given = Given(rows)
+        self._given = VariableNames(rows)
         self._handles = rows.handles()
         self._trainable = {id(each) for each in heap.variables if _is_trainable(each)}
         self._layers = LayerNames(self.names, self._given.give)

@@ -26,7 +26,7 @@ _SCHEDULED = "TemporaryVariable"
 """What an AddN is made into, so that it need not hold all that it adds up at once."""
 
 
-class Rewritten:
+class RewrittenGraphs:
     """The optimized graphs of one step, counted."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class MemoryOptimization(Option):
 
     def __init__(self, value: Any, stage: Stage) -> None:
         super().__init__(value.upper(), stage)
-        self._rewritten = Rewritten()
+        self._rewritten = RewrittenGraphs()
         if stage.estimated:
             raise CannotApply(
                 "memory_optimization: an estimate does not rewrite the graph as it runs here;"
