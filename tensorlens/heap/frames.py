@@ -62,7 +62,7 @@ def tuples() -> list[tuple[Any, ...]]:
     """Return the tuples that are variables of this thread's running functions, each once.
 
     They are finished, and nobody takes them away while the caller runs: these alone can be held
-    without harm, see :func:`~tensorlens.heap.holders.living`.
+    without harm, see :func:`~tensorlens.heap.holders.live_objects`.
     """
     found: dict[int, tuple[Any, ...]] = {}
     frame: FrameType | None = sys._getframe(1)

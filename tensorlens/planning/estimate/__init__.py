@@ -4,7 +4,7 @@ A program is checked (:mod:`.target`, :mod:`.cards`) and asked about (:mod:`.api
 own runs it on fake tensors (``planning/processes.py``, ``planning/torch``) and sends back a
 :class:`~tensorlens.planning.trace.Trace` of its requests. These are made of simulated allocators
 (:mod:`.simulation`), what lies outside of the framework's memory is added
-(:mod:`.terms`), and the answer is put together (:mod:`.assembling`). :mod:`.batches` and
+(:mod:`.terms`), and the answer is put together (:mod:`.assembly`). :mod:`.batches` and
 :mod:`.scaling` ask several times. No module here imports torch. The method, each figure's rule and
 the accuracy are in ``docs/estimate.md``.
 """

@@ -78,7 +78,7 @@ def trace_training(
         training: the model, and its batch.
         device: ``cuda`` or ``cpu``.
         card: whose memory it is.
-        options: of :class:`.asked.Asked`, which go before what the training tells.
+        options: of :class:`.request.TraceRequest`, which go before what the training tells.
     """
     model = training.model
     known: dict[str, Any] = {"batch": training.batch or 32, "eager": bool(model.run_eagerly)}

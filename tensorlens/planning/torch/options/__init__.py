@@ -1,7 +1,7 @@
 """Memory options of torch, applied to a step from outside; importing this imports no torch.
 
 Each module has a few options (:mod:`.stage` says what an option is); :mod:`.program` puts them
-around a program, and :mod:`.measuring` runs it. ``docs/compare.md`` tells what each one does.
+around a program, and :mod:`.measurement` runs it. ``docs/compare.md`` tells what each one does.
 """
 
 from __future__ import annotations
