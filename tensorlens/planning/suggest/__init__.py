@@ -1,7 +1,7 @@
 """Suggestions that save most at the peak, from one recording of a program's steps.
 
-The program's steps are recorded in a process of its own (:mod:`.verification`), and each change that
-might help is tried on the recording (:mod:`.recorded_steps`): which blocks of memory would die
+The program's steps are recorded in a process of its own (:mod:`.verification`), and each change
+that might help is tried on the recording (:mod:`.recorded_steps`): which blocks of memory would die
 earlier, come again or never be there, and what the highest instant of all would be then. The
 candidates of torch are :mod:`.checkpoints`, :mod:`.optimizers`, :mod:`.late_frees` and
 :mod:`.queues`, those of TensorFlow :mod:`.recomputation` and the latter three; what a recording
