@@ -35,6 +35,7 @@ _HOME = {
     "compare": "tensorlens.planning.compare.api",
     "Suggestions": "tensorlens.planning.suggest.result",
     "suggest": "tensorlens.planning.suggest.api",
+    "Card": "tensorlens.planning.card",
     "MaxBatch": "tensorlens.planning.estimate.batches",
     "Scaling": "tensorlens.planning.estimate.scaling",
     "estimate": "tensorlens.planning.estimate.api",
@@ -48,6 +49,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Card",
     "Comparison",
     "Difference",
     "Estimate",
@@ -94,6 +96,7 @@ if TYPE_CHECKING:
     from tensorlens.lines.profiler import LineProfiler
     from tensorlens.lines.report import LineReport
     from tensorlens.loading import load
+    from tensorlens.planning.card import Card
     from tensorlens.planning.compare.api import compare
     from tensorlens.planning.compare.result import Comparison
     from tensorlens.planning.estimate.api import estimate, estimate_cards
