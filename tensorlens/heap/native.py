@@ -144,16 +144,40 @@ class NativeHeap:
         _require(sys.implementation.name == "cpython" and _WORD == 8, "this interpreter")
         one, other = object(), object()
         items = [one, other]
-        _require(_word(id(items), 8) == id(list) and _word(id(items), 16) == 2, "objects")
-        start = _word(id(items), 24)
+        _require(self._field(items, "type") == id(list), "objects")
+        _require(self._field(items, "size") == 2, "objects")
+        start = self._field(items, "list items")
         _require(_word(start, 0) == id(one) and _word(start, 8) == id(other), "lists")
-        _require(_word(id("three"), 16) == 5, "texts")
-        _require(_cell_holds(one), "cells")
+        _require(self._field("three", "text length") == 5, "texts")
+        _require(self._field(CellType(one), "cell content") == id(one), "cells")
         for kind in (FunctionType, ValueError, int, _Plain):
             layout = (kind.__basicsize__, kind.__itemsize__)
-            _require((_word(id(kind), 32), _word(id(kind), 40)) == layout, "types")
-        _require(_word(id(FunctionType), 288) == FunctionType.__dictoffset__ != 0, "types")
-        _check_function()
+            fields = (self._field(kind, "basic size"), self._field(kind, "item size"))
+            _require(fields == layout, "types")
+        place = self._field(FunctionType, "dict offset")
+        _require(place == FunctionType.__dictoffset__ != 0, "types")
+        self._check_function()
+
+    def _check_function(self) -> None:
+        free = object()
+
+        def probe(first: object = free, *, second: object = free) -> object:
+            return free
+
+        probe.attribute = 1  # type: ignore[attr-defined]
+        fields = {
+            "defaults": probe.__defaults__,
+            "keyword defaults": probe.__kwdefaults__,
+            "closure": probe.__closure__,
+            "attributes": probe.__dict__,
+        }
+        for name, value in fields.items():
+            _require(self._field(probe, name) == id(value), "functions")
+
+    def _field(self, item: object, name: str) -> int:
+        """Return the word of an object at a place that ``offsets.h`` names."""
+        offset = self.call("tl_heap_offset", ctypes.c_int64)(name.encode())
+        return _word(id(item), offset)
 
     def _check_instances(self) -> None:
         dict_of = self.call("tl_heap_dict_of", ctypes.c_uint64)
@@ -199,28 +223,6 @@ def pointer(values: array[Any]) -> ctypes.c_void_p:
 def _require(holds: bool, what: str) -> None:
     if not holds:
         raise NativeUnavailable(f"{PART.label} does not know {what} of this Python")
-
-
-def _cell_holds(content: object) -> bool:
-    cell = CellType(content)
-    return _word(id(cell), 16) == id(content)
-
-
-def _check_function() -> None:
-    free = object()
-
-    def probe(first: object = free, *, second: object = free) -> object:
-        return free
-
-    probe.attribute = 1  # type: ignore[attr-defined]
-    fields = (
-        (56, probe.__defaults__),
-        (64, probe.__kwdefaults__),
-        (72, probe.__closure__),
-        (88, probe.__dict__),
-    )
-    for offset, value in fields:
-        _require(_word(id(probe), offset) == id(value), "functions")
 
 
 def _cached_keys_offset() -> int:

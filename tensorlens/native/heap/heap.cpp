@@ -26,6 +26,9 @@ TL_EXPORT void tl_heap_setup(
   g_special = types;
 }
 
+// Gives the place of what Python checks, by its name in offsets.h; -1 where there is none.
+TL_EXPORT int64_t tl_heap_offset(const char* name) { return offsets::by_name(name); }
+
 TL_EXPORT uint64_t tl_heap_dict_of(PyObject* object) {
   return reinterpret_cast<uint64_t>(dict_of(object, describe(type_of(object))));
 }
@@ -188,20 +191,22 @@ TL_EXPORT int64_t tl_heap_assemble(
 TL_EXPORT int tl_heap_frame(
     PyObject* frame, PyObject* code, PyTypeObject* cell, int64_t variables, int64_t count,
     uint64_t* words, uint64_t* contents) {
-  const char* raw = at<const char*>(frame, 24);
+  const char* raw = at<const char*>(frame, offsets::kFrameData);
   if (raw == nullptr) {
     return 0;
   }
   const bool eleven = g_layout.minor == 11;
   // a frame that outlives its call is no longer told of its object
-  const auto object = at<PyObject*>(raw, eleven ? 40 : 48);
-  if (at<PyObject*>(raw, eleven ? 32 : 0) != code || (object != nullptr && object != frame)) {
+  const auto object = at<PyObject*>(raw, eleven ? offsets::kFrameObject11 : offsets::kFrameObject);
+  const auto running = at<PyObject*>(raw, eleven ? offsets::kFrameCode11 : offsets::kFrameCode);
+  if (running != code || (object != nullptr && object != frame)) {
     return 0;
   }
-  std::memcpy(words, raw + 72, 8 * static_cast<size_t>(count));
+  std::memcpy(words, raw + offsets::kFrameSlots, 8 * static_cast<size_t>(count));
   for (int64_t index = 0; index < variables; ++index) {
     auto* value = reinterpret_cast<PyObject*>(words[index]);
-    contents[index] = value != nullptr && type_of(value) == cell ? at<uint64_t>(value, 16) : 0;
+    const bool is_cell = value != nullptr && type_of(value) == cell;
+    contents[index] = is_cell ? at<uint64_t>(value, offsets::kCellContent) : 0;
   }
   return 1;
 }

@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include "offsets.h"
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -81,9 +83,11 @@ T at(const void* base, ssize_t offset) {
   return value;
 }
 
-PyTypeObject* type_of(const void* object) { return at<PyTypeObject*>(object, 8); }
-ssize_t size_of(const void* object) { return at<ssize_t>(object, 16); }
-PyObject* const* list_items(const void* list) { return at<PyObject* const*>(list, 24); }
+PyTypeObject* type_of(const void* object) { return at<PyTypeObject*>(object, offsets::kType); }
+ssize_t size_of(const void* object) { return at<ssize_t>(object, offsets::kSize); }
+PyObject* const* list_items(const void* list) {
+  return at<PyObject* const*>(list, offsets::kListItems);
+}
 PyObject* const* tuple_items(const void* tuple) {
   return reinterpret_cast<PyObject* const*>(static_cast<const char*>(tuple) + g_layout.tuple_items);
 }
@@ -107,9 +111,9 @@ Type describe(PyTypeObject* type) {
   found.type = type;
   found.flags = PyType_GetFlags(type);
   found.traverse = reinterpret_cast<Traverse>(PyType_GetSlot(type, kSlotTraverse));
-  found.basicsize = at<ssize_t>(type, 32);
-  found.itemsize = at<ssize_t>(type, 40);
-  found.dictoffset = at<ssize_t>(type, 288);
+  found.basicsize = at<ssize_t>(type, offsets::kBasicSize);
+  found.itemsize = at<ssize_t>(type, offsets::kItemSize);
+  found.dictoffset = at<ssize_t>(type, offsets::kDictOffset);
   found.exact = type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type;
   const auto special = g_special->find(type);
   if (special != g_special->end()) {
@@ -155,7 +159,7 @@ class Types {
 // An instance's __dict__ where it has been made, else null; nothing is made.
 PyObject* dict_of(PyObject* object, const Type& type) {
   if (type.flags & kManagedDict) {
-    const auto word = at<uintptr_t>(object, -24);
+    const auto word = at<uintptr_t>(object, offsets::kManagedDict);
     return g_layout.minor == 12 && (word & 1) ? nullptr : reinterpret_cast<PyObject*>(word);
   }
   ssize_t offset = type.dictoffset;
@@ -172,7 +176,8 @@ PyObject* dict_of(PyObject* object, const Type& type) {
 
 // From 3.13 on a __dict__ may do no more than show the values that its instance holds.
 bool shows_an_instance(PyObject* dict) {
-  const char* values = g_layout.minor >= 13 ? at<const char*>(dict, 40) : nullptr;
+  const char* values = 
+      g_layout.minor >= 13 ? at<const char*>(dict, offsets::kDictValues) : nullptr;
   return values != nullptr && values[2] != 0;
 }
 
@@ -185,8 +190,8 @@ struct Inline {
 
   PyObject* value(ssize_t index) const { return at<PyObject*>(values, 8 * index); }
   PyObject* name(ssize_t index) const {
-    const ssize_t entries = 32 + (ssize_t{1} << at<uint8_t>(keys, 9));
-    return at<PyObject*>(keys, entries + 16 * index);
+    const ssize_t index_bytes = ssize_t{1} << at<uint8_t>(keys, offsets::kKeysIndexSize);
+    return at<PyObject*>(keys, offsets::kKeysIndex + index_bytes + offsets::kEntry * index);
   }
 };
 
@@ -197,19 +202,19 @@ Inline inline_of(PyObject* object, const Type& type) {
     return found;
   }
   found.keys = at<const char*>(type.type, g_layout.cached_keys);
-  if (found.keys == nullptr || at<ssize_t>(found.keys, 24) == 0) {
+  if (found.keys == nullptr || at<ssize_t>(found.keys, offsets::kKeysCount) == 0) {
     return found;
   }
   if (g_layout.minor == 11) {
-    found.values = at<const char*>(object, -32);
+    found.values = at<const char*>(object, offsets::kValuesBefore);
   } else if (g_layout.minor == 12) {
-    const auto word = at<uintptr_t>(object, -24);
+    const auto word = at<uintptr_t>(object, offsets::kManagedDict);
     found.values = word & 1 ? reinterpret_cast<const char*>(word + 1) : nullptr;
   } else if (type.flags & kInlineValues) {
     const char* header = reinterpret_cast<const char*>(object) + type.basicsize;
     found.values = header[3] ? header + 8 : nullptr;
   }
-  found.count = found.values == nullptr ? 0 : at<ssize_t>(found.keys, 24);
+  found.count = found.values == nullptr ? 0 : at<ssize_t>(found.keys, offsets::kKeysCount);
   return found;
 }
 

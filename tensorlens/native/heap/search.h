@@ -145,13 +145,13 @@ void prefetch_behind(PyObject* object, const Type& type) {
   if (type.kind == kList) {
     __builtin_prefetch(list_items(object));
   } else if (type.kind == kDict) {
-    const char* keys = at<const char*>(object, 32);
+    const char* keys = at<const char*>(object, offsets::kDictKeys);
     __builtin_prefetch(keys);
     __builtin_prefetch(keys + 64);
   } else if (type.kind == kOther && type.basicsize >= 24) {
     __builtin_prefetch(at<const char*>(object, 16));
   } else if (type.kind == kFunction) {
-    __builtin_prefetch(start + 64);
+    __builtin_prefetch(start + offsets::kKeywordDefaults);
   }
 }
 
@@ -310,10 +310,10 @@ void Search::visit(PyObject* object, const Type& type) {
       return;
     case kFunction:
       if (wants_containers_) {
-        probe(at<PyObject*>(object, 56), kDefaults, 0);
-        probe(at<PyObject*>(object, 64), kKeywordDefaults, 0);
-        probe(at<PyObject*>(object, 72), kClosure, 0);
-        probe(at<PyObject*>(object, 88), kVars, 0);
+        probe(at<PyObject*>(object, offsets::kDefaults), kDefaults, 0);
+        probe(at<PyObject*>(object, offsets::kKeywordDefaults), kKeywordDefaults, 0);
+        probe(at<PyObject*>(object, offsets::kClosure), kClosure, 0);
+        probe(at<PyObject*>(object, offsets::kAttributes), kVars, 0);
       }
       return;
     case kType:
@@ -323,7 +323,7 @@ void Search::visit(PyObject* object, const Type& type) {
       }
       break;
     case kCell:
-      probe(at<PyObject*>(object, 16), kContents, 0);
+      probe(at<PyObject*>(object, offsets::kCellContent), kContents, 0);
       return;
     case kList:
       visit_items(list_items(object), size_of(object));
