@@ -351,7 +351,7 @@ def test_nothing_is_left_behind(eager, monkeypatch):
         made.append(weakref.ref(twin))
         return twin
 
-    monkeypatch.setattr(tracing, "twin_of", noted)
+    monkeypatch.setattr(tracing, "clone_of", noted)
 
     def ask(model, batch):
         tensorlens.estimate(

@@ -211,9 +211,9 @@ class TestPlaces:
             gc.callbacks.remove(callback)
         assert "fc1.weight" in names(seen[0])
 
-    @pytest.mark.parametrize("step", ["tabulate", "NamedRows", "Found", "Owners", "cpu_ledger"])
+    @pytest.mark.parametrize("step", ["tabulate", "NamedRows", "FoundTensors", "Owners", "cpu_ledger"])
     def test_an_interrupt_leaves_nothing_pinned(self, step, monkeypatch):
-        from tensorlens.frameworks.torch.census import findings as take
+        from tensorlens.frameworks.torch.census import findings
 
         def interrupt(*args):
             del args
@@ -226,7 +226,7 @@ class TestPlaces:
         before = install()[0].allocated()
         inputs = torch.zeros(1000)
         alive = weakref.ref(inputs)
-        monkeypatch.setattr(take, step, interrupt)
+        monkeypatch.setattr(findings, step, interrupt)
         try:
             reporter.snapshot()
         except KeyboardInterrupt as error:

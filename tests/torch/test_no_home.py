@@ -88,7 +88,7 @@ ENTRANCES = {
     "engine": "tensorlens.lines.tracing.engine.Engine.attach = fail",
     "description": "tensorlens.lines.profiler.describe = fail",
     "recorder": "tensorlens.frameworks.torch.Adapter.record = fail",
-    "block": "tensorlens.lines.profile.Block = fail",
+    "block": "tensorlens.lines.profile.ProfiledBlock = fail",
     "hold": "tensorlens.lines.tracing.engine.Engine.hold = fail",
 }
 BROKEN = """
