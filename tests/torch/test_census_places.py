@@ -211,7 +211,9 @@ class TestPlaces:
             gc.callbacks.remove(callback)
         assert "fc1.weight" in names(seen[0])
 
-    @pytest.mark.parametrize("step", ["tabulate", "NamedRows", "FoundTensors", "Owners", "cpu_ledger"])
+    @pytest.mark.parametrize(
+        "step", ["tabulate", "NamedRows", "FoundTensors", "Owners", "cpu_ledger"]
+    )
     def test_an_interrupt_leaves_nothing_pinned(self, step, monkeypatch):
         from tensorlens.frameworks.torch.census import findings
 
