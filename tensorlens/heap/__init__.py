@@ -2,7 +2,16 @@
 
 from tensorlens.heap.frames import anchors, tuples
 from tensorlens.heap.frames import note as no_locals
-from tensorlens.heap.holders import find_holders, live_objects, select
+from tensorlens.heap.holders import find_holders, instances, live_objects, select
 from tensorlens.heap.native import note as not_native
 
-__all__ = ["anchors", "find_holders", "live_objects", "no_locals", "not_native", "select", "tuples"]
+__all__ = [
+    "anchors",
+    "find_holders",
+    "instances",
+    "live_objects",
+    "no_locals",
+    "not_native",
+    "select",
+    "tuples",
+]

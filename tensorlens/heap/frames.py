@@ -84,10 +84,11 @@ def _variables_of(frame: FrameType) -> Iterator[Any]:
         for address in read[0][:count] if read is not None else ():
             if address:
                 held = ctypes.cast(address, ctypes.py_object).value
-                yield _content(held) if type(held) is CellType else held
+                yield cell_content(held) if type(held) is CellType else held
 
 
-def _content(cell: CellType) -> Any:
+def cell_content(cell: CellType) -> Any:
+    """Return what a closure's cell holds; None where nothing was assigned yet."""
     try:
         return cell.cell_contents
     except ValueError:

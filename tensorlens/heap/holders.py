@@ -48,6 +48,17 @@ def select(
     return engine.select(objects, kinds, exact)
 
 
+def instances(*kinds: type) -> list[Any]:
+    """Return the heap's objects of these classes, and of those derived from them, each once.
+
+    What is not tracked by the garbage collector, and what ``gc.freeze()`` set aside, is not seen.
+    """
+    found: dict[int, Any] = {}
+    for each in select(live_objects(), kinds):
+        found.update((id(item), item) for item in each)
+    return [*found.values()]
+
+
 def find_holders(
     objects: list[Any],
     targets: array[int],

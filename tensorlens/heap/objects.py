@@ -34,15 +34,6 @@ def without_tuples() -> list[Any]:
     return others
 
 
-def instances(kind: type) -> list[Any]:
-    """Return the heap's objects of a class, and of those derived from it; no code of theirs runs.
-
-    Args:
-        kind: a class that is not derived from ``tuple``.
-    """
-    return [item for item in without_tuples() if issubclass(type(item), kind)]
-
-
 def held_tuples(objects: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Return the tuples that objects hold, and those that these hold.
 

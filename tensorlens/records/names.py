@@ -261,3 +261,13 @@ def number_ranges(numbers: Sequence[int], dash: str = "-") -> str:
     if len(numbers) > _MOST_LISTED:
         return f"{first}...{last}"
     return ",".join(map(str, numbers))
+
+
+def common_path(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path of the innermost module that has two modules."""
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return one[:length]

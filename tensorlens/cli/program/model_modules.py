@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from tensorlens.frameworks.census.instances import live_instances
+from tensorlens.heap import instances
 from tensorlens.user_code import FRAMEWORKS, is_foreign
 
 _BASES = (
@@ -37,7 +37,7 @@ def _bases() -> Iterator[tuple[type, tuple[str, ...]]]:
 
 def _modules_of_layers() -> Iterator[str]:
     for base, contents in _bases():
-        for layer in live_instances(base):
+        for layer in instances(base):
             if any(getattr(layer, "__dict__", {}).get(name) for name in contents):
                 yield str(type(layer).__module__)
 

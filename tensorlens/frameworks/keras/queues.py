@@ -17,7 +17,6 @@ from dataclasses import replace
 from multiprocessing.pool import ApplyResult
 from typing import Any
 
-from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import (
     Never,
     backend,
@@ -29,6 +28,8 @@ from tensorlens.frameworks.keras.kinds import (
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
 from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
+from tensorlens.heap import instances
+from tensorlens.heap.frames import cell_content
 from tensorlens.records.queues import Queue, QueuePart
 
 _ADAPTERS = "keras.src.trainers.data_adapters"
@@ -195,21 +196,14 @@ def _one(name: str, found: Sequence[Queue]) -> Queue | None:
 
 
 def _living(kind: str) -> list[Any]:
-    return live_instances(imported("keras.src.trainers.epoch_iterator", kind))
+    return instances(imported("keras.src.trainers.epoch_iterator", kind))
 
 
 def _generates(epoch: Any, generator: Any) -> bool:
     """Tell whether a model is fitted with a generator: it is in what restores its first batches."""
     restore = content_of(content_of(epoch).get("data_adapter")).get("generator")
     cells = getattr(restore, "__closure__", None) if type(restore) is types.FunctionType else ()
-    return any(_content(cell) is generator for cell in cells or ())
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
+    return any(cell_content(cell) is generator for cell in cells or ())
 
 
 def _waiting(queue: Any) -> list[Any]:

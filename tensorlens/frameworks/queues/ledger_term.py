@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tensorlens.frameworks.census.host_ledger import fitted
-from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
+from tensorlens.heap import instances
 from tensorlens.records.ledger import Ledger, Term
 from tensorlens.records.queues import Queue
 from tensorlens.units import format_bytes
@@ -55,7 +55,7 @@ def _workers(ledger: Ledger) -> Ledger:
         return ledger
     from tensorlens.frameworks.torch.loaders.queue import look_at_iterator
 
-    queues = [look_at_iterator(item) for item in live_instances(kind)]
+    queues = [look_at_iterator(item) for item in instances(kind)]
     parts = [part for queue in queues for part in queue.parts if part.name == "results"]
     if not parts:
         return ledger
@@ -71,7 +71,7 @@ def _buffers(ledger: Ledger) -> Ledger:
     kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
     if kind is Never or ledger.allocated is None:
         return ledger
-    iterators = live_instances(kind)
+    iterators = instances(kind)
     if not iterators:
         return ledger
     from tensorlens.frameworks.tensorflow.queues import look_at_iterator
@@ -97,7 +97,7 @@ def _arrays(ledger: Ledger) -> Ledger:
         return ledger
     from tensorlens.frameworks.keras.queues import look_at_enqueuer
 
-    running = [item for item in live_instances(kind) if content_of(item).get("running")]
+    running = [item for item in instances(kind) if content_of(item).get("running")]
     queues = [look_at_enqueuer(item) for item in running]
     if not queues or ledger.cached is None:
         return ledger

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
 from tensorlens.frameworks.queues.merged_queues import merge_queues
+from tensorlens.heap import instances
 from tensorlens.records.queues import Queue, QueuePart
 
 AUTOTUNE = -1
@@ -89,7 +89,7 @@ def look_at(item: Any, example: Any = None) -> Queue | None:
 def iterators_of(dataset: Any) -> list[Any]:
     """Return the iterators over a dataset that are alive."""
     kind = imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
-    return [item for item in live_instances(kind) if content_of(item).get("_dataset") is dataset]
+    return [item for item in instances(kind) if content_of(item).get("_dataset") is dataset]
 
 
 def look_at_dataset(dataset: Any, example: Any = None) -> Queue:

@@ -9,11 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras import kinds
 from tensorlens.frameworks.tensorflow.attribution.module_calls import module_paths
 from tensorlens.frameworks.tensorflow.queues import look_at_iterator
-from tensorlens.heap.objects import instances
+from tensorlens.heap import instances
 from tensorlens.planning.step_facts import OptimizerFacts, PrefetchQueue, RepeatedBlock, StepFacts
 from tensorlens.planning.tensorflow.options.stage import (
     Stage,
@@ -150,6 +149,4 @@ def _buffered() -> Iterator[PrefetchQueue]:
 
 
 def _iterators() -> Sequence[Any]:
-    return live_instances(
-        kinds.imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator")
-    )
+    return instances(kinds.imported("tensorflow.python.data.ops.iterator_ops", "OwnedIterator"))

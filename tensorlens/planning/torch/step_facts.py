@@ -17,7 +17,7 @@ import torch
 from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.frameworks.torch.census.tensors.graph import walk
 from tensorlens.frameworks.torch.recorder.module_paths import module_paths
-from tensorlens.heap.objects import instances
+from tensorlens.heap import instances
 from tensorlens.planning.step_facts import (
     BACKWARD,
     ZERO_GRAD,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.host.process import heap_now
 from tensorlens.frameworks.keras.kinds import Never, content_of, imported
+from tensorlens.heap import instances
 from tensorlens.planning.trials.caller import restore
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Reason, Result, Trouble
 from tensorlens.planning.trials.stage import Optioned
@@ -275,7 +275,7 @@ def held_ahead() -> HeldAhead:
     if kind is Never or not content_of(multiprocessing.process).get("_children"):
         return HeldAhead(None)
     try:
-        return _told(_settled(live_instances(kind)))
+        return _told(_settled(instances(kind)))
     except Exception as error:
         # the trial has its other figures, whatever is strange about its loaders
         return HeldAhead(None, f"a loader could not be looked at: {type(error).__name__}: {error}")

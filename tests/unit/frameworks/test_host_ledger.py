@@ -151,7 +151,7 @@ def with_queued_arrays(monkeypatch, ledger, nbytes):
 
     queue = SimpleNamespace(nbytes=nbytes, missing={})
     monkeypatch.setattr(keras_queues, "look_at_enqueuer", lambda item: queue)
-    monkeypatch.setattr(queued_input, "live_instances", lambda kind: [Enqueuer()])
+    monkeypatch.setattr(queued_input, "instances", lambda kind: [Enqueuer()])
     monkeypatch.setattr(queued_input, "imported", imported)
     monkeypatch.setattr(threading, "enumerate", lambda: [SimpleNamespace(name="Worker_0")])
     return queued_input.with_queued_input({"cpu": ledger})["cpu"]

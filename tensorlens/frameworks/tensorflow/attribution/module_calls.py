@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorlens.frameworks.base import Root
-from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
 from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.import_hooks import when_imported
+from tensorlens.heap import instances
 
 _LAYERS = "keras.src.layers.layer"
 
@@ -69,7 +69,7 @@ def module_paths(roots: Sequence[Root] = ()) -> ModulePath:
     layer = _layer()
     paths: dict[int, tuple[str, str]] = {}
     if layer is not None:
-        for item in live_instances(layer):
+        for item in instances(layer):
             paths[id(item)] = type(item).__name__, _path(item)
 
     def path(address: int, kind: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 from tensorlens.frameworks.tensorflow.census import kinds
 from tensorlens.frameworks.tensorflow.census.rows import Row
 from tensorlens.frameworks.tensorflow.census.tensor_reader import PLAIN, Reader
+from tensorlens.records.names import common_path
 
 Path = tuple[str, ...]
 
@@ -147,7 +148,7 @@ def _paths(
         if mine is not None:
             before = paths[operation.number] = mine
         elif before is not None and last is not None:
-            paths[operation.number] = _common(before, last)
+            paths[operation.number] = common_path(before, last)
     return paths
 
 
@@ -166,14 +167,5 @@ def _own(
         elif tensor in made and depth < 3 and operations[made[tensor]].type in _TRANSPARENT:
             path = _own(operations[made[tensor]], made, operations, layers, depth + 1)
         if path is not None:
-            own = path if own is None else _common(own, path)
+            own = path if own is None else common_path(own, path)
     return own
-
-
-def _common(one: Path, other: Path) -> Path:
-    length = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        length += 1
-    return one[:length]

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensorlens.frameworks.census.instances import live_instances
 from tensorlens.frameworks.keras.kinds import class_name, content_of, imported
 from tensorlens.frameworks.queues.batch_bytes import batch_bytes
 from tensorlens.frameworks.queues.merged_queues import merge_queues
 from tensorlens.frameworks.queues.worker_memory import workers_of
 from tensorlens.frameworks.torch.loaders.tasks import Counts, Tasks, items
 from tensorlens.frameworks.torch.loaders.worker_pipes import PipeContent, sent, shared_in_flight
+from tensorlens.heap import instances
 from tensorlens.records.queues import Queue, QueuePart
 
 _MODULE = "torch.utils.data.dataloader"
@@ -58,7 +58,7 @@ def iterators_of(loader: Any) -> list[Any]:
     base = imported(_MODULE, "_BaseDataLoaderIter")
     samplers = (given.get("batch_sampler"), given.get("sampler"))
     found = []
-    for item in live_instances(base):
+    for item in instances(base):
         content = content_of(item)
         if (
             content.get("_dataset") is given.get("dataset")

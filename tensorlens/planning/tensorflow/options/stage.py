@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensorlens.frameworks.keras import kinds
-from tensorlens.heap.objects import instances
+from tensorlens.heap import instances
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.trials import stage
 from tensorlens.planning.trials.stage import CannotApply, Step

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tensorlens.heap.objects import instances
+from tensorlens.heap import instances
 from tensorlens.planning.patches import wrapped
 from tensorlens.planning.trials import stage
 from tensorlens.planning.trials.stage import CannotApply, Step

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorlens.frameworks.torch.census.names.keras import joined
 from tensorlens.frameworks.torch.census.tensors.graph import Graph, Saved
+from tensorlens.records.names import common_path
 
 _TRANSPARENT = frozenset(
     f"{name}Backward0"
@@ -180,13 +181,3 @@ def _path_between(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str,
     # a module that has parameters itself is no part of what it stands beside
     first, last = first + (len(before) == length + 1), last - (len(after) == length + 1)
     return *common, f"{first}" if first == last else f"{first}-{last}"
-
-
-def common_path(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the path of the innermost module that has two modules."""
-    length = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        length += 1
-    return one[:length]

@@ -10,12 +10,12 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tensorlens.frameworks.torch.census.names.labels import Labels, ModulesOfNodes, common_path
+from tensorlens.frameworks.torch.census.names.labels import Labels, ModulesOfNodes
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.heap import anchors, find_holders
-from tensorlens.records.names import Names
+from tensorlens.records.names import Names, common_path
 from tensorlens.roles import ROLES
 
 _GRADIENT, _OPTIMIZER = ROLES.index("gradient"), ROLES.index("optimizer")

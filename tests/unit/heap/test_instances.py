@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from tensorlens.frameworks.census.instances import live_instances
+from tensorlens.heap import instances
 
 
 class Kept:
@@ -26,8 +26,8 @@ class Odd(type):
 def test_instances_of_derived_classes_are_found() -> None:
     kept, derived = Kept(), Derived()
     odd = Odd("Hidden", (), {})()
-    assert {*map(id, live_instances(Kept))} == {id(kept), id(derived)}
-    assert [id(each) for each in live_instances(type(odd))] == [id(odd)]
+    assert {*map(id, instances(Kept))} == {id(kept), id(derived)}
+    assert [id(each) for each in instances(type(odd))] == [id(odd)]
 
 
 def test_a_tuple_that_another_thread_is_making_is_left_alone() -> None:
@@ -48,7 +48,7 @@ def test_a_tuple_that_another_thread_is_making_is_left_alone() -> None:
         for thread in threads:
             thread.start()
         for _ in range(30):
-            live_instances(Kept)
+            instances(Kept)
     finally:
         over.set()
         for thread in threads:
