@@ -7,7 +7,7 @@ from typing import Literal, get_args
 Role = Literal["parameter", "buffer", "gradient", "optimizer", "activation", "input", "other"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
-"""What a tensor is for, in the order in which one storage with several is counted."""
+"""Roles of tensors, in the order in which one storage with several is counted."""
 
 BLOCK_ROLES = (*ROLES, "temporary")
 """The roles of a recording's blocks: what an operator took for itself is temporary."""

@@ -37,7 +37,7 @@ _USUAL = {
         "sgd": "optimizer=sgd",
     },
 }
-"""What is compared where no option is named."""
+"""Options that are compared where none is named."""
 _BASELINE = "baseline"
 
 _EPILOG = """\

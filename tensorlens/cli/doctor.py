@@ -40,7 +40,7 @@ class Finding:
     name: str
     ok: bool
     detail: str
-    """What there is, or what is missing and how to get it."""
+    """Its source and precision; or why it is missing and how to get it."""
     measures: bool = False
     """Whether memory can be measured by it."""
     part_of: str = ""

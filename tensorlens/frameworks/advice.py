@@ -12,18 +12,18 @@ class Words:
     number: str | None
     """Makes a number of a tensor called ``{}``; None where that is told of graphs alone."""
     copy: str
-    """What to keep of a view so that the rest is freed."""
+    """Code that keeps a view's part, so that the rest is freed."""
     concatenation: str
     tape: str | None
-    """What to do with what recorded operations for gradients; None where tensors do that."""
+    """Advice on recorders of operations for gradients; None where tensors record them."""
     unseen: str | None
-    """What may hold memory that nothing in Python holds."""
+    """Possible holders of memory that nothing in Python holds."""
     gradients: str
-    """What frees gradients."""
+    """Code that frees gradients."""
     activations: str
-    """What needs less for backward."""
+    """Changes that need less for backward."""
     model: str | None = None
-    """What to do where the runtime keeps what models were compiled to."""
+    """Advice where the runtime keeps compiled models."""
 
 
 TORCH = Words(

@@ -19,7 +19,7 @@ from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import SourceLine, TensorTable
 
 UNKNOWN = -1
-"""What a reader gives for a figure that cannot be had."""
+"""Value of a figure that cannot be had."""
 
 Reader = Callable[[], Sequence[int]]
 """Gives ``(allocated, peak since the previous read by anyone, reserved)`` in bytes."""
@@ -31,7 +31,7 @@ class Counter(Protocol):
     device: str
     """torch's spelling: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``."""
     source: str
-    """What counts, for the report's header."""
+    """Name of the counter, for the report's header."""
     precision: str
     """How exact it is, for the report's header."""
 
@@ -50,7 +50,7 @@ class Counter(Protocol):
 
 
 class Adapter:
-    """What tensorlens asks of a framework that the program has imported.
+    """Questions to a framework that the program has imported.
 
     A framework's own class has what it can do; for the rest the answers here stand.
     """
@@ -197,12 +197,12 @@ class Root:
 
     item: Any
     name: str | None = None
-    """What its content's names begin with; None leaves that to the framework."""
+    """First part of its content's names; None leaves that to the framework."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a framework found in memory."""
+    """Findings of a framework's census."""
 
     tensors: TensorTable
     ledger: Mapping[str, Ledger]
@@ -211,7 +211,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """What a recording is to hold."""
+    """Options of a recording."""
 
     limit: int = 1_000_000
     """How many events are kept; the oldest go first, and the highest instant stays known."""
@@ -225,7 +225,7 @@ class RecordOptions:
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What is allocated after a step, in bytes."""
+    """Allocated memory after a step, in bytes."""
 
     allocated: Mapping[str, int]
     """By device; -1 is unknown."""
@@ -323,7 +323,7 @@ def _follow_nothing() -> Callable[[], None]:
 
 
 class CompilerWatch(Protocol):
-    """What :meth:`Adapter.watch_compiler` has begun."""
+    """Result of :meth:`Adapter.watch_compiler`, to be closed."""
 
     def renew(self) -> None:
         """Begin again where the compiler was reset."""

@@ -45,7 +45,7 @@ class Survivor:
     storages: tuple[Any, ...] = ()
     """Storage objects that Python holds."""
     holders: tuple[Holder, ...] = ()
-    """What else Python holds and the block hangs below, the nearest first: the tensor whose
+    """Other objects that Python holds and the block hangs below, nearest first: the tensor whose
     gradient or part it is, the root of a graph that saved it."""
     saved: tuple[SavedBy, ...] = ()
     """The nodes that saved it, wherever they hang."""
@@ -90,7 +90,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What hangs below some tensors."""
+    """Memory that hangs below some tensors."""
 
     bytes: int
     tensors: int
@@ -102,7 +102,7 @@ class Retained:
 
 
 class Holdings(Protocol):
-    """What one look at the heap gave; only the survivors refer to the program's objects."""
+    """Result of one look at the heap; only the survivors refer to the program's objects."""
 
     survivors: list[Survivor]
     """One for each address asked for, in order."""

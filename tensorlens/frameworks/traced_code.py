@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """What nodes were handed, over all calls of the graphs that they are in, in bytes."""
+    """Bytes that nodes were handed, over all calls of their graphs."""
 
     hits: int
     """Calls in which they were handed anything."""
@@ -18,7 +18,7 @@ class NodeFigures:
     peak: int
     """The most of it that was there at once."""
     net: int
-    """What of it was there when a call ended, summed over the hits."""
+    """Bytes of it still there when a call ended, summed over the hits."""
     net_max: int
     """The largest of a single call."""
     net_first: int
@@ -27,7 +27,7 @@ class NodeFigures:
 
 @dataclass(frozen=True, slots=True)
 class TracedFigures:
-    """What the graphs did that have nodes of one function."""
+    """Figures of the graphs that have nodes of one function."""
 
     device: str
     calls: int
@@ -42,7 +42,7 @@ class TracedFigures:
     growth: int
     """By how much the device grew from the first call's start to the last one's end."""
     compiler: Literal["XLA"] | None
-    """What compiled these graphs, so that they have no nodes when they run."""
+    """Compiler of these graphs, which have no nodes when they run."""
     notes: tuple[str, ...]
 
 

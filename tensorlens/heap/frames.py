@@ -21,7 +21,7 @@ from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.user_code import is_foreign, is_framework
 
 TEMPORARY = "(temporary)"
-"""What a value on a frame's evaluation stack is called; it may be stale."""
+"""Name of a value on a frame's evaluation stack; it may be stale."""
 
 _OWN = str(Path(__file__).parents[1]) + os.sep
 _VIEWS = sys.version_info >= (3, 13)

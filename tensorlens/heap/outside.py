@@ -38,7 +38,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 class Outside(NamedTuple):
-    """What holds a framework's memory without the collector's knowing, by the block's address."""
+    """Holders of a framework's memory that the collector does not know, by the block's address."""
 
     arrays: dict[int, list[Any]]
     capsules: dict[int, list[Any]]
@@ -142,7 +142,7 @@ def _memory_of(capsule: Any) -> int | None:
 
 
 _UNTRACKED = (tuple, dict)
-"""What the heap does not show although it may hold an array."""
+"""Objects that the heap does not show although they may hold an array."""
 _DEEPEST = 4
 _PLAIN = (list, deque)
 

@@ -25,7 +25,7 @@ from types import (
 from typing import Any
 
 ATOMIC, FUNCTION, MODULE, CELL, GENERATOR, FRAME, LIST, TUPLE, DICT, TYPE, OTHER = range(11)
-"""What kind of holder an object is; the first cannot hold anything."""
+"""Kinds of holders; the first cannot hold anything."""
 
 SPECIAL: dict[type, int] = {
     MethodDescriptorType: ATOMIC,
@@ -113,7 +113,7 @@ class Rows:
 
 @dataclass(slots=True)
 class Quest:
-    """What is searched for, and where names begin."""
+    """Targets of a search, and the anchors of names."""
 
     objects: list[Any]
     targets: array[int]

@@ -48,7 +48,7 @@ class Peaks:
         self._found: dict[str, int] = {}
 
     def end(self) -> None:
-        """What comes from now on does not count."""
+        """Stop counting."""
         for name in self._devices():
             # of a device that was not in use before, all is new
             figures = (self._readers.get(name) or self._reader(name))()

@@ -28,7 +28,7 @@ _WARMUP = 2
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What one device held in one epoch, or in a run of ``evaluate`` or ``predict``, in bytes.
+    """Bytes that one device held in one epoch, or in a run of ``evaluate`` or ``predict``.
 
     -1 is unknown.
     """
@@ -70,7 +70,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class LoopReport:
-    """What a ``fit``, ``evaluate`` or ``predict`` took."""
+    """Memory of one ``fit``, ``evaluate`` or ``predict``."""
 
     kind: str
     """:data:`FIT`, :data:`EVALUATE` or :data:`PREDICT`."""

@@ -114,7 +114,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def report(self) -> LoopReport | None:
-        """What the loop that runs has taken so far, or the last one; None before the first."""
+        """Memory of the loop that runs, or of the last one; None before the first."""
         running = None if self._follower is None else self._follower.report()
         return running or self._last
 

@@ -30,7 +30,7 @@ _REPORTS = "tensorlens.leaks.report"
 
 @dataclass(slots=True)
 class _Limits:
-    """What a test may do, and what watches it."""
+    """Limits of a test, and their watchers."""
 
     leaks: int | None = None
     """Bytes of tensors made in the test that may be there after it."""

@@ -24,7 +24,7 @@ from tensorlens.lines.tracing.accounting import WIDTH
 
 _MOST_CALLS = 10_000
 _INEXACT_LEAST = 1 << 20
-"""What is not the tensors' alone, as the C heap, changes by this much for no reason."""
+"""Bytes by which a counter of more than tensors, such as the C heap, changes for no reason."""
 
 
 _SLOW_NS = 500_000
@@ -47,7 +47,7 @@ class _Loop:
 
 
 class Follower:
-    """What runs now and what the last loop took.
+    """The loop that runs now, and the figures of the last one.
 
     Every method but :meth:`close` is called in the thread that runs the loop; what comes from
     another is left out.
@@ -63,7 +63,7 @@ class Follower:
         self._loops: list[_Loop] = []
         self._names: list[str] = []
         self._calls: dict[str, list[int]] = {}
-        """What host memory had allocated at the end of each loop, by kind."""
+        """Host memory allocated at the end of each loop, by kind."""
 
     def begin(self, kind: str) -> None:
         """A loop begins; inside a ``fit`` that runs, ``evaluate`` is its validation."""

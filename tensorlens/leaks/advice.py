@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"(?:.*\(\): )?(?P<name>[^\W\d][\w.]*)(?: \([^()]*\))?")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a leak beside its example and its paths."""
+    """Facts of a leak beside its example and its paths."""
 
     steps: int = 2
     """How many steps left something behind: what has fewer items is not what grows."""

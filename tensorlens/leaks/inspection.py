@@ -30,9 +30,9 @@ class Inspection:
     left: LeftBlocks | None
     """All that lives of the steps; None if nobody counts."""
     explained: KnownGrowth
-    """What the groups explain."""
+    """Growth that the groups explain."""
     rest: dict[int, Levels]
-    """What of the figures they do not explain, by the number of the line."""
+    """Growth that they do not explain, by the number of the line."""
     unseen: int = 0
     """How many groups grew besides, the smallest, which nobody has looked at."""
     unseen_bytes_per_step: float = 0.0

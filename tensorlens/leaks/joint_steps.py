@@ -159,7 +159,7 @@ class JointSteps:
 
 
 class JointHoldings:
-    """What one look in each of several frameworks gave, for the same addresses.
+    """Results of one look in each of several frameworks, for the same addresses.
 
     Of each block it is what the framework knows that has a tensor in it; the tensors with which
     another one shows the same memory stand beside. Of a block without tensors it is what the

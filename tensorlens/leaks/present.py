@@ -30,7 +30,7 @@ _NOT_SEEN = "nothing that can be seen from Python"
 _MOST_BELOW = 8
 """Lines of what hangs below that are shown, those with the most bytes."""
 _FURTHER = "... "
-"""What a path begins with whose beginning is not known."""
+"""Beginning of a path whose root is not known."""
 
 _EXAMPLE = ("shape", "dtype", "nbytes", "storage_nbytes", "grad_fn", "age", "below")
 _FRACTIONS = ("tensors_per_step", "bytes_per_step")

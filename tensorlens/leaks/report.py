@@ -75,7 +75,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class BelowLine:
-    """What one line made of that which hangs below what is kept: saved activations, gradients."""
+    """Memory below the kept tensors that one line made: saved activations, gradients."""
 
     born: SourceLine | None
     bytes_per_step: float
@@ -97,17 +97,17 @@ class Balance:
     """How many: after the warm-up, without the last, which may be in use."""
     growth: int
     leaks: int
-    """What :attr:`LeakReport.leaks` lists: the sum of their ``bytes_per_step``, times ``steps``."""
+    """Bytes in :attr:`LeakReport.leaks`: the sum of their ``bytes_per_step``, times ``steps``."""
     garbage: int = 0
-    """What waits for the collector."""
+    """Bytes that wait for the collector."""
     filling: int = 0
     """Caches and other containers with a bound."""
     rounding: int = 0
-    """What an accelerator's allocator adds to the bytes that were asked for in all of these."""
+    """Bytes that an accelerator's allocator adds to the requests of all of these."""
     unknown: int = 0
     """The rest: in use at the end, made once, or not understood."""
     freed: int = 0
-    """What is there no more that was there before the steps."""
+    """Bytes freed that were there before the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ class Leak:
     """``certain`` or ``likely``; ``reason`` says why."""
     reason: str
     advice: str | None = None
-    """What to do about it; None when that is not sure."""
+    """Advice on it; None when it is not sure."""
     source: str = ""
     """The text of ``born``."""
     kind: LeakKind = LeakKind.LEAK
     below: tuple[BelowLine, ...] = ()
-    """What of ``bytes_per_step`` hangs below, by the line that made it, the most bytes first."""
+    """Part of ``bytes_per_step`` that hangs below, by the line that made it, most bytes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class LeakReport(Document):
 
     leaks: tuple[Leak, ...]
     others: tuple[Growth, ...]
-    """What grew too but is no leak, with the reason."""
+    """Other growth that is no leak, with the reason."""
     steps: int
     """How many were watched, without the warm-up."""
     warmup: int

@@ -21,7 +21,7 @@ _MOST_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What of one line is still there, or of one device where lines are not known."""
+    """Residue of one line, or of one device where lines are not known."""
 
     device: str
     nbytes: int
@@ -57,7 +57,7 @@ class Stretch:
         self._allocated = self._steps.figures().allocated
 
     def end(self) -> None:
-        """What is made from now on does not belong to it."""
+        """Stop: later allocations do not belong to it."""
         self._steps.begin()
 
     def remains(self) -> list[Remains]:

@@ -53,7 +53,7 @@ _HARMLESS = {
     GrowthKind.FILLING: "go into containers with an end",
     GrowthKind.GARBAGE: "wait for the garbage collector",
 }
-"""What grows for a while only, and what the headline says of it."""
+"""Kinds of growth that end, and the headline's words for them."""
 _CONTAINERS = ("item", "key", "queue", "cache")
 
 __all__ = ["LoopSamples", "verdict"]

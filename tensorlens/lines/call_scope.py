@@ -16,7 +16,7 @@ CallEnded = Callable[[ProfiledFunction, BaseException | None], None]
 
 
 class Entered(NamedTuple):
-    """What :meth:`AroundCall.leave` must undo."""
+    """State that :meth:`AroundCall.leave` must undo."""
 
     thread: ThreadState
     height: int

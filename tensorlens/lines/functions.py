@@ -30,7 +30,7 @@ class ProfiledFunction:
     source_note: str | None
     """Why ``source`` is empty."""
     compiler: str | None = None
-    """What compiles its lines away (``torch.compile``)."""
+    """Compiler of its lines (``torch.compile``)."""
     compiled_into: bool = False
     """A compiler has read the decorated function into a larger graph."""
     function: Any = None

@@ -40,7 +40,7 @@ class MeasuredRegion:
 
     @property
     def counters(self) -> Sequence[Counter]:
-        """What counts each slot of a read."""
+        """Counters of the slots of a read."""
         return self._engine.meters.counters
 
     def notes(self) -> list[str]:

@@ -22,7 +22,7 @@ _OPTIONAL = ("backward", "rise", "growth")
 
 @dataclass(frozen=True, slots=True)
 class LineMemory:
-    """What one line did to one device, over all its executions.
+    """Figures of one line on one device, over all its executions.
 
     An execution runs from its line event to the next line event of the same frame, or to that
     frame's return, yield or raise; what it calls is included.
@@ -47,8 +47,8 @@ class LineMemory:
     """How far ``peak`` is above what was handed out when that hit began; 0 where the line only ran
     while others' blocks were there."""
     growth: int | None = field(default=None, compare=False)
-    """What of ``net`` can have stayed: by the next hit's start the device had grown by no less than
-    what is counted of a hit. The rest was given back elsewhere."""
+    """Part of ``net`` that can have stayed: by the next hit's start the device had grown by no less
+    than is counted of a hit. The rest was given back elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class FunctionLines:
     calls: int
     lines: tuple[Line, ...]
     note: str | None = None
-    """What a reader must know: never called, compiled away, source not found."""
+    """Note for the reader: never called, compiled away, source not found."""
     execution: Execution = "lines"
-    """What the figures are of. Of a ``graph``, lines ran once, to build it: a line's figures are
+    """Kind of execution. Of a ``graph``, lines ran once, to build it: a line's figures are
     those of the graph's nodes that it made, itself or by what it called. ``hits`` are the calls of
     the graph in which these were handed memory; ``allocated`` is the most that they were handed in
     one call, ``peak`` the most of it at once, ``net`` what of it was left when a call ended, and
@@ -102,7 +102,7 @@ class DeviceSource:
     name: str
     """torch's spelling: ``cpu``, ``cuda:0``, ``xpu:1``, ``mps``."""
     source: str
-    """What counted, for the header: ``counting allocator``, ``CUDA caching allocator``, ..."""
+    """Name of the counter, for the header: ``CUDA caching allocator``."""
     precision: str
     """How exact it is: ``exact``, ``to 512 B``, ``to the page``, ..."""
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class LineReport(Document):
     process: str | None = None
     """Set when it is not of the only process: ``rank 1 of 2, process 4711 (SpawnProcess-1)``."""
     notes: tuple[str, ...] = ()
-    """What a reader must know about the whole report: a fallback in use, a tracer that cut in."""
+    """Notes on the whole report: a fallback in use, a tracer that cut in."""
 
     @property
     def has_backward(self) -> bool:

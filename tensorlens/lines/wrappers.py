@@ -21,7 +21,7 @@ from tensorlens.frameworks.base import compiler
 
 
 class Region(Protocol):
-    """What happens around the running of one profiled function."""
+    """Entry and exit of one profiled function."""
 
     def enter(self) -> Any:
         """Switch on; the result goes to :meth:`leave`."""

@@ -54,7 +54,7 @@ class Part:
 
     name: str
     label: str
-    """What a message calls it: ``the native CPU counter``."""
+    """Name in messages: ``the native CPU counter``."""
     source: Path
     arguments: Callable[[], Sequence[str]] = list
     """Gives compiler arguments besides the source and the common ones.

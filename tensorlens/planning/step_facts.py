@@ -82,12 +82,12 @@ class PrefetchQueue:
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """What is known of the steps."""
+    """Facts of the steps."""
 
     blocks: tuple[RepeatedBlock, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     sets_to_none: bool | None = None
-    """What the last ``zero_grad()`` of the program was called with; None: it calls none."""
+    """Argument of the program's last ``zero_grad()``; None: it calls none."""
     is_lower: bool = False
     """Whether autocast is on in the step, or parameters are in lower precision already."""
     has_8bit: bool = False

@@ -39,7 +39,7 @@ class Handover:
     address: int
     """Of the block."""
     label: Label
-    """What it is from then on."""
+    """Its label from then on."""
     stack: int = -1
     context: Context | None = None
 
@@ -72,7 +72,7 @@ class Trace:
     approximate: str | None = None
     """Why the device could not be put on stage, and host memory stands for it; else None."""
     unsimulated: str | None = None
-    """What of the program no simulator knows, so that its figures have no bounds; else None."""
+    """Part of the program that no simulator knows: its figures have no bounds; else None."""
     framework: str = "torch"
     """Whose allocators are asked: ``torch`` or ``tensorflow``."""
     batch: int | None = None
@@ -81,7 +81,7 @@ class Trace:
     """The least and the most of the peak on the CPU, where operations that are ready at the same
     time may come in several orders; the log has the likeliest."""
     formulas: Sequence[Formula] = ()
-    """What rules of thumb come to, to be told beside the figures."""
+    """Results of rules of thumb, to be told beside the figures."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """``torch`` to its version, and so on."""
     seconds: Sequence[float] = ()

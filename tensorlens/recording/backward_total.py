@@ -16,7 +16,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class BackwardLines:
-    """What recordings know of backward, line by line."""
+    """Backward by line, as recordings know it."""
 
     nbytes: Mapping[str, Mapping[Place, int]] = field(default_factory=dict)
     """Device to line to bytes handed out in backward, what the line calls included."""

@@ -45,7 +45,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was resident at one instant on one device; the sums of each kind are ``bytes``."""
+    """Resident memory of one device at one instant; the sums of each kind are ``bytes``."""
 
     device: str
     bytes: int
@@ -60,10 +60,10 @@ class Moment:
     by_stack: Mapping[int, int]
     by_phase: Mapping[str, int]
     held: int | None = None
-    """What the allocator itself counts, remainders it did not split off included; None where
+    """The allocator's own count, remainders it did not split off included; None where
     that is not known."""
     reserved: int | None = None
-    """What it held from the driver at that instant; None where that is not known."""
+    """Bytes it held from the driver at that instant; None where that is not known."""
     counted: int | None = None
     """The peak that the allocator counted by itself over the same time, where it did."""
     dropped: bool = False
@@ -77,7 +77,7 @@ Peak = Moment
 
 @dataclass(frozen=True, slots=True)
 class BackwardCost:
-    """What a forward line cost again in backward, on all devices or one."""
+    """Cost of a forward line in backward, on all devices or one."""
 
     line: SourceLine | None
     """None gathers what no line is known of."""

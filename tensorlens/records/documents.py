@@ -92,7 +92,7 @@ def _number(value: Any) -> float:
 
 
 class Shown:
-    """What every record that is printed derives from."""
+    """Base of every record that is printed."""
 
     __slots__ = ()
 
@@ -128,7 +128,7 @@ class Shown:
 
 
 class Document(Shown):
-    """What every record that is printed and saved as a whole derives from.
+    """Base of every record that is printed and saved as a whole.
 
     A frozen dataclass of plain fields gets all of it; another record has its own :meth:`to_dict`
     and :meth:`from_dict`. Its own class says what a row of the table is.
@@ -139,7 +139,7 @@ class Document(Shown):
     SCHEMA: ClassVar[str]
     VERSION: ClassVar[int]
     KIND: ClassVar[str]
-    """What messages call it."""
+    """Its name in messages."""
     INDENT: ClassVar[int | None] = 1
     """Of its JSON; None puts all of it on one line, as what has many rows is."""
 

@@ -14,14 +14,14 @@ from typing import Literal, get_args, overload
 from tensorlens.records.tensors import SourceLine
 
 START, ALLOC, FREE, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
-"""What happened: a block that was there before the first event, one handed out, one given back;
+"""Kinds of events: a block that was there before the first event, one handed out, one given back;
 memory that the allocator took from the driver and gave back to it; a request that failed, whose
 address is, as in torch's traces, how many bytes the driver had free."""
 
 ACTIONS = ("start", "alloc", "free", "segment_alloc", "segment_free", "oom")
 
 LAYERS = ("forward", "call")
-"""What the functions are called that compute a layer of torch and of Keras."""
+"""Names of the functions that compute a layer of torch and of Keras."""
 NO_MODELS = ("torch", "functorch", "keras", "tf_keras", "tensorflow", "tensorlens")
 """Installed packages whose layers are no model's own code."""
 _INSTALLED = "/site-packages/"
@@ -71,7 +71,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What ran while something was allocated or freed, besides the Python stack."""
+    """Operator, node and thread of an event, besides the Python stack."""
 
     thread: int = 0
     """Number of the thread, in the order in which threads were met; 0 is the recording's own."""
@@ -93,7 +93,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a census found at a block's address."""
+    """A census's finding at a block's address."""
 
     name: str
     role: str
@@ -103,7 +103,7 @@ class Label:
 
 
 OWN_MARK = "tensorlens: "
-"""What names of marks begin with that no program made: they are not shown."""
+"""Prefix of the names of marks that no program made: they are not shown."""
 GRAPH_CALL = f"{OWN_MARK}graph call"
 """Name of the marks where Python calls a function that runs as a graph."""
 
@@ -287,7 +287,7 @@ class EventLog(Sequence[Event]):
         self.dropped_marks: list[str] = []
         """Names of the marks before which all events were dropped."""
         self.segments: list[Segment] = []
-        """What the allocator held at the end, where that is known."""
+        """Segments of the allocator at the end, where they are known."""
         self.segments_known = False
         self.sources: dict[str, list[str]] = {}
         """File name to its lines, for the files of the user that have events."""

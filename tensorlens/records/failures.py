@@ -15,7 +15,7 @@ class Request:
     device: str | None
     """torch's spelling; None where the error does not tell."""
     nbytes: int | None
-    """What was asked for; None where the error does not tell."""
+    """Bytes asked for; None where the error does not tell."""
     text: str
     """The error's own words, one line."""
     exact: bool = True

@@ -24,13 +24,13 @@ AHEAD = "made for a dataset, which holds it ahead or in its cache"
 """The note of elements of input pipelines, which may be numbers."""
 
 HANDLES = "handles of variables"
-"""What they are called together."""
+"""Their common name."""
 
 HANDLE_OF_DATA = "what tf.data knows a dataset or an iterator by"
 """The note of the small tensors that each dataset of an input pipeline comes with."""
 
 HANDLES_OF_DATA = "handles of datasets and iterators"
-"""What they are called together."""
+"""Their common name."""
 
 TOGETHER = {HANDLE: HANDLES, HANDLE_OF_DATA: HANDLES_OF_DATA}
 """Note to what all that has it is called together."""

@@ -64,7 +64,7 @@ class Block:
     stack: tuple[SourceLine, ...] = ()
     """The frames above it, innermost first, where the allocator recorded them."""
     what: str | None = None
-    """What is known of it besides: the operator that made it."""
+    """Note on it: the operator that made it."""
 
     @classmethod
     def from_dict(cls, data: Any) -> Block:
@@ -88,7 +88,7 @@ class Ledger:
 
     device: str
     source: str
-    """What counted, for the header."""
+    """Name of the counter, for the header."""
     precision: str
     allocated: int | None
     """Handed out by the allocator."""
@@ -105,7 +105,7 @@ class Ledger:
     driver_used: int | None
     """In use on the whole device, as the driver tells; on the CPU the machine's."""
     driver_total: int | None
-    """What the device has."""
+    """Memory of the device."""
     parts: tuple[Term, ...] = ()
     explanations: Mapping[str, str] = field(default_factory=dict)
     """Field to one line that says what it is on this device."""

@@ -17,7 +17,7 @@ class LogPart:
 
     log: EventLog
     prefix: str = ""
-    """What its devices' names begin with: ``rank0/``."""
+    """Prefix of its devices' names: ``rank0/``."""
     delay_ns: int = 0
     """How much later than the earliest it began; its times are moved by so much."""
     threads: int = 0

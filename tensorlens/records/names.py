@@ -15,7 +15,7 @@ TEXT, INDEX, KEY, ATTRIBUTE = range(4)
 """How a node goes on from its parent: a text of its own, ``[3]``, ``['key']``, ``.attribute``."""
 
 BLANK = "[*]"
-"""What stands for any index or key."""
+"""Sign for any index or key."""
 
 LONGEST_KEY = 60
 

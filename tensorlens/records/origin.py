@@ -26,14 +26,14 @@ class Origin:
     dropped_peaks: Mapping[str, EventLog] = field(default_factory=dict)
     """Device to what was resident at the highest instant among the dropped: START rows alone."""
     notes: tuple[str, ...] = ()
-    """What a reader must know: a fallback in use, stacks that could not be had."""
+    """Notes for the reader: a fallback in use, stacks that could not be had."""
     started_ns: int | None = field(default=None, compare=False)
     """When it started by the clock of :func:`time.monotonic_ns`, where the events' times are of
     that clock; within the process that recorded."""
 
 
 Recorded = tuple[EventLog, Origin]
-"""What one of them gave."""
+"""Log and origin of one recorder."""
 
 
 def merge_origins(found: Sequence[Recorded], *, same_marks: bool = False) -> Recorded:

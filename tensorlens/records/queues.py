@@ -22,13 +22,13 @@ class QueuePart:
     elements: int | None
     """How many wait there now."""
     unit: str
-    """What an element is: ``batch``, ``sample``, or ``element`` where that cannot be told."""
+    """Kind of element: ``batch``, ``sample``, or ``element`` where that cannot be told."""
     nbytes: int | None
     max_elements: int | None
     """How many can wait there."""
     max_nbytes: int | None
     rule: str
-    """What it is and what bounds it, with the source of the rule."""
+    """Description and bound, with the source of the rule."""
     ahead: bool = True
     """Whether its elements are batches that the step is still to get, and so in the totals of
     batches. What a cache keeps and single samples are not; their bytes are in the totals."""
@@ -58,7 +58,7 @@ class QueueWorker:
 
 @dataclass(frozen=True, slots=True)
 class Queue(Document):
-    """What is held ahead of the step, now and at most.
+    """Batches held ahead of the step, now and at most.
 
     A batch is held ahead from when it is complete until the loop is handed it.
 
@@ -71,7 +71,7 @@ class Queue(Document):
     PRESENTER: ClassVar[str] = "tensorlens.planning.inputs.present"
 
     name: str
-    """What was looked at: ``DataLoader, 2 workers x prefetch 2``."""
+    """Object looked at: ``DataLoader, 2 workers x prefetch 2``."""
     framework: str
     batches: int | None
     """Complete batches that the loop has not got yet."""

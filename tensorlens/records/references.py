@@ -15,7 +15,7 @@ class Reference:
     ``traceback``, ``cache``, ``queue``, ``future``, ``thread-local``, ``hook``, ``weakref
     callback``, ``optimizer state``, ``graph``, ``saved``, ``array``, ``unknown`` and their like."""
     text: str
-    """What a person reads: ``Trainer.history (attribute)``, ``list[412]``, ``grad_fn``."""
+    """Text for a person: ``Trainer.history (attribute)``, ``list[412]``, ``grad_fn``."""
     type: str = ""
     """The type of what is referred to."""
     length: int | None = None

@@ -59,7 +59,7 @@ class TensorRecord:
     alias_of: str | None
     """The tensor that stands for the storage where this one does not; counted there."""
     held_by: str | None
-    """What keeps it alive, where the name does not say so already."""
+    """Its holder, where the name does not say so already."""
     born: SourceLine | None
     """The line that allocated the storage; None where births were not watched."""
     names: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class TensorRecord:
     offset: int = 0
     """Where it begins in the storage, in elements."""
     note: str | None = None
-    """What a reader must know: memory of NumPy, packed by a hook, part of a sparse tensor."""
+    """Note for the reader: memory of NumPy, packed by a hook, part of a sparse tensor."""
     model_line: SourceLine | None = None
     """The line of the model that allocated it, where the model's code is a library's: the innermost
     that ``born`` calls."""

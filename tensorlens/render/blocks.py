@@ -18,10 +18,10 @@ from tensorlens.render.pictures import Picture
 
 MEASURED = "measured"
 NO_BREAK = "\xa0"
-"""What holds two words of prose together."""
+"""Space that holds two words of prose together."""
 
 Mark: TypeAlias = Literal["", "peak", "growth", "raised"]
-"""What a row stands out by."""
+"""Emphasis of a row."""
 Tone: TypeAlias = Literal["", "peak", "growth", "release", "soft", "good", "warning", "error"]
 """The colour of a bar or a remark, where there are colours."""
 Medium: TypeAlias = Literal["text", "cell", "page"]
@@ -54,7 +54,7 @@ class Note:
     text: str
     tone: Tone = ""
     label: str = ""
-    """What a text begins the remark with: ``note: ``."""
+    """Prefix of the remark in text: ``note: ``."""
     mark: Mark = ""
 
 
@@ -138,7 +138,7 @@ class Column:
     beside: int = 0
     """How wide a source must still be for the column to stay; 0 for as wide as ever."""
     tip: str = ""
-    """What the title means, for a page that can show it."""
+    """Explanation of the title, for a page that can show it."""
     most: int | None = None
     """How wide its cells may be at most."""
     in_full: bool = False
@@ -146,7 +146,7 @@ class Column:
     only: tuple[Medium, ...] = ()
     """Where it is shown; empty for everywhere."""
     key: str = ""
-    """What a script calls it."""
+    """Name in scripts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Cell:
     depth: int = 0
     """How many cells above it is a part of."""
     tip: str = ""
-    """What it means, for a page that can show it."""
+    """Explanation, for a page that can show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Row:
 
     cells: tuple[str | Cell, ...]
     details: tuple[str, ...] = ()
-    """What is to be said below it."""
+    """Lines below it."""
     state: Literal["", "idle", "failed", "sum"] = ""
 
 
@@ -201,7 +201,7 @@ class Table:
     """How much of what is not shown."""
     remark: str = ""
     sentences: tuple[str, ...] = ()
-    """What to show in its place on a page that is too narrow for it."""
+    """Block in its place on a page that is too narrow for it."""
     name: str = ""
     """Tables of one name have the same columns, however wide the page is."""
     is_wide: bool = False
@@ -212,7 +212,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a mark or a colour stands for."""
+    """Meaning of a mark or a colour."""
 
     text: str
     mark: Mark = ""
@@ -221,7 +221,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """What marks and colours stand for; a text has no colours."""
+    """Meanings of marks and colours; a text has no colours."""
 
     keys: tuple[Key, ...]
 
@@ -304,7 +304,7 @@ class Item:
     title: str
     facts: tuple[Fact, ...] = ()
     code: str = ""
-    """What to write; text shows it in place of the title."""
+    """Code to write; text shows it in place of the title."""
     notes: tuple[str, ...] = ()
 
 
@@ -315,16 +315,16 @@ class Section:
     blocks: tuple[Block, ...]
     title: str = ""
     name: str = ""
-    """What the title is about, such as a device."""
+    """Subject of the title, such as a device."""
     asides: tuple[str, ...] = ()
-    """What else the title tells: a place, a count."""
+    """Details of the title: a place, a count."""
     is_parted: bool = False
     """Text parts its blocks by empty lines."""
     can_fold: bool = False
     """A page can fold it away."""
     is_folded: bool = False
     script: str = ""
-    """What a script finds it by."""
+    """Identifier for scripts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +337,7 @@ class Only:
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """What no block can show on a page: a picture, or what a script needs. Not escaped."""
+    """Markup of a page: a picture, or data for a script. Not escaped."""
 
     html: str
 

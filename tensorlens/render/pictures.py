@@ -43,7 +43,7 @@ class Picture:
     """Bytes over time, stacked by role; pages draw it, text leaves it out."""
 
     label: str
-    """What it shows, in words."""
+    """Description in words."""
     areas: tuple[Area, ...]
     reserved: str
     """A line's path; empty where it is not known."""
@@ -56,7 +56,7 @@ class Picture:
     peak_x: str
     peak_y: str
     dropped: str
-    """What is to be said of what came before the picture; empty where nothing did."""
+    """Note on the time before the picture; empty where there is none."""
     dropped_peak: Label | None
     """How high it was there, where that is higher than anything in the picture."""
     xs: tuple[int, ...]

@@ -11,7 +11,7 @@ from tensorlens.render.source import shortened, width
 _PART_OF_NAME = re.compile(r"(?:: |[./ ])?[^./\[: ]*:*[^./\[: ]*(?:\.\d+(?=[./:]|$)|\[[^\]]*\])*")
 _PART_OF_PATH = re.compile(r"[/\\]*[^/\\]+|[/\\]+")
 _PLACE = re.compile(r"^[/\\]|\\|\.(?:py|ipynb|so)\b|:\d+(?: in |$)")
-"""What only names of files have: a Keras layer's path has slashes as well."""
+"""Marks that only names of files have: a Keras layer's path has slashes as well."""
 _LINE_OF = re.compile(r".*:\d+ in ")
 _LEAST_OF_FUNCTION = 8
 """Columns that something is left in of a function's name."""

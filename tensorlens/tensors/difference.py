@@ -136,7 +136,7 @@ class LedgerChange:
 
 @dataclass(frozen=True, slots=True)
 class Difference(Document):
-    """What appeared, went and grew from one snapshot to a later one.
+    """Difference of two snapshots: tensors that appeared, went and grew.
 
     Each storage is counted once, at the tensor that stands for it: a new view of memory that was
     there before is no growth. Prints itself as text and, in a notebook, as HTML. As a
@@ -159,7 +159,7 @@ class Difference(Document):
     """Device name to its ledgers before and after."""
     process: str | None = None
     notes: tuple[str, ...] = ()
-    """What a reader must know, of both snapshots."""
+    """Notes of both snapshots."""
 
     def kinds(self) -> tuple[tuple[str, Changes], ...]:
         """Return the changes by the name of their kind."""

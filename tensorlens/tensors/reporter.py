@@ -49,7 +49,7 @@ class MemReporter:
     """
 
     _called = "MemReporter"
-    """What a person gave the roots to, for errors."""
+    """Call that was given the roots, for errors."""
 
     def __init__(self, *roots: Any, model: Any = None, optimizer: Any = None, **named: Any) -> None:
         self._roots: list[tuple[Callable[[], Any], str | None]] = []

@@ -41,7 +41,7 @@ class Snapshot(Document):
     process: str | None = None
     """Set when several processes were merged, or it is not the main one."""
     notes: tuple[str, ...] = ()
-    """What a reader must know: tensors left out, a fallback in use."""
+    """Notes for the reader: tensors left out, a fallback in use."""
 
     def __sub__(self, before: Snapshot) -> Difference:
         """Return what changed from ``before`` to this one."""

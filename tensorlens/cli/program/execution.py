@@ -39,7 +39,7 @@ class Program:
 
     argv: list[str]
     first_path: str
-    """What stands first in ``sys.path`` while it runs."""
+    """First entry of ``sys.path`` while it runs."""
     filename: str | None
     """Its source file, absolute; None when it has none on disk."""
     name: str

@@ -24,7 +24,7 @@ class Target:
     """Code to be profiled although nothing in it says so."""
 
     typed: str
-    """What the user gave to ``-p``."""
+    """Text that the user gave to ``-p``."""
     path: Path
     """A source file, or a folder that stands for all source files below it."""
     qualname: str | None = None

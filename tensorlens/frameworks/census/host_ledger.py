@@ -44,7 +44,7 @@ _EXPLANATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFigures:
-    """What the framework's CPU allocator has handed out, in bytes."""
+    """Bytes that the framework's CPU allocator has handed out."""
 
     source: str
     precision: str
@@ -56,7 +56,7 @@ class AllocatorFigures:
     """The largest blocks that are not named."""
     block_count: int = 0
     kernels: int | None = None
-    """What the kernels keep for their next call in the C heap, as far as they count it."""
+    """Bytes that kernels keep in the C heap for their next call, as far as they count them."""
     kernels_reason: str = "nothing counts what this framework's kernels keep"
     """Why ``kernels`` is unknown."""
 

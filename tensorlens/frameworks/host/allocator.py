@@ -63,7 +63,7 @@ class Balance:
 
 
 class NativeAllocator:
-    """What a framework's allocator has handed out since it was tapped, in exact bytes.
+    """Exact bytes that a framework's allocator has handed out since it was tapped.
 
     Blocks made before count once they are adopted. Blocks of zero bytes do not exist, and memory
     that the framework did not allocate (NumPy's, shared memory, files) is not counted.

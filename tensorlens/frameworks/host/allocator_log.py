@@ -48,13 +48,13 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """What a span of the log holds."""
+    """Rows of a span of the log."""
 
     rows: Columns
     dropped: int
     """Events before the first row that there was no room for."""
     dropped_peak: Columns
-    """What was resident at the highest instant among them."""
+    """Blocks resident at the highest instant among them."""
     unlisted: int
     """Bytes of the row for blocks that there was no memory to list, at the first event or at that
     instant: the larger of both."""
@@ -83,7 +83,7 @@ class LogSpan:
 
     @property
     def handle(self) -> int | None:
-        """What the native part knows it by; None before and after."""
+        """Number in the native part; None before and after."""
         return self._slot.value
 
     def end(self) -> None:

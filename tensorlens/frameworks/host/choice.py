@@ -15,7 +15,7 @@ from tensorlens.signals import is_from_a_handler
 
 
 class NativeCounter:
-    """What an allocator that is counted natively has handed out.
+    """Counter of an allocator that is counted natively.
 
     Exact requested bytes, for the whole process: every thread, compiled code and graphs too.
     """

@@ -80,7 +80,7 @@ def _is_nobodys(name: str) -> bool:
 
 
 class Names:
-    """What is at which address of a device, by one census.
+    """Names by address on a device, from one census.
 
     Args:
         table: what the census found.

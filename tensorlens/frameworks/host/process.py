@@ -16,7 +16,7 @@ from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 
 SOURCES = ("native", "heap", "resident")
-"""What ``TENSORLENS_COUNTER`` may be, best first."""
+"""Values of ``TENSORLENS_COUNTER``, best first."""
 
 _PAGE = int(os.sysconf("SC_PAGESIZE")) if hasattr(os, "sysconf") else 4096
 _PEAK_RESIDENT = re.compile(rb"VmHWM:\s*(\d+) kB")

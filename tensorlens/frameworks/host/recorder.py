@@ -32,7 +32,7 @@ _MOST = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """What tells a log's times and threads apart from its own numbers."""
+    """Origin of a log's times, and the numbers of its threads."""
 
     started: int
     """Monotonic nanoseconds that the log's times count from."""
@@ -42,10 +42,10 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkHooks:
-    """What a framework adds to the recording of its allocator."""
+    """Additions of a framework to the recording of its allocator."""
 
     source: str
-    """What records, for the header."""
+    """Name of the recorder, for the header."""
     watch: Callable[[], Callable[[], None]]
     """As :meth:`tensorlens.frameworks.base.Adapter.watch`."""
     sight: NameSources
@@ -160,7 +160,7 @@ class HostRecorder:
 
 
 def gaps(taken: LogRows, no_ops: str | None) -> tuple[str, ...]:
-    """What the recording cannot tell, and why; ``no_ops`` is why no operators are known."""
+    """Notes on gaps of the recording; ``no_ops`` is why no operators are known."""
     notes = []
     if no_ops is not None:
         notes.append(f"operators and autograd's nodes are not known: {no_ops}")

@@ -29,7 +29,7 @@ class LiveBlocks:
     birth: array[int]
     """Number of the line that made the block, -1 unknown."""
     era: array[int]
-    """What :meth:`LivingBlocks.set_era` had set last when it was made."""
+    """Era of its allocation, as :meth:`LivingBlocks.set_era` set it."""
 
     @property
     def taken(self) -> array[int]:
@@ -132,7 +132,7 @@ class Blocks(Protocol):
 
     @property
     def era(self) -> array[int]:
-        """What had been set last when it was made."""
+        """Era of its allocation."""
 
     @property
     def taken(self) -> array[int]:

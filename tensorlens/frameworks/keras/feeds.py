@@ -12,7 +12,7 @@ from tensorlens.heap.fallback import dict_of
 from tensorlens.heap.frames import locals_of
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-"""What trains, tests or applies a model."""
+"""Methods that train, test or apply a model."""
 _KERAS = "/keras/src/"
 _LOCAL, _ATTRIBUTE = "epoch_iterator", "_eval_epoch_iterator"
 """Where these methods keep what they read (keras/src/backend/tensorflow/trainer.py, 3.15)."""

@@ -10,7 +10,7 @@ from tensorlens.heap.fallback import dict_of
 
 
 class Never:
-    """What no object is an instance of: stands for a class that was never imported."""
+    """Class without instances: stands for one that was never imported."""
 
 
 def imported(module: str, name: str) -> type:

@@ -18,7 +18,7 @@ from tensorlens.frameworks.keras.layers import Give
 from tensorlens.records.names import Names
 
 _PLAIN = "optimizer"
-"""What Keras itself calls the one of each model."""
+"""Keras's own name for the one of each model."""
 
 
 class OptimizerAnchors:
@@ -70,7 +70,7 @@ def _names(holders: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 _WEIGHTS, _ALL = "_trainable_variables", "_variables"
 _OF_ITSELF = re.compile(r"(variable(_\d+)?)?")
-"""What a variable is called that was given no name."""
+"""Name of a variable that was given none."""
 
 
 class OptimizerNames(OptimizerAnchors):

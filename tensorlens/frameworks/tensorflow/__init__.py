@@ -7,7 +7,7 @@ from tensorlens.frameworks.base import compiler, deferred
 
 
 class Adapter(base.Adapter):
-    """What tensorlens asks of TensorFlow."""
+    """Answers of TensorFlow."""
 
     name = "tensorflow"
     cpu_counter = deferred("tensorlens.frameworks.tensorflow.cpu:cpu_counter")

@@ -97,7 +97,7 @@ def device_name(device: Any) -> str:
 
 
 class DeviceCounter:
-    """What an accelerator's allocator has handed out: chunks, multiples of 256 bytes."""
+    """Counter of an accelerator's allocator: chunks, multiples of 256 bytes."""
 
     source = "TensorFlow BFC allocator"
     precision = "chunks of the allocator, multiples of 256 B"

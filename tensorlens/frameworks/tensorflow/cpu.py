@@ -15,7 +15,7 @@ _BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 
 
 class CpuCounter(NativeCounter):
-    """What TensorFlow's CPU allocator has handed out: tensors and the scratch of kernels."""
+    """Counter of TensorFlow's CPU allocator: tensors and the scratch of kernels."""
 
     source = "TensorFlow CPU allocator"
 

@@ -22,7 +22,7 @@ AUTOTUNE = -1
 """``tf.data.AUTOTUNE``."""
 _SIZES = ("_buffer_size", "_num_parallel_calls")
 _BUFFERING = ("Prefetch", "Shuffle", "Cache", "Parallel", "Snapshot", "Service", "MapAndBatch")
-"""What the names of classes hold whose iterators keep elements
+"""Parts of the names of classes whose iterators keep elements
 (tensorflow/python/data/ops, TensorFlow 2.21)."""
 
 

@@ -7,7 +7,7 @@ from tensorlens.frameworks.base import compiler, deferred
 
 
 class Adapter(base.Adapter):
-    """What tensorlens asks of torch.
+    """Answers of torch.
 
     Raises:
         UsageError: this torch is too old.

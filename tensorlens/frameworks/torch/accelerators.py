@@ -72,7 +72,7 @@ class DeviceCounter:
 
 
 class Accelerators:
-    """What this process's torch offers beside the CPU.
+    """Accelerators of this process's torch.
 
     Args:
         torch: the torch module, or what stands in for it in a test.

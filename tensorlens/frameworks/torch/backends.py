@@ -33,7 +33,7 @@ class Backend:
     lists_blocks = False
     """Whether its allocator lists its blocks and reports each of them as it comes and goes."""
     build = "another build"
-    """What a person needs to have it."""
+    """Build or machine that has it."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch

@@ -16,7 +16,7 @@ from tensorlens.heap.objects import without_tuples
 
 
 class CpuCounter(NativeCounter):
-    """What torch's CPU allocator has handed out: storages and the scratch of kernels."""
+    """Counter of torch's CPU allocator: storages and the scratch of kernels."""
 
     source = "torch CPU allocator"
 

@@ -27,7 +27,7 @@ class Source:
     built: bool
     """Whether this torch has it at all."""
     build: str = ""
-    """What a person needs to have it, where this torch does not."""
+    """Build or machine that has it, where this torch does not."""
     devices: int | None = None
     """How many devices this process sees; None where only initialising would tell."""
     source: str = ""

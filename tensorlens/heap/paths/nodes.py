@@ -30,7 +30,7 @@ MOST_HOLDERS = 200
 """How many holders of one object are known at most."""
 
 PLAIN = (list, dict, set, frozenset, CellType)
-"""What holds other things and is nothing by itself, as tuples do."""
+"""Holder without a name of its own, such as a tuple."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,5 +84,5 @@ class Way:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """What orders ways: known beginnings first, then the shortest."""
+        """Order of ways: known beginnings first, then the shortest."""
         return _LAST.get(self.root.kind, 0), len(self.nodes)

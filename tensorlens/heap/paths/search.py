@@ -37,7 +37,7 @@ MOST_ANSWERS = 20_000
 """How many holders of one answer are looked at."""
 
 _ATOMIC = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
-"""What is shared by all and never worth a question."""
+"""Objects that all share, which are never worth a question."""
 
 _MOST_TUPLES = 4
 """How deep tuples in tuples are followed."""
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     addresses: list[int]
     """Of the tuples."""
     items: list[list[Any]]
-    """What is in each tuple."""
+    """Content of each tuple."""
 
 
 def ask(objects: list[Any], hops: int = 0) -> Answer:
@@ -99,7 +99,7 @@ def _tuples(found: Iterator[Any]) -> Iterator[Any]:
 
 
 class Search:
-    """What holds some objects, as far as it can be seen."""
+    """Holders of some objects, as far as they can be seen."""
 
     def __init__(
         self,

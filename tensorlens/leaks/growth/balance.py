@@ -12,7 +12,7 @@ from tensorlens.leaks.report import Balance, Growth, GrowthKind, Leak
 
 @dataclass(frozen=True, slots=True)
 class KnownGrowth:
-    """What is known to grow."""
+    """Growth that is explained."""
 
     addresses: set[int] = field(default_factory=set)
     """Blocks that are there from the step that made them on."""

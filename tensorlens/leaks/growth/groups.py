@@ -65,7 +65,7 @@ def latest_of(held: Sequence[HeldBlock]) -> HeldBlock:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """What is alike: made by one line and held the same way, or below the same root."""
+    """Like blocks: made by one line and held the same way, or below the same root."""
 
     held: list[HeldBlock]
     judgement: Judgement

@@ -54,7 +54,7 @@ class WatchedSteps:
 
 @dataclass(frozen=True, slots=True)
 class StepResidue:
-    """What is left of one step."""
+    """Residue of one step."""
 
     tensors: int
     nbytes: int

@@ -62,7 +62,7 @@ _FEW_GROUPS = 5
 
 @dataclass(frozen=True, slots=True)
 class RetainedBelow:
-    """What one line made of that which hangs below a group, a step."""
+    """Memory below a group that one line made, a step."""
 
     birth: int
     """A negative one is unknown."""

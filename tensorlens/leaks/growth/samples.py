@@ -12,7 +12,7 @@ from tensorlens.leaks.host import HostSample
 
 @dataclass(frozen=True, slots=True)
 class LoopSamples:
-    """What was seen of a loop.
+    """Samples of a loop.
 
     In a long loop several steps are looked at as one: a stretch. Everything is numbered by them.
     """

@@ -20,7 +20,7 @@ GRAPH_COLUMNS = {
     "Net": "left when calls ended, results included, summed",
     "Backward": "what their gradients took in one call",
 }
-"""What the columns mean in tables of graphs."""
+"""Meaning of the columns in tables of graphs."""
 
 _FOLD_FROM = 12
 _FOLD_KEEPS = 3
@@ -32,7 +32,7 @@ _NET = ("net", "net_max", "net_first")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a line did to a device, or to several devices that it did exactly the same to."""
+    """Figures of a line on a device, or on several devices where they are the same."""
 
     devices: tuple[str, ...]
     memory: LineMemory
@@ -59,7 +59,7 @@ class Fold:
 
     @property
     def text(self) -> str:
-        """What stands in place of the lines."""
+        """Text in place of the lines."""
         idle = all(not row.line.hits for row in self.rows)
         return f"{len(self.rows)} lines {'not run' if idle else 'without a change'}"
 
@@ -78,7 +78,7 @@ class FunctionLayout:
     calls: str
     body: tuple[Row | Fold, ...]
     remarks: tuple[str, ...]
-    """What stands below the table: devices left out, reasons for ``n/a``, the note."""
+    """Text below the table: devices left out, reasons for ``n/a``, the note."""
 
     @property
     def is_of_graphs(self) -> bool:

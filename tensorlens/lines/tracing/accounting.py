@@ -47,7 +47,7 @@ class Cell:
         self.rise = 0
         """How far the highest peak is above the start of its hit."""
         self.first_start = 0
-        """What was handed out when the first hit began."""
+        """Bytes handed out when the first hit began."""
         self.last_start = 0
         self.last_net = 0
         self.survived = 0
@@ -104,11 +104,11 @@ class Account:
         """There were figures, and they were cleared."""
         self.lines: dict[int, LineStats] = {}
         self.failure: str | None = None
-        """What went wrong inside tensorlens, or who cut in, while it was being filled."""
+        """Failures inside tensorlens, or tracers that cut in, while it was being filled."""
         self.traced = 0
         """How often it ran only to build a graph."""
         self.graphs: TracedCode | None = None
-        """What follows the graphs that have nodes of it, where there are any."""
+        """Followers of the graphs that have nodes of it, where there are any."""
 
     @property
     def ran(self) -> bool:

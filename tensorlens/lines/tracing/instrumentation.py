@@ -59,7 +59,7 @@ class Instrumentation:
         self._exchanged: dict[int, tuple[CodeType, CodeType]] = {}
         """The same of code that was exchanged before it ran."""
         self._watches: dict[Adapter, CompilerWatch | None] = {}
-        """What tells that a compiler comes to read functions, while any are installed."""
+        """Watch for a compiler that comes to read functions, while any are installed."""
         self._running = RunningFrames()
         self.release = self._running.release
 

@@ -28,7 +28,7 @@ def _room(height: int) -> int:
 
 
 class ThreadState:
-    """What one thread is doing inside profiled code."""
+    """State of one thread inside profiled code."""
 
     def __init__(self, ident: int, threads: Threads) -> None:
         self.ident = ident

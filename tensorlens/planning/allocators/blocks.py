@@ -88,7 +88,7 @@ class Block:
 
 
 class Memory:
-    """What the allocator holds from the driver."""
+    """Memory that the allocator holds from the driver."""
 
     def __init__(
         self,

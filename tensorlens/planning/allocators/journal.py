@@ -15,7 +15,7 @@ _GRAIN = 2 << 20
 
 
 class Allocator(Protocol):
-    """What requests are made of: torch's allocator or TensorFlow's."""
+    """An allocator that requests are made of: torch's or TensorFlow's."""
 
     def malloc(self, nbytes: int, stream: int = 0, /) -> int:
         """Hand out a block and return its address; 0 for a request of 0 bytes."""

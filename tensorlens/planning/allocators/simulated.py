@@ -26,7 +26,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What an allocator counts, in bytes."""
+    """Figures of an allocator, in bytes."""
 
     allocated: Level
     """Of blocks handed out, remainders included: torch's ``allocated_bytes.all``, TensorFlow's
@@ -118,7 +118,7 @@ class SimulatedAllocator:
 
     @property
     def figures(self) -> Figures:
-        """What is counted, now and at its highest."""
+        """Figures now and at their highest."""
         memory = self._memory
         return Figures(
             allocated=Level(self._allocated, self._peak_allocated),

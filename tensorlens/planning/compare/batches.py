@@ -15,7 +15,7 @@ _STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchSearch:
-    """What is looked for."""
+    """A search for the largest batch."""
 
     job: Job
     capacity: int
@@ -31,7 +31,7 @@ class LargestBatch:
 
     batch: int | None
     beyond: str
-    """What became of the next one; or why it cannot be told."""
+    """Result of the next larger one; or why it cannot be told."""
     tried: tuple[int, ...] = ()
 
 

@@ -23,7 +23,7 @@ from tensorlens.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Estimation:
-    """What is asked."""
+    """An option to be estimated."""
 
     name: str
     request: StepsRequest
@@ -34,7 +34,7 @@ class Estimation:
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """What one option will need."""
+    """Needs of one option."""
 
     device: str
     card: str

@@ -88,7 +88,7 @@ VERSION = 1
 
 
 class Status(StrEnum):
-    """What became of an option."""
+    """Outcome of an option."""
 
     RAN = "ran"
     CANNOT = "cannot"
@@ -113,7 +113,7 @@ class Outcome:
 
     name: str
     settings: tuple[str, ...] = ()
-    """What it is: ``optimizer=adam``."""
+    """Its settings: ``optimizer=adam``."""
     status: Status = Status.RAN
     why: str = ""
     """Why there are no figures; empty where it ran."""
@@ -122,7 +122,7 @@ class Outcome:
     peak_allocated: int | None = None
     """The highest over set-up and all steps, and over repeats."""
     peak_reserved: int | None = None
-    """What the allocator held for it; on a measured CPU the peak of the resident set."""
+    """Bytes that the allocator held for it; on a measured CPU the peak of the resident set."""
     setup_allocated: int | None = None
     """When the first step begins."""
     least_capacity: int | None = None
@@ -132,7 +132,7 @@ class Outcome:
     beyond: str = ""
     """Why no larger batch: what became of the next one."""
     held_ahead: int | None = None
-    """What torch's loaders with workers hold ahead of the step when their queues are full: memory
+    """Bytes that torch's loaders with workers hold ahead of the step when full: memory
     of the host, beside the peak. None where there are none."""
     peaks: tuple[int, ...] = ()
     """Peak allocated of each repeat."""
@@ -204,9 +204,9 @@ class Comparison(Document):
     card: str = ""
     """Of an estimate, or of the device that was measured."""
     capacity: int | None = None
-    """What the largest batch has to fit into."""
+    """Capacity that the largest batch has to fit into."""
     batch: int | None = None
-    """What ``make_step`` was called with; None: nothing."""
+    """Batch that ``make_step`` was called with; None: nothing."""
     steps: int = 0
     repeats: int = 1
     notes: tuple[str, ...] = ()

@@ -168,7 +168,7 @@ class Place:
     card: Card | None
     """None for the host."""
     capacity: int | None
-    """What it has to fit into, in bytes."""
+    """Capacity that it has to fit into, in bytes."""
 
     @property
     def kind(self) -> str:

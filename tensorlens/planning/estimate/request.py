@@ -21,7 +21,7 @@ from tensorlens.planning.trials.jobs import Choice
 
 
 class Request(Protocol):
-    """What is estimated, and where."""
+    """An estimate's program and place."""
 
     @property
     def place(self) -> Place:

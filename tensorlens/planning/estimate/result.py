@@ -144,18 +144,18 @@ class LargestBatch:
     batch: int
     """0 where not even the smallest that was tried fits."""
     capacity: int
-    """What it fits into, context included."""
+    """Capacity, context included."""
     next_batch: int | None = None
     """One that does not fit, the smallest that is known; None where all that were tried fit."""
     next_needed: int | None = None
-    """What that one would need."""
+    """Needs of that one."""
     is_limit: bool = False
     """Whether it is the largest that was to be tried."""
 
 
 @dataclass(frozen=True)
 class Estimate(Document):
-    """What a program's steps will need on one device; prints itself, in a notebook as HTML.
+    """Needs of a program's steps on one device; prints itself, in a notebook as HTML.
 
     All sizes are bytes. What is outside of the framework's memory is only in :attr:`apart`,
     :attr:`upper`, :attr:`needed` and :attr:`fits`.
@@ -184,24 +184,24 @@ class Estimate(Document):
     peak_row: int
     """The event of the recording after which most was allocated."""
     capacity: int | None = None
-    """What was asked to fit into."""
+    """Capacity that was asked for."""
     batch: int | None = None
     """The first dimension that most inputs have; None where there is none."""
     settings: str = ""
     """``PYTORCH_CUDA_ALLOC_CONF`` that was simulated."""
     warnings: Sequence[Caution] = ()
-    """What was not run as a real device would run it."""
+    """Lines that were not run as a real device would run them."""
     approximate: str | None = None
     """Why figures are those of host memory in place of the device's; else None."""
     unsimulated: str | None = None
-    """What of the program no simulator knows, so that the figures have no bounds; else None."""
+    """Part of the program that no simulator knows: the figures have no bounds; else None."""
     versions: Mapping[str, str] | None = None
     program: str = ""
-    """What was run: ``train.py:make_step``."""
+    """Program: ``train.py:make_step``."""
     framework: str = "torch"
     """Whose allocator it is of: ``torch`` or ``tensorflow``."""
     formulas: Sequence[Formula] = ()
-    """What rules of thumb come to, and why they are off."""
+    """Results of rules of thumb, and why they are off."""
     largest: LargestBatch | None = None
     """Of :func:`tensorlens.max_batch`, where the estimate is of its answer."""
 
@@ -217,12 +217,12 @@ class Estimate(Document):
 
     @property
     def apart(self) -> Range:
-        """What is outside of the framework's memory: context, loaded kernels."""
+        """Memory outside of the framework: context, loaded kernels."""
         return sum((term.nbytes for term in self.terms if term.apart), Range(0, 0, 0))
 
     @property
     def taken(self) -> Range:
-        """What the driver shows the process to take from the card, its context left out.
+        """Memory of the process as the driver shows it, its context left out.
 
         That is what is reserved, and the kernels that are loaded as they are used. How the
         allocator's segments come to lie depends on every request; the bounds have room for
@@ -251,7 +251,7 @@ class Estimate(Document):
 
     @property
     def needed(self) -> Range:
-        """What a card must have: the least capacity, and what is outside of the allocator's."""
+        """Memory that a card must have: the least capacity, and what is outside of it."""
         return self.least_capacity + self.apart
 
     @property
@@ -267,7 +267,7 @@ class Estimate(Document):
 
     @property
     def peak(self) -> Moment:
-        """What is resident when most is allocated; nothing on a device without any event."""
+        """Resident blocks when most is allocated; none on a device without any event."""
         if self.device not in self.recording.devices:
             return Moment(self.device, 0, -1, 0, (), {}, {}, {}, {}, {})
         return self.recording.at(self.peak_row, self.device)

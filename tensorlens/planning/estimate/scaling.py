@@ -162,7 +162,7 @@ class Scaling:
 
     @property
     def residuals(self) -> Mapping[int, float]:
-        """What the formula is off each run, as a share of the run's peak."""
+        """Errors of the formula for each run, as a share of the run's peak."""
         return {
             value: self.at(value) / each.peak_allocated - 1
             for value, each in self.estimates.items()

@@ -29,7 +29,7 @@ SizeOf = Callable[[int], int]
 
 @dataclass(slots=True)
 class Simulated:
-    """What allocators made of a trace."""
+    """Result of a trace on simulated allocators."""
 
     log: EventLog
     """With addresses and segments; the devices' rows are in one order, as in the trace."""

@@ -125,10 +125,10 @@ class StepsRequest:
     framework: str = "torch"
     world_size: int = 1
     batch: int | None = None
-    """What the function is called with; None: nothing."""
+    """Batch that the function is called with; None: nothing."""
     batch_argument: str = ""
     of_keras: Mapping[str, object] = field(default_factory=dict)
-    """What is asked of a Keras model, if the program makes or trains one."""
+    """Options of a Keras model, if the program makes or trains one."""
 
     def ask(self, runner: Runner) -> Estimate:
         """Run it and return the answer.

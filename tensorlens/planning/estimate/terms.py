@@ -161,7 +161,7 @@ of 20 MiB on CUDA 11.7 (pytorch#86509), 426 MiB on an RTX 6000 Ada with CUDA 13.
 multiprocessors, as each has room for the stacks of its threads."""
 
 _EAGER = 666_632_192 - 287_047_680
-"""What loading all kernels at the start took instead (pytorch#86509)."""
+"""Bytes that loading all kernels at the start took instead (pytorch#86509)."""
 
 _ANY = _mebibytes(2, 20, 60)
 _OF: Mapping[str, tuple[tuple[str, ...], Range]] = {

@@ -36,7 +36,7 @@ _MANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """What makes a model, compiled, and one batch for it."""
+    """Description of a model, compiled, and of one batch for it."""
 
     kind: str
     model: Mapping[str, Any]

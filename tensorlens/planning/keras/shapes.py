@@ -12,7 +12,7 @@ TYPES_ARE_GUESSED = (
     "the model does not tell which type its inputs have: they are taken for floats of Keras's "
     "default; input_dtype= says otherwise"
 )
-"""What is said of a model that :func:`tells_types` is False of."""
+"""Message on a model that :func:`tells_types` is False of."""
 
 
 def inputs_of(

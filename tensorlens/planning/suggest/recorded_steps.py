@@ -220,7 +220,7 @@ class Replay:
         self._log = log
         self._changes = array("q", bytes(8 * (len(log) + 1)))
         self._moved: dict[int, int] = {}
-        """What frees and blocks that were moved change right before a row."""
+        """Changes right before a row by frees and blocks that were moved."""
         self._inserted: dict[int, list[int]] = {}
         sizes, changes = log.size, self._changes
         for row, (kind, here, pair) in enumerate(zip(log.kind, log.device, log.pair, strict=True)):
@@ -295,23 +295,23 @@ class Candidate:
     kind: str
     """One of :data:`tensorlens.planning.suggest.result.KINDS`."""
     change: str
-    """What it is, in a few words: ``checkpoint 6 blocks``."""
+    """The change in a few words: ``checkpoint 6 blocks``."""
     what: str
     """Blocks, tensor or optimizer that it is about, with the line where one is known."""
     code: str
-    """What to write."""
+    """Code to write."""
     peak: int
-    """What would be handed out at most, or of another memory be there."""
+    """Peak with the change, or the most of another memory."""
     cost: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     """Of :func:`tensorlens.compare`, where it has this change built in."""
     act: Act | None = None
-    """What else does it from outside of the program."""
+    """Makes the step with this change from outside of the program."""
     how: Method = Method.REPLAYED
     memory: str = ""
     """Where the bytes are, if they are not at the peak: ``shared memory``."""
     before: int | None = None
-    """What there is at most of that memory now."""
+    """Most of that memory now."""
 
 
 Finder = Callable[[RecordedSteps], Iterator[Candidate]]

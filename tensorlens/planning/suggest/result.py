@@ -45,21 +45,21 @@ class Suggestion:
     what: str
     """The blocks, the variable or the optimizer that it is about."""
     code: str
-    """What to write."""
+    """Code to write."""
     predicted_peak: int
     """The most that will be handed out, or of :attr:`memory` the most that will be there."""
     predicted_saving: int
     """Bytes by which that is lower than as the program is, wherever the new peak is."""
     how: Method = Method.REPLAYED
     cost: str = ""
-    """What has to be paid for it; empty where that is not known."""
+    """Its cost; empty where that is not known."""
     settings: tuple[str, ...] = ()
     """The option of :func:`tensorlens.compare` that does it: ``optimizer=sgd``. Empty where only
     the program's own code can."""
     memory: str = ""
     """Where the bytes are, if they are not at the peak: ``shared memory``."""
     before: int | None = None
-    """What there is at most of that memory, as the program is; None where it is the peak."""
+    """Most of that memory, as the program is; None where it is the peak."""
     measured_peak: int | None = None
     measured_saving: int | None = None
     measured_time: float | None = None

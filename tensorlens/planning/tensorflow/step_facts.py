@@ -26,7 +26,7 @@ _OF_SGD = ("iteration", "learning_rate")
 """Ends of the paths of what every optimizer of Keras has."""
 _PREFETCH = "Prefetch"
 _OF_ARRAYS = "tf.data (Prefetch AUTOTUNE, ParallelMap AUTOTUNE, Prefetch 1)"
-"""What ``fit()`` makes of arrays: nothing that a program could change."""
+"""Datasets that ``fit()`` makes of arrays: no program can change them."""
 _AVERAGES = ("_model_variables_moving_average", "_accumulated_gradients")
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
 

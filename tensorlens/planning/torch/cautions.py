@@ -13,7 +13,7 @@ from tensorlens.user_code import is_foreign
 
 
 class Cautions:
-    """What was assumed, once for each line of the program."""
+    """Assumptions, once for each line of the program."""
 
     def __init__(self) -> None:
         self.found: list[Caution] = []

@@ -20,7 +20,7 @@ from tensorlens.planning.step_facts import PrefetchQueue
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What an iterator was seen to have asked for."""
+    """Batches that an iterator was seen to have asked for."""
 
     batches: int = 0
     nbytes: int = 0

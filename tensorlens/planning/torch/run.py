@@ -174,7 +174,7 @@ def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
 
 
 class ScratchRules:
-    """What several rules say of an operator, in their order."""
+    """Several rules asked about an operator, in their order."""
 
     def __init__(self, rules: Sequence[ScratchRule]) -> None:
         self._rules = rules

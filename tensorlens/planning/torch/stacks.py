@@ -149,7 +149,7 @@ BRINGING = frozenset(
 
 
 class Expressions:
-    """What the user's program wrote for what runs now."""
+    """Expressions of the user's program for what runs now."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], str | None] = {}

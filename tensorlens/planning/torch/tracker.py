@@ -36,7 +36,7 @@ class Scratch:
     least: int
     most: int
     name: str
-    """What it is: ``cuDNN workspace``."""
+    """Its name: ``cuDNN workspace``."""
     before: bool = False
     """Whether it is taken before the operator's results are."""
     stays: bool = False
@@ -85,7 +85,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self._live: dict[int, _Storage] = {}
         """Address of a storage to what is known of it."""
         self.held_at_marks: list[dict[str, int]] = []
-        """What each device held at the steps' marks that were taken when they were reached."""
+        """Bytes of each device at the steps' marks that were taken when they were reached."""
         self._numbers = 0
         self._here = _Here()
         self._threads: dict[int, int] = {}
@@ -307,7 +307,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
 
 
 class _Here(threading.local):
-    """What a thread is at."""
+    """State of a thread."""
 
     frame: Any = None
     op: Any = None

@@ -37,7 +37,7 @@ class MainModule:
 
     path: str
     module: str = ""
-    """What ``python -m`` was given; empty for a script."""
+    """Module given to ``python -m``; empty for a script."""
     argv: Sequence[str] = ()
 
 

@@ -35,7 +35,7 @@ class Setting:
 
     name: str
     takes: str
-    """What its value is, for a message: ``True or False``."""
+    """Its possible values, for a message: ``True or False``."""
     check: Callable[[Any], bool]
     what: str
     """One line: what it does."""
@@ -52,7 +52,7 @@ def catalogue(framework: str) -> Catalogue:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run: a function on its way, one to import, or a script."""
+    """A program to run: a pickled function, one to import, or a script."""
 
     name: str
     """As a person calls it: ``train.py:make_step``."""
@@ -64,7 +64,7 @@ class Program:
     """Or the file; run as a script where there is no function."""
     function: str | None = None
     arguments: Sequence[str] = ()
-    """What a script finds in ``sys.argv[1:]``."""
+    """A script's ``sys.argv[1:]``."""
     caller: Caller | None = None
     """The process that asks; None: nothing of it matters."""
     carried: Sequence[str] = ()
@@ -117,7 +117,7 @@ class Job:
     warmup: int = 1
     steps: int = 3
     of_keras: Mapping[str, Any] = field(default_factory=dict)
-    """What is asked of a Keras model, if a program on fake tensors makes or trains one."""
+    """Options of a Keras model, if a program on fake tensors makes or trains one."""
     world_size: int = 1
     limit: int | None = None
     """Bytes of memory that there are to be; None: as many as there are."""
@@ -130,7 +130,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run came to; sizes are bytes."""
+    """Result of one run; sizes are bytes."""
 
     device: str
     peak_allocated: int
@@ -142,9 +142,9 @@ class Measured:
     losses: tuple[float, ...] | None
     """Of every step; None where ``step()`` returns none."""
     held_ahead: int | None = None
-    """What loaders with workers hold when their queues are full."""
+    """Bytes that loaders with workers hold when their queues are full."""
     step_peaks: tuple[int, ...] = ()
-    """What would have been the peak with set-up and one step alone, for each step after the
+    """Peaks with set-up and one step alone, for each step after the
     warm-up; of TensorFlow's CPU allocator, of others empty."""
     notes: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)

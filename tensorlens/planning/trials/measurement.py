@@ -39,7 +39,7 @@ class Meter(Marks, Protocol):
 
 
 class Bench(Protocol):
-    """What a framework brings to the running of a job."""
+    """A framework's part in the running of a job."""
 
     def seed(self) -> None:
         """Let the framework's generators of random numbers begin with 0."""
@@ -259,7 +259,7 @@ _PATIENCE, _MOMENT = 5.0, 0.01
 
 @dataclass(frozen=True, slots=True)
 class HeldAhead:
-    """What was counted."""
+    """Bytes that loaders hold ahead."""
 
     nbytes: int | None
     missing: str = ""

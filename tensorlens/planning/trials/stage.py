@@ -19,7 +19,7 @@ Step = Callable[[], Any]
 
 
 class Stage:
-    """What options know of the program, and what they have to say.
+    """The program as options see it, and their notes.
 
     Args:
         estimated: whether it runs without data.

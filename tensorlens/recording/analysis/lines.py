@@ -9,7 +9,7 @@ from tensorlens.records.events import Context, Stacks
 from tensorlens.records.tensors import SourceLine
 
 _BACKWARD = ("backward", "vjp")
-"""What the method of a ``torch.autograd.Function`` is called that computes gradients."""
+"""Name of the method of a ``torch.autograd.Function`` that computes gradients."""
 _WITHIN_LINE = ("<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 """Functions that may begin in the middle of a line of another one."""
 

@@ -11,7 +11,7 @@ from tensorlens.records.events import Context, Frame, Stacks
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a function takes memory for."""
+    """Purpose of a function's memory."""
 
     what: str
     role: str

@@ -22,16 +22,16 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory(Shown):
-    """What a person needs to know of an allocation that failed; prints itself as text."""
+    """Report on an allocation that failed; prints itself as text."""
 
     PRESENTER: ClassVar[str] = "tensorlens.recording.oom.present"
 
     request: Request
     snapshot: Snapshot
-    """What was in memory while the error was on its way, or after it was handled."""
+    """Snapshot of memory while the error was on its way, or after it was handled."""
     remedies: tuple[Remedy, ...] = ()
-    """What one could free."""
+    """Memory that could be freed."""
     remarks: tuple[str, ...] = ()
-    """What else bears on it: a limit of the process, how much is cached and in which pieces."""
+    """Other facts: a limit of the process, how much is cached and in which pieces."""
     handled: bool = False
     """Whether the program handled the error: what was in memory then may have been freed since."""

@@ -89,7 +89,7 @@ class Instant:
 
     @property
     def headline(self) -> str:
-        """What a person reads first: ``peak 2.00 KiB (2,048 B) in 2 blocks, after 1.20 ms``."""
+        """Headline: ``peak 2.00 KiB (2,048 B) in 2 blocks, after 1.20 ms``."""
         blocks = counted(len(self.moment.tensors), "block")
         what = f"{exact_size(self.moment.bytes)} in {blocks}, {self.when}"
         return f"peak {what}" if self.is_peak else what

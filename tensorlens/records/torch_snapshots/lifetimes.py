@@ -61,7 +61,7 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What the trace leaves open about the time before and after it."""
+    """Blocks whose first or last event the trace does not have."""
 
     freed: Sequence[Step]
     """Frees of blocks that were there before it."""

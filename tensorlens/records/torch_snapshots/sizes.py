@@ -22,7 +22,7 @@ _POWERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What ``PYTORCH_CUDA_ALLOC_CONF`` changes about sizes."""
+    """Settings of ``PYTORCH_CUDA_ALLOC_CONF`` that change sizes."""
 
     divisions: Sequence[int] = ()
     """``roundup_power2_divisions`` for sizes from 1 MiB on, 2 MiB on and so forth."""

@@ -82,7 +82,7 @@ def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = No
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """What tensorlens adds to the snapshots it writes, as other readers pass it over."""
+    """Additions of tensorlens to the snapshots it writes, which other readers pass over."""
 
     devices: tuple[str, ...] = ()
     """The names of the devices by their number."""

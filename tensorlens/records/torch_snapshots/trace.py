@@ -37,9 +37,9 @@ _KINDS = {
 _MAPPED = ("segment_map", "segment_unmap")
 _LATEST = 2**53
 WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What reading data of another form raises."""
+"""Errors raised by reading data of another form."""
 MADE_UP = "tensorlens_made_up"
-"""What a segment has that no allocator knows."""
+"""Key of a segment that tensorlens made up: no allocator knows it."""
 
 
 class Step(NamedTuple):

@@ -46,7 +46,7 @@ class ShownRow:
     cells: tuple[ShownCell, ...]
     details: tuple[str, ...] = ()
     fold: Fold | None = None
-    """What stands in the last cell, if it is a fold."""
+    """Text of the last cell, if it is a fold."""
 
     @property
     def sources(self) -> list[str]:

@@ -25,9 +25,9 @@ INDENT = 2
 _LABEL = 11
 """The least room of labels."""
 _ARROW = "-> "
-"""What leads from one piece of a chain to the next."""
+"""Arrow from one piece of a chain to the next."""
 _KIND = re.compile(r"(?: \([a-z ]+\))?:?$")
-"""What follows a name in a chain: `` (attribute)``."""
+"""Suffix of a name in a chain: `` (attribute)``."""
 _MARKS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 60
 _FEWEST_BARS = 8

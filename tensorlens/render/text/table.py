@@ -14,17 +14,17 @@ from tensorlens.render.text.page import GAP, Page, padded
 
 INDENT = 2
 _UNDER = 6
-"""What is said below a row stands so far to the right."""
+"""Indent of the lines below a row."""
 _STEP = 2
 """A part of something stands so much further to the right than the whole."""
 _BLANK = "\ue000"
 """A blank that tabulate does not strip; its switch for that is the user's program's."""
 _ENOUGH: Mapping[Kind, int] = {"name": 36, "line": 52, "code": 32, "source": 32, "prose": 30}
-"""What each kind keeps before other columns go."""
+"""Width that each kind keeps before other columns go."""
 _LEAST: Mapping[Kind, int] = {"name": 12, "line": 22, "code": 8, "source": 8, "prose": 20}
-"""What each kind keeps where no column can go."""
+"""Width that each kind keeps where no column can go."""
 _WANTED: Mapping[Kind, int] = {"name": 60, "line": 56, "code": 120, "source": 120, "prose": 120}
-"""What each kind gets before another gets all that it wants."""
+"""Width that each kind gets before another gets all that it wants."""
 _ROOMY = "A wider terminal, .html and .csv show {}."
 
 

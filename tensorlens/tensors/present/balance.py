@@ -34,7 +34,7 @@ class LedgerRow:
     label: str
     nbytes: int | None
     parts: tuple[Term, ...]
-    """What is known of its make-up; need not add up to it."""
+    """Known parts of it; they need not add up to it."""
     remark: str
     explanation: str
 

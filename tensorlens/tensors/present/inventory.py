@@ -28,7 +28,7 @@ class TensorRow:
     count: int
     first: TensorRecord
     nbytes: int
-    """What the tensors show, in bytes."""
+    """Bytes that the tensors show."""
     before: int
     """Bytes of their storages before; in a snapshot, 0."""
     after: int

@@ -28,18 +28,18 @@ from tensorlens.user_code import is_foreign
 
 _OURS = str(Path(__file__).parents[3]) + os.sep
 _MACHINERY = f"{os.sep}tensorflow{os.sep}python{os.sep}"
-"""What lies between the line that calls a function and its nodes; the first call takes another way
+"""Frames between the line that calls a function and its nodes; the first call takes another way
 through it than the others."""
 _CALL = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?")
 _HANDLE = "VarHandleOp"
 _BODY = re.compile(r"^.*/(?:body|cond|then|else|branch_?\d*|branches)/_\d+/")
-"""What stands before a node of the body of a loop or branch that was inlined."""
+"""Prefix of a node of an inlined body of a loop or branch."""
 _NUMBER = re.compile(r"(?<=[A-Za-z])_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a context."""
+    """Facts of a context."""
 
     number: int
     """Of the context that takes its place."""
@@ -49,7 +49,7 @@ class _Known:
 
 
 class GraphLines:
-    """What is known of the nodes of the functions that live, looked up once a node."""
+    """Origins of the nodes of live functions, looked up once a node."""
 
     def __init__(self) -> None:
         self.called: Callable[[], None] = _nothing

@@ -44,7 +44,7 @@ _functions: deque[Span] = deque(maxlen=_MOST_SPANS)
 
 
 class NotedGradients:
-    """What is known by now of the gradients that tapes gave."""
+    """Gradients that tapes have given by now, with their weights."""
 
     def __init__(self) -> None:
         notes = list(_notes)

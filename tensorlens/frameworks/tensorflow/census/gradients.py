@@ -49,7 +49,7 @@ class Gradient:
     weight: int
     """The row of the weight's value."""
     suffix: str
-    """What is added to the weight's name."""
+    """Suffix of the weight's name."""
     note: str | None
 
 

@@ -41,7 +41,7 @@ class RowsByObject(Protocol):
 
 
 class VariableNames:
-    """What was given to variables; the first name given to one is its own."""
+    """Names of variables; the first given to one is its own."""
 
     def __init__(self, rows: RowsByObject) -> None:
         self._rows = rows

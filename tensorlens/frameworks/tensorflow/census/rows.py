@@ -33,7 +33,7 @@ _ROLES = {role: number for number, role in enumerate(ROLES)}
 
 
 class TensorFacts(Protocol):
-    """What was read of a tensor. Sizes are bytes."""
+    """Facts read of a tensor. Sizes are bytes."""
 
     @property
     def dtype(self) -> str:
@@ -45,7 +45,7 @@ class TensorFacts(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """What the tensor shows."""
+        """Bytes that the tensor shows."""
 
     @property
     def address(self) -> int:
@@ -83,12 +83,12 @@ class Row(FoundRow[Fact]):
     """One tensor, or a part of one."""
 
     number: int = -1
-    """What tapes know it by; -1 for parts."""
+    """Number by which tapes know it; -1 for parts."""
 
 
 @dataclass(slots=True)
 class Heap:
-    """What the heap has of TensorFlow's and Keras's, by kind."""
+    """TensorFlow's and Keras's objects in the heap, by kind."""
 
     objects: list[Any]
     tensors: list[Any]

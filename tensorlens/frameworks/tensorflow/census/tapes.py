@@ -14,7 +14,7 @@ from tensorlens.records.names import common_path
 Path = tuple[str, ...]
 
 _TRANSPARENT = frozenset(("ReadVariableOp", "Cast", "Identity", "Transpose", "Reshape"))
-"""What stands between a variable and its use."""
+"""Operations between a variable and its use."""
 _TRAINABLE = ("float", "bfloat", "complex")
 
 
@@ -30,7 +30,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class TapeUse:
-    """What a tape keeps a tensor for."""
+    """Use for which a tape keeps a tensor."""
 
     operation: Operation
     path: Path | None

@@ -57,7 +57,7 @@ READER = Part("reader", _LABEL, SOURCES / "tensorflow" / "reader.cpp", _argument
 
 
 PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD = range(7)
-"""What a fact is about: a tensor by what it holds, or a variable's value, or a list's element."""
+"""Subjects of a fact: a tensor by its content, a variable's value, or a list's element."""
 
 _MOST_DIMENSIONS = 8
 _ROW = struct.Struct(f"=5qQqQ3q{_MOST_DIMENSIONS}q")

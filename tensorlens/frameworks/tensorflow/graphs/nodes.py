@@ -41,7 +41,7 @@ _Place = tuple[Body, Node]
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What the frames that made a node tell of it."""
+    """Facts of a node from the frames that made it."""
 
     stack: Frames
     line: SourceLine | None

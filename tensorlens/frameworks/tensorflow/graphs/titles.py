@@ -24,7 +24,7 @@ from tensorlens.records.families import AHEAD, HANDLE_OF_DATA, HANDLES_OF_DATA, 
 
 BATCH = "batch of tf.data"
 DATA = "data of tf.data"
-"""What an iterator copies of the tensors that its dataset is made from."""
+"""An iterator's copies of the tensors that its dataset is made from."""
 RUNNING = "made by a graph and not released so far"
 _TABLE = "what a table has for its keys and values"
 _CONSTANTS_OF_DATA = "constants of tf.data"
@@ -52,7 +52,7 @@ _APPLIED = re.compile(r"Dataset_([a-z]+(?:_map)?)_(.+)")
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """What a block is. Names below a ``base`` are told together."""
+    """Title of a block. Names below a ``base`` are told together."""
 
     base: str
     key: str | None

@@ -25,7 +25,7 @@ _UNKNOWN = "unknown"
 
 
 class TensorflowHoldings:
-    """What one look gave; only :attr:`survivors` refers to the program's objects.
+    """Result of one look; only :attr:`survivors` refers to the program's objects.
 
     A tensor's memory is kept by the tensors and variables in Python that show it, by tapes that
     recorded it, by arrays that share it, and by graphs and kernels that Python knows nothing of.

@@ -19,7 +19,7 @@ __all__ = ["BUILDING", "NativeUnavailable", "TensorflowAllocator", "install"]
 BUILDING = "built: "
 """In front of the name of a graph that a block was allocated for, where no node did."""
 GENERATED = "__autograph_generated_file"
-"""What is in the names of files that autograph makes."""
+"""Part of the names of files that autograph makes."""
 _LABEL = "the native CPU counter of TensorFlow"
 _REFUSALS = {
     1: "its functions are not where they are known to be",
@@ -55,7 +55,7 @@ TAP = Part("tap", _LABEL, SOURCES / "tensorflow" / "tap.cpp", _arguments, _depen
 
 
 class TensorflowAllocator(NativeAllocator):
-    """What TensorFlow's CPU allocator has handed out since :func:`install`, in exact bytes.
+    """Exact bytes that TensorFlow's CPU allocator has handed out since :func:`install`.
 
     Tensors of all threads and functions, variables, and the scratch of kernels; not what libraries
     below the kernels take from malloc for themselves.

@@ -40,7 +40,7 @@ def survivors(addresses: Sequence[int]) -> list[Survivor]:
 
 
 class Holdings:
-    """What one look gave; only :attr:`survivors` refers to the program's objects.
+    """Result of one look; only :attr:`survivors` refers to the program's objects.
 
     The heap is read once, and nothing of the objects met is run.
     """
@@ -168,7 +168,7 @@ class _Look:
             for row, tensor, count in zip(rows, in_heap, counts, strict=True)
             if row >= 0 and count > inner[id(tensor)]
         }
-        """What Python holds, by vertex."""
+        """References of Python, by vertex."""
         inside = self.graph.below_something()
         vertices = self.graph.vertices_of(nodes)
         for vertex, node, count in zip(vertices, nodes, node_counts, strict=True):

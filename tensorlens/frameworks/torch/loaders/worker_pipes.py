@@ -100,7 +100,7 @@ _BY_DESCRIPTOR = b"rebuild_storage_fd"
 
 @dataclass(frozen=True, slots=True)
 class PipeContent:
-    """What is in the pipe that workers put their results into."""
+    """Content of the pipe that workers put their results into."""
 
     count: int
     """How many messages have begun to be in it."""

@@ -19,7 +19,7 @@ _REFUSALS = {
 
 
 class TorchAllocator(NativeAllocator):
-    """What torch's CPU allocator has handed out since :func:`install`, in exact bytes."""
+    """Exact bytes that torch's CPU allocator has handed out since :func:`install`."""
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         super().__init__(library)

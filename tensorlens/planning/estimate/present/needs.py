@@ -19,7 +19,7 @@ from tensorlens.render.figures import size
 from tensorlens.render.source import place, printable
 
 SETUP = "setup"
-"""What comes before the first mark."""
+"""Part before the first mark."""
 
 
 _CALLS = {
@@ -51,7 +51,7 @@ class Rung:
     """One line of a sum that can be checked by hand."""
 
     sign: str
-    """What is done with it: empty for the first, ``+``, ``-``, and ``=`` for the sum so far."""
+    """Its sign: empty for the first, ``+``, ``-``, and ``=`` for the sum so far."""
     label: str
     nbytes: int
 
@@ -252,7 +252,7 @@ class Growth:
     instants: Sequence[Instant]
     """The less an instant grows the earlier it comes; the first is the peak."""
     besides: int
-    """What is needed beyond what is allocated at the peak."""
+    """Bytes needed beyond those allocated at the peak."""
 
     @property
     def last(self) -> Instant:

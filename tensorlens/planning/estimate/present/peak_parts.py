@@ -65,7 +65,7 @@ class PeakPart:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a block is, and whether an operator of forward or backward has it for itself."""
+    """Kind of a block, and whether an operator of forward or backward has it for itself."""
 
     name: str
     in_operator: bool
@@ -194,7 +194,7 @@ _COLOURS = {
     UNTOLD: "#8c8c8c",
 }
 _SMALL = 3
-"""What is used is drawn once more where it is less than this part of the whole."""
+"""Share of the whole below which the used part is drawn once more."""
 _CACHED, _OUTSIDE, _FREE = "cached", "outside of {}", "free"
 
 
@@ -220,7 +220,7 @@ class Bar:
 
     @property
     def zoomed(self) -> Bar | None:
-        """What is used alone, where that is too little of the whole to be seen; else None."""
+        """The used part alone, where it is too little of the whole to be seen; else None."""
         used = tuple(stripe for stripe in self.stripes if stripe.kind != "free")
         nbytes = sum(stripe.nbytes for stripe in used)
         return Bar(used, nbytes, None) if 0 < nbytes * _SMALL < self.whole else None

@@ -15,12 +15,12 @@ from tensorlens.planning.tensorflow.graph.nodes import ENTERS, Node
 
 @dataclass(slots=True, eq=False)
 class Arrivals:
-    """What an operation waits for in one iteration."""
+    """Inputs that an operation waits for in one iteration."""
 
     waiting: int
     """Inputs and controls that are not there yet; of a merge, controls alone."""
     values: list[Value]
-    """What is there of the inputs, by their places; of a merge, the first that came."""
+    """Inputs that have come, by their places; of a merge, the first that came."""
     dead_inputs: int = 0
     is_dead: bool = False
     is_scheduled: bool = False
@@ -51,9 +51,9 @@ class Frame:
     iterations: dict[int, Iteration] = field(default_factory=dict)
     newest: int = 0
     invariants: list[tuple[Node, Value]] = field(default_factory=list)
-    """What every iteration is given anew."""
+    """Values that every iteration is given anew."""
     queued: list[tuple[Node, Value]] = field(default_factory=list)
-    """What waits for the next iteration, which must not begin yet."""
+    """Values for the next iteration, which must not begin yet."""
     exits: set[int] = field(default_factory=set)
     """Operations that have handed a value out of the loop."""
     dead_exits: dict[int, Node] = field(default_factory=dict)

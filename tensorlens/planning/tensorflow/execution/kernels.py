@@ -35,7 +35,7 @@ class Scratch:
     nbytes: int
     """The likeliest, where that depends on the device."""
     name: str
-    """What it is: ``cuDNN workspace``."""
+    """Its name: ``cuDNN workspace``."""
     least: int = -1
     most: int = -1
     """The bounds; -1: exactly so much."""

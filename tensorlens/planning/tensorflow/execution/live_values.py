@@ -69,7 +69,7 @@ class Items(Counted):
 
 
 class Value:
-    """What an operation hands on: where its bytes are, and its number if it is a known one.
+    """Result of an operation: where its bytes are, and its number if it is a known one.
 
     Args:
         held: where its bytes are.

@@ -15,7 +15,7 @@ _RUNTIME = 16 << 10
 """Bytes that a step has besides: constants of the graph, the iterator, states of generators."""
 
 BATCHES_AHEAD = 4
-"""What Keras' adapter of arrays holds besides the batch of the step, as measured of ``fit``."""
+"""Batches that Keras' adapter of arrays holds besides the step's, as measured of ``fit``."""
 
 
 class Meter:

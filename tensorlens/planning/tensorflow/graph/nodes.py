@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What an operation makes: one tensor."""
+    """Output of an operation: one tensor."""
 
     dtype: str
     shape: Shape | None
@@ -58,9 +58,9 @@ class Node:
 
 
 ENTERS = ("Enter", "RefEnter")
-"""What hands a value into a loop."""
+"""Operations that hand a value into a loop."""
 BACK = ("NextIteration", "RefNextIteration")
-"""What ends a pass through a loop, for which nobody waits."""
+"""Operations that end a pass through a loop, for which nobody waits."""
 
 
 def connect(nodes: Sequence[Node]) -> None:

@@ -33,7 +33,7 @@ class GradientCall:
 
     graph: Any
     kept: Sequence[str]
-    """What the tape kept for it, and the gradients it was given."""
+    """Tensors that the tape kept for it, and the gradients it was given."""
     end: int
     """How many operations the graph had when it returned."""
 

@@ -23,7 +23,7 @@ from tensorlens.planning.tensorflow.options.stage import CannotApply, Option, St
 _RECOMPUTED, _TRIGGER = "Recomputed/", "RecomputeTrigger/"
 _SWAPPED = ("swap_out_", "swap_in_")
 _SCHEDULED = "TemporaryVariable"
-"""What an AddN is made into, so that it need not hold all that it adds up at once."""
+"""Operation that an AddN is made into, so that it need not hold all its terms at once."""
 
 
 class RewrittenGraphs:
@@ -103,7 +103,7 @@ _OFF = ("NO_MEM_OPT",)
 _SWAPS = "SWAPPING_HEURISTICS"
 _RECOMPUTES = ("RECOMPUTATION_HEURISTICS", "HEURISTICS")
 _GRADIENTS = "gradient_tape/"
-"""What is recomputed is looked for in front of the nodes of a scope. By default that is
+"""Scope in front of whose nodes candidates for recomputation are looked for. By default it is
 ``gradients/``, as v1 graphs have it; a tape's nodes are in this one."""
 
 

@@ -28,7 +28,7 @@ from tensorlens.planning.trials.measurement import NotATensor, host_limited, pea
 from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
-"""What kernels and the libraries below them say when the system gives them no memory."""
+"""Messages of kernels and libraries that the system gives no memory."""
 
 
 def run(job: Job) -> Result:
@@ -44,7 +44,7 @@ def run(job: Job) -> Result:
 
 
 class _Bench:
-    """What TensorFlow brings to the running of a trial."""
+    """TensorFlow's part in the running of a trial."""
 
     def seed(self) -> None:
         tf.random.set_seed(0)

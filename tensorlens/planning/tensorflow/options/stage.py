@@ -18,7 +18,7 @@ _CHILDREN = "_layers"
 
 
 class Stage(stage.Stage):
-    """What options know of the program, and what they have to say."""
+    """The program as options see it, and their notes."""
 
     def models(self) -> list[Any]:
         """Return the Keras layers with layers inside that are in no other one, oldest first.

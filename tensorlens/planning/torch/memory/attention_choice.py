@@ -20,7 +20,7 @@ _NEWEST = (12, 1)
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What is asked: tensors of shape (batch, heads, length, head dimension)."""
+    """A call: tensors of shape (batch, heads, length, head dimension)."""
 
     query: Any
     key: Any

@@ -32,7 +32,7 @@ def run(job: Job) -> Result:
 
 
 class _Bench:
-    """What torch brings to the running of a trial."""
+    """torch's part in the running of a trial."""
 
     def seed(self) -> None:
         torch.manual_seed(0)

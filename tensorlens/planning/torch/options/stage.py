@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Stage(stage.Stage):
-    """What options know of the program, and what they have to say."""
+    """The program as options see it, and their notes."""
 
     def models(self) -> list[torch.nn.Module]:
         """Return the modules with parameters that are in no other one, in the order they came.

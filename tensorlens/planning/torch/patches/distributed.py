@@ -66,7 +66,7 @@ _VERIFY = "_verify_param_shape_across_processes"
 
 
 class _Group:
-    """What a program calls to meet the other ranks."""
+    """Functions that a program calls to meet the other ranks."""
 
     def __init__(
         self, world_size: int | None, rank: int, caution: Tell, stack: contextlib.ExitStack

@@ -93,7 +93,7 @@ _TEXT = (
 
 
 class _Before:
-    """What was in files that the program opened in order to write a checkpoint.
+    """Earlier content of files that the program opened to write a checkpoint.
 
     ``open(path, "wb")`` empties a file before ``torch.save`` is told of it.
     """

@@ -38,7 +38,7 @@ class Constant:
 
 
 class Origin:
-    """What the views of one tensor share."""
+    """State that the views of one tensor share."""
 
     __slots__ = ("assumed", "stale")
 

@@ -28,12 +28,12 @@ _OPEN = 3
 
 @dataclass(frozen=True, slots=True)
 class PageDevice:
-    """What is drawn above the table of blocks, between and below."""
+    """Markup above the table of blocks, between and below."""
 
     timeline: tuple[Block, ...]
     controls: tuple[Block, ...] = ()
     data: tuple[Block, ...] = ()
-    """What the script reads."""
+    """Data for the script."""
     sources: tuple[Block, ...] = ()
 
 

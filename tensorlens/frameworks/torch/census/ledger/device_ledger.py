@@ -187,7 +187,7 @@ class _Snapshots:
 
 @dataclass
 class _Figures:
-    """What is known of a device; a figure is None where ``missing`` has the reason."""
+    """Figures of a device; one is None where ``missing`` has the reason."""
 
     allocated: int | None = None
     reserved: int | None = None

@@ -29,7 +29,7 @@ def is_in_use() -> bool:
 
 
 class KerasOwners:
-    """What Keras's objects name, before anything else does."""
+    """Names from Keras's objects, before any others."""
 
     def __init__(self, naming: Naming, modules: ModulePaths) -> None:
         self._naming, self._modules = naming, modules

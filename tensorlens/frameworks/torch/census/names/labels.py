@@ -15,7 +15,7 @@ _TRANSPARENT = frozenset(
     f"{name}Backward0"
     for name in ("T", "Transpose", "Permute", "View", "Unsqueeze", "Expand", "ToCopy")
 )
-"""What stands between a parameter and its use: a linear layer's transpose, autocast's copy."""
+"""Nodes between a parameter and its use: a linear layer's transpose, autocast's copy."""
 
 
 _NOBODY: Mapping[Any, tuple[str, ...]] = MappingProxyType({})

@@ -19,7 +19,7 @@ MOST_PLACES = 100_000
 """Modules that contain each other many times over have more paths than anyone would read."""
 
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""What torch.compile, FSDP and checkpoint wrappers call the module that they stand for."""
+"""Attributes by which torch.compile, FSDP and checkpoint wrappers hold their module."""
 
 
 _Place: TypeAlias = "tuple[Any, int, _Place | None]"

@@ -12,7 +12,7 @@ _NUMBERS = {role: number for number, role in enumerate(ROLES)}
 
 
 class Naming:
-    """What was given to objects, in order; the first name given to an object is its own."""
+    """Names given to objects, in order; the first given to an object is its own."""
 
     def __init__(self, names: Names) -> None:
         self.names = names

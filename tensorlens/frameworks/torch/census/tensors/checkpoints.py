@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 _CHECKPOINTED = ("fn", "function")
-"""What the closure calls the function that is checkpointed: torch 2.13, and before."""
+"""Names of the checkpointed function in the closure: torch 2.13, and before."""
 REENTRANT = "CheckpointFunctionBackward"
 
 
