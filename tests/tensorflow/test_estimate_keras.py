@@ -344,7 +344,7 @@ def test_a_model_in_training_goes_on_as_if_nothing_had_been_asked():
 def test_nothing_is_left_behind(eager, monkeypatch):
     read = cpu_counter().reader()
     made = []
-    original = tracing.twin_of
+    original = tracing.clone_of
 
     def noted(model):
         twin = original(model)
