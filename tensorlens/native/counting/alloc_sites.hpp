@@ -214,15 +214,15 @@ Birth birth_on(Memo& memo, PyThreadState* thread) {
       return Birth();
     }
     if (!seen->foreign) {
-      birth.line = birth_at(seen, code, frames.unit(code));
+      birth.line = birth_at(seen, code, unit_of(*g_layout, code, frames.instruction()));
       return birth;
     }
     if ((seen->model || (seen->wrapper && depth == 0)) && birth.model == kNoBirth) {
-      birth.model = birth_at(seen, code, frames.unit(code));
+      birth.model = birth_at(seen, code, unit_of(*g_layout, code, frames.instruction()));
     }
     if (depth == 0) {
       innermost_code = code;
-      innermost_unit = frames.unit(code);
+      innermost_unit = unit_of(*g_layout, code, frames.instruction());
     }
   }
   // looked up again: the table may have grown since
@@ -258,7 +258,11 @@ Birth birth_here() {
 // The end of code objects. It is announced with the GIL held, and nobody waits for the GIL with a
 // memo locked.
 
+// How often that was; it is counted before the address can be another one's.
+std::atomic<uint64_t> g_forgotten{0};
+
 void forget_code(PyObject* code) {
+  g_forgotten.fetch_add(1, std::memory_order_release);
   for (Memo& memo : g_memos) {
     Seen seen{};
     {

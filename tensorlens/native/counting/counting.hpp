@@ -333,18 +333,16 @@ TL_EXPORT void tl_record_end(Span** begun) {
 }
 
 // The tables that the rows' numbers stand for. They only grow: what is read stays true.
-TL_EXPORT int64_t tl_stack(int32_t number, int64_t* length, int32_t* frames, int64_t most) {
+// Gives line and module of each frame, innermost first.
+TL_EXPORT int64_t tl_stack(int32_t number, int64_t* length, StackFrame* frames, int64_t most) {
   const Holding holding(g_stacks.lock);
-  if (number < 0 || number >= g_stacks.count()) {
+  const std::vector<Stacks::Node>& nodes = g_stacks.nodes();
+  if (number < 0 || static_cast<size_t>(number) >= nodes.size()) {
     return 0;
   }
-  const int64_t begin = g_stacks.starts()[number];
-  const int64_t end = number + 1 < g_stacks.count()
-      ? g_stacks.starts()[number + 1] : static_cast<int64_t>(g_stacks.frames().size());
-  *length = end - begin;
-  std::memcpy(
-      frames, &g_stacks.frames()[begin],
-      std::min(*length, most) * static_cast<int64_t>(sizeof(StackFrame)));
+  for (*length = 0; number >= 0 && *length < most; number = nodes[number].outer) {
+    frames[(*length)++] = nodes[number].frame;
+  }
   return 1;
 }
 

@@ -8,28 +8,12 @@
 #include "nodes.hpp"
 #include "pending_names.hpp"
 
-#include <unordered_map>
 #include <vector>
 
 namespace {
 
 struct ContextKey {
   int32_t thread, op, outer, node, forward, grad;
-
-  bool operator==(const ContextKey& other) const {
-    return std::memcmp(this, &other, sizeof other) == 0;
-  }
-};
-
-struct HashOfContext {
-  size_t operator()(const ContextKey& key) const {
-    uint64_t hash = 0;
-    for (const int32_t part : {key.thread, key.op, key.outer, key.node, key.forward, key.grad}) {
-      hash = (hash ^ static_cast<uint32_t>(part)) * 0x9E3779B97F4A7C15ull;
-      hash ^= hash >> 31;
-    }
-    return static_cast<size_t>(hash);
-  }
 };
 
 class Contexts {
@@ -38,25 +22,17 @@ class Contexts {
 
   int32_t number(const ContextKey& key) {
     const Holding holding(lock);
-    if (keys_.size() >= kMost && numbers_.count(key) == 0) {
-      return -1;
-    }
-    const auto [entry, fresh] = numbers_.emplace(key, static_cast<int32_t>(keys_.size()));
-    if (fresh) {
-      keys_.push_back(key);
-    }
-    return entry->second;
+    return keys_.number(key, kMost);
   }
 
   const std::vector<ContextKey>& keys() const {
-    return keys_;
+    return keys_.all();
   }
 
   SpinLock lock;
 
  private:
-  std::unordered_map<ContextKey, int32_t, HashOfContext> numbers_;
-  std::vector<ContextKey> keys_;
+  Numbered<ContextKey> keys_;
 };
 
 Contexts& g_contexts = *new Contexts;
@@ -109,12 +85,12 @@ int64_t monotonic_ns();
 struct Running {
   static constexpr int kDeep = 32;
   struct Op {
-    int32_t name;
-    int32_t nodes;   // how many ran when it began
-    int32_t engine;  // place of the innermost that is the engine's, -1 if none is
+    const char* text;
+    int32_t name;          // number of the text, -1 until it is needed
+    int32_t nodes;         // how many ran when it began
+    int32_t engine;        // place of the innermost that is the engine's, -1 if none is
+    int32_t engine_stack;  // of the engine's: the stack on which it runs
     int64_t next_node;
-    uintptr_t frame;
-    Captured at;
   };
   struct Node {
     int32_t name;
@@ -157,21 +133,11 @@ Running& running() {
   return now;
 }
 
-Captured stack_now(Running& now) {
-  if (now.ops > 0 && now.ops <= Running::kDeep) {
-    const Running::Op& op = now.op[now.ops - 1];
-    if (op.frame != 0 && op.at.stack != kNoStack && op.frame == innermost_frame()) {
-      return op.at;
-    }
-  }
-  return capture();
-}
-
 // Whether the engine is between two nodes: it settles what it begins, and adds up what the last
 // one gave.
 bool is_after_last(const Running& now, int engine) {
   return engine >= 0 && now.op[engine].nodes == now.nodes && now.last.depth == now.nodes &&
-      now.last.engine == now.op[engine].at.stack;
+      now.last.engine == now.op[engine].engine_stack;
 }
 
 bool made_nodes(const Running& now, int ops) {
@@ -184,6 +150,13 @@ bool made_nodes(const Running& now, int ops) {
   return false;
 }
 
+int32_t name_of(Running::Op& op) {
+  if (op.name < 0) {
+    op.name = g_op_names.number(op.text);
+  }
+  return op.name;
+}
+
 // `function` is the graph function that was called, -1 for none.
 int32_t context_now(Running& now, int32_t function) {
   const int ops = std::min(now.ops, Running::kDeep);
@@ -192,8 +165,8 @@ int32_t context_now(Running& now, int32_t function) {
   int engine = -1;
   if (ops > 0) {
     engine = now.op[ops - 1].engine;
-    key.op = now.op[ops - 1].name;
-    key.outer = now.op[std::min(engine + 1, ops - 1)].name;
+    key.op = name_of(now.op[ops - 1]);
+    key.outer = name_of(now.op[std::min(engine + 1, ops - 1)]);
     key.grad = made_nodes(now, ops);
   } else if (const auto node_here = g_node_here.load(std::memory_order_relaxed)) {
     key.op = node_here();
@@ -206,7 +179,7 @@ int32_t context_now(Running& now, int32_t function) {
     key.node = now.node[nodes - 1].name;
     key.forward = now.node[nodes - 1].forward;
   }
-  if (now.context == 0 || !(key == now.key)) {
+  if (now.context == 0 || std::memcmp(&key, &now.key, sizeof key) != 0) {
     now.key = key;
     now.context = 1 + g_contexts.number(key);
   }
@@ -233,7 +206,7 @@ struct Here {
     } catch (const std::bad_alloc&) {
       // the event goes without
     }
-    at = stack_now(now);
+    at = capture();
     if (at.stack == kNoStack) {
       at = call.at;
     }
@@ -292,6 +265,19 @@ constexpr char kEngine[] = "autograd::engine::evaluate_function: ";
 constexpr char kFirstGradient[] = "aten::ones_like";
 constexpr char32_t kMakesFirst[] = U"_make_grads";
 
+// The stack that nodes made now go back to: in backward of backward, what a node computes goes back
+// to the line that the node does.
+int32_t line_of_nodes(const Running& now) {
+  if (now.nodes > 0 && now.nodes <= Running::kDeep) {
+    const Running::Node& node = now.node[now.nodes - 1];
+    if (node.forward != kNoStack && node.frame == innermost_frame()) {
+      return node.forward;
+    }
+  }
+  return capture().stack;
+}
+
+// The name stays until the operator ends.
 void op_begins(const char* name, int64_t next_node, uint64_t thread) {
   if (!g_recording.load(std::memory_order_relaxed)) {
     return;
@@ -302,35 +288,24 @@ void op_begins(const char* name, int64_t next_node, uint64_t thread) {
     return;
   }
   Running::Op& op = now.op[place];
-  op.name = g_op_names.number(name);
+  const bool is_engine = name[1] == kEngine[1] &&
+      std::strncmp(name, kEngine, sizeof kEngine - 1) == 0;
+  op.text = name;
+  op.name = -1;
   op.nodes = now.nodes;
   op.next_node = next_node;
-  op.engine = std::strncmp(name, kEngine, sizeof kEngine - 1) == 0 ? place
-      : place > 0 ? now.op[place - 1].engine : -1;
+  op.engine = is_engine ? place : place > 0 ? now.op[place - 1].engine : -1;
   if (op.engine < 0) {
     now.last = kNoNode;
     if (place == 0 && std::strcmp(name, kFirstGradient) == 0 && is_in_function(kMakesFirst)) {
       backward_begins();
     }
   }
-  op.frame = innermost_frame();
-  if (place > 0 && now.op[place - 1].frame == op.frame && now.op[place - 1].at.stack != kNoStack) {
-    op.at = now.op[place - 1].at;
-  } else {
-    op.at = capture();
+  if (is_engine) {
+    op.engine_stack = capture().stack;
   }
   if (next_node >= 0) {
-    int32_t stack = op.at.stack;
-    if (now.nodes > 0 && now.nodes <= Running::kDeep) {
-      // backward of backward: what a node computes goes back to the line that the node does
-      const Running::Node& node = now.node[now.nodes - 1];
-      if (node.forward != kNoStack && node.frame == op.frame) {
-        stack = node.forward;
-      }
-    }
-    if (stack != kNoStack) {
-      g_nodes.made(thread, next_node, stack);
-    }
+    g_nodes.made(thread, next_node, line_of_nodes(now));
   }
 }
 
@@ -358,7 +333,7 @@ void node_begins(const char* name, int64_t number, uint64_t forward_thread) {
   node.name = g_op_names.number(name);
   node.frame = innermost_frame();
   node.depth = place;
-  node.engine = engine >= 0 ? now.op[engine].at.stack : kNoStack;
+  node.engine = engine >= 0 ? now.op[engine].engine_stack : kNoStack;
   node.forward = g_nodes.find(forward_thread, number);
   if (number < 0 && after_last) {
     // a leaf's gradient is added up as soon as the last node that contributes has run

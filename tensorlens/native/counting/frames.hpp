@@ -137,20 +137,18 @@ class Frames {
     return frame_;
   }
 
-  uintptr_t code() {
+  uintptr_t code() const {
     // 3.14 tags the low bits
     return word(frame_ + layout_.code) & ~uintptr_t{7};
   }
 
-  // The unit of the instruction that runs; before the first one it is the first.
-  int64_t unit(uintptr_t code) {
-    const auto instruction = static_cast<int64_t>(word(frame_ + layout_.instruction));
-    const int64_t bytes = instruction - static_cast<int64_t>(code) - layout_.instructions;
-    return bytes < 0 ? 0 : bytes / 2;
+  // Where the instruction that runs lies.
+  uintptr_t instruction() const {
+    return word(frame_ + layout_.instruction);
   }
 
  private:
-  uintptr_t word(uintptr_t address) {
+  uintptr_t word(uintptr_t address) const {
     return read_.template get<uintptr_t>(address);
   }
 
@@ -164,6 +162,12 @@ class Frames {
   Read& read_;
   uintptr_t frame_;
 };
+
+// The unit of an instruction that runs; before the first one it is the first.
+inline int64_t unit_of(const Layout& layout, uintptr_t code, uintptr_t instruction) {
+  const auto bytes = static_cast<int64_t>(instruction - code) - layout.instructions;
+  return bytes < 0 ? 0 : bytes / 2;
+}
 
 // The table of lines that a code object has (CPython's Objects/locations.md). An entry begins with
 // a byte that has the high bit, and no other byte of it has; -1 where no line made the code.
@@ -219,6 +223,7 @@ bool is_attribute(PyObject* object, const char* name, uintptr_t value) {
 
 bool is_same_frame(const Layout& layout, Careful& read, Frames<Careful>& own, PyObject* frame) {
   const uintptr_t code = own.code();
+  const int64_t unit = unit_of(layout, code, own.instruction());
   auto* object = reinterpret_cast<PyObject*>(code);
   PyObject* expected = PyFrame_GetCode(frame);
   const bool same = object == expected &&
@@ -226,9 +231,9 @@ bool is_same_frame(const Layout& layout, Careful& read, Frames<Careful>& own, Py
       is_attribute(object, "co_filename", read.get<uintptr_t>(code + layout.filename)) &&
       is_attribute(object, "co_qualname", read.get<uintptr_t>(code + layout.qualname)) &&
       is_attribute(object, "co_linetable", read.get<uintptr_t>(code + layout.line_table)) &&
-      2 * own.unit(code) == PyFrame_GetLasti(frame) &&
-      own.unit(code) < read.get<int64_t>(code + kSizeOfCode) && !read.failed() &&
-      line_of(layout, code, own.unit(code)) == PyFrame_GetLineNumber(frame);
+      2 * unit == PyFrame_GetLasti(frame) &&
+      unit < read.get<int64_t>(code + kSizeOfCode) && !read.failed() &&
+      line_of(layout, code, unit) == PyFrame_GetLineNumber(frame);
   Py_DecRef(expected);
   return same;
 }

@@ -23,6 +23,9 @@ class Nodes {
   static constexpr size_t kMostThreads = 256, kMostPlaces = 1 << 22;
 
   void made(uint64_t thread, int64_t number, int32_t stack) {
+    if (stack == kNoStack) {
+      return;
+    }
     const Holding holding(lock);
     std::vector<Made>& ring = ring_of(thread);
     Made* place = &ring[number & (ring.size() - 1)];
@@ -118,22 +121,26 @@ Nodes& g_nodes = *new Nodes;
 class OpNames {
  public:
   int32_t number(const char* name) {
-    return number(name, std::strlen(name));
+    Cached& cached = cache_[(reinterpret_cast<uintptr_t>(name) >> 3) & (kCache - 1)];
+    {
+      const Holding holding(lock);
+      if (cached.name == name && std::strcmp(cached.text, name) == 0) {
+        return cached.number;
+      }
+    }
+    const int32_t found = number(name, std::strlen(name));
+    const Holding holding(lock);
+    cached = Cached{name, texts_[found]->c_str(), found};
+    return found;
   }
 
   int32_t number(const char* name, size_t length) {
-    Cached& cached = cache_[(reinterpret_cast<uintptr_t>(name) >> 3) & (kCache - 1)];
     const Holding holding(lock);
-    if (cached.name == name &&
-        texts_[cached.number]->compare(0, std::string::npos, name, length) == 0) {
-      return cached.number;
-    }
     const auto [entry, fresh] =
         numbers_.emplace(std::string(name, length), static_cast<int32_t>(texts_.size()));
     if (fresh) {
       texts_.push_back(&entry->first);
     }
-    cached = Cached{name, entry->second};
     return entry->second;
   }
 
@@ -152,6 +159,7 @@ class OpNames {
   static constexpr size_t kCache = 1024;
   struct Cached {
     const char* name = nullptr;
+    const char* text = nullptr;
     int32_t number = 0;
   };
   Cached cache_[kCache];

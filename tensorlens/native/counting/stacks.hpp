@@ -72,87 +72,33 @@ class Modules {
 
 Modules& g_modules = *new Modules;
 
+// A stack is known by its innermost frame and the stack of those outside of it: stacks that begin
+// alike share what is outside.
 class Stacks {
  public:
-  // Gives the number of the stack; the frames are innermost first.
-  int32_t number(const StackFrame* frames, int length) {
-    const uint64_t hash = hash_of_frames(frames, length);
+  struct Node {
+    int32_t outer;
+    StackFrame frame;
+  };
+
+  // Gives the number of `frame` inside of the stack `outer` (kNoStack: it is the outermost).
+  int32_t number(int32_t outer, StackFrame frame) {
     const Holding holding(lock);
-    if (2 * (starts_.size() + 1) > slots_.size()) {
-      grow();
-    }
-    size_t index = hash & (slots_.size() - 1);
-    for (; slots_[index].number >= 0; index = (index + 1) & (slots_.size() - 1)) {
-      if (slots_[index].hash == hash && is_same(slots_[index].number, frames, length)) {
-        return slots_[index].number;
-      }
-    }
-    if (frames_.size() + length > kMostFrames) {
-      ++lost;
-      return kNoStack;
-    }
-    const auto number = static_cast<int32_t>(starts_.size());
-    starts_.push_back(static_cast<int64_t>(frames_.size()));
-    frames_.insert(frames_.end(), frames, frames + length);
-    slots_[index] = Slot{hash, number};
+    const int32_t number = nodes_.number(Node{outer, frame}, kMostFrames);
+    lost += number == kNoStack;
     return number;
   }
 
-  int64_t count() const {
-    return static_cast<int64_t>(starts_.size());
-  }
-  const std::vector<StackFrame>& frames() const {
-    return frames_;
-  }
-  const std::vector<int64_t>& starts() const {
-    return starts_;
+  // The lock is held.
+  const std::vector<Node>& nodes() const {
+    return nodes_.all();
   }
 
   SpinLock lock;
   int64_t lost = 0;
 
  private:
-  struct Slot {
-    uint64_t hash = 0;
-    int32_t number = -1;
-  };
-
-  static uint64_t hash_of_frames(const StackFrame* frames, int length) {
-    uint64_t hash = static_cast<uint64_t>(length);
-    for (int index = 0; index < length; ++index) {
-      uint64_t frame;
-      std::memcpy(&frame, &frames[index], sizeof frame);
-      hash = (hash ^ frame) * 0x9E3779B97F4A7C15ull;
-      hash ^= hash >> 29;
-    }
-    return hash;
-  }
-
-  bool is_same(int32_t number, const StackFrame* frames, int length) const {
-    const int64_t begin = starts_[number];
-    const int64_t end = static_cast<size_t>(number) + 1 < starts_.size()
-        ? starts_[number + 1] : static_cast<int64_t>(frames_.size());
-    return end - begin == length &&
-        std::memcmp(&frames_[begin], frames, length * sizeof(StackFrame)) == 0;
-  }
-
-  void grow() {
-    const std::vector<Slot> old = std::exchange(
-        slots_, std::vector<Slot>(std::max<size_t>(1024, 2 * slots_.size())));
-    for (const Slot& slot : old) {
-      if (slot.number >= 0) {
-        size_t index = slot.hash & (slots_.size() - 1);
-        while (slots_[index].number >= 0) {
-          index = (index + 1) & (slots_.size() - 1);
-        }
-        slots_[index] = slot;
-      }
-    }
-  }
-
-  std::vector<Slot> slots_;
-  std::vector<StackFrame> frames_;
-  std::vector<int64_t> starts_;
+  Numbered<Node> nodes_;
 };
 
 Stacks& g_stacks = *new Stacks;
@@ -171,41 +117,110 @@ void unlock_stacks() {
   g_modules.lock.unlock();
 }
 
+// What a frame's line and module follow from.
+struct FrameKey {
+  uintptr_t code, instruction;
+  uintptr_t module, type;  // of the module whose call it is, 0 for none
+
+  bool operator==(const FrameKey& other) const {
+    return code == other.code && instruction == other.instruction && module == other.module &&
+        type == other.type;
+  }
+};
+
+// A frame of the stack that was captured last, and what is known from the outermost frame up to it.
+struct TrailFrame {
+  FrameKey key;
+  int32_t stack;
+  int32_t line;
+  Birth birth;  // its user's line is kNoBirth as long as all are foreign
+  bool wrapper;
+};
+
+// From one event to the next a thread's outer frames seldom change: what was found for them last
+// is kept, outermost first. Threads that share a memo share its trail.
+struct Trail {
+  uint64_t forgotten = 0;  // how many code objects had ended
+  int length = 0;
+  TrailFrame frames[kDeepest];
+};
+
+Trail& trail_of(Memo& memo) {
+  static Trail trails[1 << kMemoBits];
+  return trails[&memo - g_memos];
+}
+
+FrameKey key_of(const Frames<Direct>& frames, uintptr_t module_call) {
+  Direct read;
+  FrameKey key{frames.code(), frames.instruction(), 0, 0};
+  if (key.code == module_call) {
+    key.module = read.get<uintptr_t>(frames.address() + g_layout->locals) & ~uintptr_t{7};
+    if (key.module != 0 && read.get<char*>(key.module + kTypeOfObject) == PyCell_Type) {
+      // a variable that an inner function uses too
+      key.module = read.get<uintptr_t>(key.module + kContentOfCell);
+    }
+    key.type = key.module == 0 ? 0 : read.get<uintptr_t>(key.module + kTypeOfObject);
+  }
+  return key;
+}
+
+// Adds a frame to those outside of it; false when there is no memory.
+bool follow(Memo& memo, const FrameKey& key, const TrailFrame* outer, TrailFrame& frame) {
+  Seen* const seen = look_up(memo, key.code);
+  if (seen == nullptr) {
+    return false;
+  }
+  frame.key = key;
+  frame.line = birth_at(seen, key.code, unit_of(*g_layout, key.code, key.instruction));
+  frame.wrapper = seen->wrapper;
+  frame.birth = outer == nullptr ? Birth() : outer->birth;
+  if (!seen->foreign) {
+    frame.birth = Birth{frame.line, kNoBirth};
+  } else if (seen->model) {
+    frame.birth.model = frame.line;
+  }
+  const int32_t module = key.module == 0 ? -1 : g_modules.number(key.module);
+  // without room for more stacks no stack is known that goes on from one that is not
+  const bool lost = outer != nullptr && outer->stack == kNoStack;
+  frame.stack = lost ? kNoStack
+      : g_stacks.number(outer == nullptr ? kNoStack : outer->stack, StackFrame{frame.line, module});
+  return true;
+}
+
 Captured capture_on(Memo& memo, PyThreadState* thread) {
   Direct read;
-  StackFrame found[kDeepest];
+  FrameKey keys[kDeepest];  // innermost first
   int length = 0;
-  Birth birth;
   const uintptr_t module_call = g_module_call.load(std::memory_order_relaxed);
-  Frames<Direct> frames(*g_layout, read, thread);
-  for (; length < kDeepest && !frames.at_end(); ++length, frames.step()) {
-    const uintptr_t code = frames.code();
-    Seen* seen = look_up(memo, code);
-    if (seen == nullptr) {
-      return Captured{kNoStack, Birth()};
-    }
-    StackFrame& frame = found[length];
-    frame.line = birth_at(seen, code, frames.unit(code));
-    frame.module = -1;
-    if (code == module_call) {
-      auto module = read.get<uintptr_t>(frames.address() + g_layout->locals) & ~uintptr_t{7};
-      if (module != 0 && read.get<char*>(module + kTypeOfObject) == PyCell_Type) {
-        // a variable that an inner function uses too
-        module = read.get<uintptr_t>(module + kContentOfCell);
-      }
-      frame.module = module == 0 ? -1 : g_modules.number(module);
-    }
-    if (birth.line == kNoBirth) {
-      birth.line = seen->foreign ? kNoBirth : frame.line;
-      const bool model = seen->model || (seen->wrapper && length == 0);
-      birth.model = model && birth.model == kNoBirth ? frame.line : birth.model;
-    }
+  for (Frames<Direct> frames(*g_layout, read, thread); length < kDeepest && !frames.at_end();
+       frames.step()) {
+    keys[length++] = key_of(frames, module_call);
   }
   if (length == 0) {
     return Captured{kNoStack, Birth()};
   }
-  birth.line = birth.line == kNoBirth ? found[0].line : birth.line;
-  return Captured{g_stacks.number(found, length), birth};
+  Trail& trail = trail_of(memo);
+  const uint64_t forgotten = g_forgotten.load(std::memory_order_acquire);
+  int known = 0;
+  if (trail.forgotten == forgotten) {
+    while (known < std::min(length, trail.length) &&
+           trail.frames[known].key == keys[length - 1 - known]) {
+      ++known;
+    }
+  }
+  trail.forgotten = forgotten;
+  for (trail.length = known; trail.length < length; ++trail.length) {
+    TrailFrame* const frame = &trail.frames[trail.length];
+    const TrailFrame* const outer = trail.length == 0 ? nullptr : frame - 1;
+    if (!follow(memo, keys[length - 1 - trail.length], outer, *frame)) {
+      return Captured{kNoStack, Birth()};
+    }
+  }
+  const TrailFrame& innermost = trail.frames[length - 1];
+  Birth birth = innermost.birth;
+  birth.line = birth.line == kNoBirth ? innermost.line : birth.line;
+  birth.model = innermost.wrapper ? innermost.line : birth.model;
+  return Captured{innermost.stack, birth};
 }
 
 // The innermost frame of the calling thread: while C++ code runs below it, nothing outside of it

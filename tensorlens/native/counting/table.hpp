@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <vector>
 
 #include <sched.h>
 
@@ -196,6 +197,55 @@ class Table {
   size_t capacity_ = 0;
   size_t least_ = kSmallest;  // of the capacity, once there are entries
   size_t used_ = 0;
+};
+
+// Values by number, each kept once. A Value is plain data without gaps.
+template <typename Value>
+class Numbered {
+ public:
+  // Gives the value's number; -1 if it is new and there are as many as `most`.
+  int32_t number(const Value& value, size_t most) {
+    if (2 * (values_.size() + 1) > slots_.size()) {
+      grow();
+    }
+    int32_t& slot = slots_[place(value)];
+    if (slot < 0 && values_.size() < most) {
+      values_.push_back(value);
+      slot = static_cast<int32_t>(values_.size() - 1);
+    }
+    return slot;
+  }
+
+  const std::vector<Value>& all() const {
+    return values_;
+  }
+
+ private:
+  size_t place(const Value& value) const {
+    uint32_t words[sizeof(Value) / sizeof(uint32_t)];
+    std::memcpy(words, &value, sizeof value);
+    uint64_t hash = 0;
+    for (const uint32_t word : words) {
+      hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+      hash ^= hash >> 29;
+    }
+    size_t index = hash & (slots_.size() - 1);
+    while (slots_[index] >= 0 && std::memcmp(&values_[slots_[index]], &value, sizeof value) != 0) {
+      index = (index + 1) & (slots_.size() - 1);
+    }
+    return index;
+  }
+
+  void grow() {
+    std::vector<int32_t> larger(std::max<size_t>(1024, 2 * slots_.size()), -1);
+    slots_.swap(larger);
+    for (size_t number = 0; number < values_.size(); ++number) {
+      slots_[place(values_[number])] = static_cast<int32_t>(number);
+    }
+  }
+
+  std::vector<int32_t> slots_;
+  std::vector<Value> values_;
 };
 
 }  // namespace
