@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import CellType, CodeType, FrameType
 from typing import Any
@@ -23,11 +23,14 @@ from tensorlens.user_code import is_foreign, is_framework
 TEMPORARY = "(temporary)"
 """Name of a value on a frame's evaluation stack; it may be stale."""
 
-_OWN = str(Path(__file__).parents[1]) + os.sep
+OWN = str(Path(__file__).parents[1]) + os.sep
+"""The folder of tensorlens."""
 _VIEWS = sys.version_info >= (3, 13)
 
 
-def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
+def anchors(
+    skip_modules: tuple[str, ...] = (), only_modules: Collection[str] | None = None
+) -> dict[int, str]:
     """Return where names begin: the text of a name by the address of the object it refers to.
 
     A module's globals come with the module's name, those of ``__main__`` with an empty text; a
@@ -36,14 +39,14 @@ def anchors(skip_modules: tuple[str, ...] = ()) -> dict[int, str]:
     functions come before inner ones, and a local of what is a global of ``__main__`` is left out.
     So are frames and modules of tensorlens and those below ``skip_modules``. A value on an
     evaluation stack is ``function(): (temporary)``; it may be long gone, so its address is only to
-    be compared.
+    be compared. ``only_modules`` are the modules whose globals count, all if None.
     """
     skip = ("tensorlens", *skip_modules)
     found: dict[int, str] = {}
     temporaries: dict[int, str] = {}
     below = tuple(f"{package}." for package in skip)
     # runpy and others have a variable for a module's globals
-    for name, module in _modules():
+    for name, module in _modules(only_modules):
         if name not in skip and not name.startswith(below):
             found.setdefault(id(vars_of_module(module)), "" if name == "__main__" else name)
     users, libraries = _frames(skip)
@@ -67,15 +70,16 @@ def tuples() -> list[tuple[Any, ...]]:
     found: dict[int, tuple[Any, ...]] = {}
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_flags & 0x02 and not frame.f_code.co_filename.startswith(_OWN):
-            for held in _variables_of(frame):
+        if frame.f_code.co_flags & 0x02 and not frame.f_code.co_filename.startswith(OWN):
+            for held in variables_of(frame):
                 if type(held) is tuple:
                     found[id(held)] = held
         frame = frame.f_back
     return [*found.values()]
 
 
-def _variables_of(frame: FrameType) -> Iterator[Any]:
+def variables_of(frame: FrameType) -> Iterator[Any]:
+    """Give what a function's variables refer to; the frame is one of this thread's."""
     if _VIEWS:
         yield from frame.f_locals.values()
     elif _reads_frames():
@@ -203,7 +207,7 @@ def _frames(skip: tuple[str, ...]) -> tuple[list[FrameType], list[FrameType]]:
             first = len(users)
             while frame is not None:
                 file, name = frame.f_code.co_filename, dict.get(frame.f_globals, "__name__")
-                is_own = file.startswith(_OWN) or (type(name) is str and _is_below(name, skip))
+                is_own = file.startswith(OWN) or (type(name) is str and _is_below(name, skip))
                 if not is_own:
                     (libraries if is_foreign(file) else users).append(frame)
                 frame = frame.f_back
@@ -218,8 +222,10 @@ def _is_below(name: str, packages: tuple[str, ...]) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 
-def _modules() -> Iterator[tuple[str, Any]]:
+def _modules(only: Collection[str] | None) -> Iterator[tuple[str, Any]]:
     # anything can be put there, and any thread can be importing
-    for name, module in dict.copy(sys.modules).items():
+    known = dict.copy(sys.modules)
+    chosen = known.items() if only is None else ((name, known.get(name)) for name in only)
+    for name, module in chosen:
         if type(name) is str and is_subtype(type(module), MODULES):
             yield name, module

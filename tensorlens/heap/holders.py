@@ -68,6 +68,7 @@ def find_holders(
     depth: int = 8,
     loose: set[int] | None = None,
     named: Mapping[int, int] | None = None,
+    tuples: list[tuple[Any, ...]] | None = None,
 ) -> array[int]:
     """Return the node of each target's name in ``names``, or -1 where nothing known holds it.
 
@@ -85,6 +86,7 @@ def find_holders(
             holder there is, or a cycle that nothing holds.
         named: further anchors, with the node of each one's name in ``names``; they come before
             ``anchors``. What a name goes on from counts as a class does.
+        tuples: the tuples to look into; all of the heap if None.
 
     The way with the fewest references wins; of equal ones that from a local, then from a global of
     ``__main__``, a class, another module's global, a function's closure or defaults, a suspended
@@ -109,7 +111,8 @@ def find_holders(
         array("Q", skip),
         depth,
         len(names.texts),
-        variables(),
+        variables() if tuples is None else tuples,
+        tuples is None,
     )
     rows = reader.search(quest) if reader is not None else fallback.search(quest)
     describer = _Describer(rows, anchors, names, named)

@@ -124,7 +124,9 @@ class Quest:
     first_text: int
     """The number of the first key's text; the others' go on from there."""
     tuples: list[tuple[Any, ...]] = field(default_factory=list)
-    """Variables: looked at before all the tuples of the heap are, only to save time."""
+    """Looked at before all the tuples of the heap are, to save time."""
+    all_tuples: bool = True
+    """Whether those of the heap are looked at."""
 
 
 def zeros(code: str, count: int) -> array[Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from typing import Literal
 
 from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
@@ -18,37 +17,73 @@ from tensorlens.records.tensors import TensorTable
 ModulePath = Callable[[int, str], str | None]
 """Gives the path of a module by its address and its type's name; None where it is not known."""
 
+Moment = Literal["begin", "backward", "end"]
+
 _SHARE = 20
 """After the second time, backward is looked at for at most one part in so many of the time."""
+
+
+def unknown_path(address: int, kind: str) -> str | None:
+    """Know the path of no module."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is there at a moment."""
+
+    tensors: TensorTable
+    path: ModulePath = unknown_path
+    """Knows the modules that live then."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameSources:
     """How a framework's names are found."""
 
-    census: Callable[[Sequence[Root]], TensorTable]
-    """Gives the live tensors, named from roots on."""
-    module_paths: Callable[[Sequence[Root]], ModulePath]
-    """Gives what gives the paths of the modules that live now."""
+    look: Callable[[Sequence[Root], Moment], Sight]
+    """Gives the live tensors, named from roots on, and the paths of modules."""
+    paths: Callable[[Sequence[Root]], ModulePath]
+    """Gives the paths of the modules that live now."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNames:
+    """What was seen at all moments of a recording."""
+
+    tensors: Sequence[tuple[TensorTable, TimeSpan]]
+    """Each with when all that is in it was there."""
+    paths: Sequence[ModulePath]
+    """Those that were taken later come first."""
+
+    def names(self) -> list[tuple[Names, TimeSpan]]:
+        """Return names by address."""
+        return [(Names(table), span) for table, span in self.tensors]
+
+    def path(self, address: int, kind: str) -> str:
+        """Return the path of a module; of one that nothing named, its type's name."""
+        return next(filter(None, (path(address, kind) for path in self.paths)), kind)
 
 
 class Naming:
-    """The censuses of one recording; none where the options want no names.
+    """The looks of one recording; none where the options want no names.
 
     Args:
         options: of the recording.
         native: calls back when backward begins.
-        sight: how names are found.
+        sources: how names are found.
     """
 
-    def __init__(self, options: RecordOptions, native: NativeRecorder, sight: NameSources) -> None:
+    def __init__(
+        self, options: RecordOptions, native: NativeRecorder, sources: NameSources
+    ) -> None:
         self._options = options
         self._native = native
-        self._sight = sight
-        self._between: list[tuple[Names, TimeSpan]] = []
+        self._sources = sources
+        self._between: list[tuple[TensorTable, TimeSpan]] = []
         self._paths: list[ModulePath] = []
         self._began = self._spent = 0
-        self._before = self._census()
+        self._before = self._look("begin").tensors if options.names else None
 
     def begin(self) -> None:
         """The recording has begun."""
@@ -58,54 +93,38 @@ class Naming:
             self._native.name_at_backward(_name)
 
     def look(self) -> None:
-        """Find the names of what is there now; not always, as it takes as long as a snapshot."""
+        """Find the names of what is there now, unless that was done too often."""
         began = time.monotonic_ns()
         # the second pass is the first to find the state of optimizers
         if len(self._between) > 1 and _SHARE * self._spent > began - self._began:
             return
-        roots = self._options.roots()
-        names = Names(self._sight.census(roots))
-        self._between.append((names, TimeSpan(began, time.monotonic_ns())))
-        self._paths.append(self._sight.module_paths(roots))
+        sight = self._look("backward")
+        self._between.append((sight.tensors, TimeSpan(began, time.monotonic_ns())))
+        self._paths.append(sight.path)
         self._spent += time.monotonic_ns() - began
 
     def end(self) -> None:
         """The recording has ended."""
         _running.discard(self)
 
-    def found(self, started: int) -> list[tuple[Names, TimeSpan]]:
-        """Return each census, the last as of now, with when all that it saw was there.
+    def found(self, started: int) -> FoundNames:
+        """Return what was seen, and what is there now.
 
         Args:
             started: when the recording began, in monotonic nanoseconds.
         """
-        after = self._census()
-        if self._before is None or after is None:
-            return []
-        return [
+        if self._before is None:
+            return FoundNames((), (self._sources.paths(self._options.roots()),))
+        after = self._look("end")
+        tables = (
             (self._before, TimeSpan(started, started)),
             *self._between,
-            (after, TimeSpan(AT_THE_END, AT_THE_END)),
-        ]
+            (after.tensors, TimeSpan(AT_THE_END, AT_THE_END)),
+        )
+        return FoundNames(tables, (after.path, *reversed(self._paths)))
 
-    def paths(self) -> Callable[[int, str], str]:
-        """Return what gives the path of a module that lives now, or did when backward began.
-
-        Of one that is gone, and with it the model that knew its path, it is the type's name.
-        """
-
-        @functools.cache
-        def now() -> ModulePath:
-            return self._sight.module_paths(self._options.roots())
-
-        def path(address: int, kind: str) -> str:
-            sources = chain((now(),), reversed(self._paths))
-            return next(filter(None, (source(address, kind) for source in sources)), kind)
-
-        return path
-
-    def _census(self) -> Names | None:
-        return Names(self._sight.census(self._options.roots())) if self._options.names else None
+    def _look(self, moment: Moment) -> Sight:
+        return self._sources.look(self._options.roots(), moment)
 
 
 _running: weakref.WeakSet[Naming] = weakref.WeakSet()

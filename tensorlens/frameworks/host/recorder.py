@@ -48,7 +48,7 @@ class FrameworkHooks:
     """Name of the recorder, for the header."""
     watch: Callable[[], Callable[[], None]]
     """As :meth:`tensorlens.frameworks.base.Adapter.watch`."""
-    sight: NameSources
+    names: NameSources
     amend: Callable[[EventLog, Amendment], None] = lambda log, amendment: None
     """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
     origins: Origins = no_origins
@@ -82,7 +82,7 @@ class HostRecorder:
         self._unwatch = weakref.finalize(self, means.watch())
         self._unwatch.atexit = False
         try:
-            self._naming = Naming(options, self._native, means.sight)
+            self._naming = Naming(options, self._native, means.names)
             self._span = self._native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
             self._naming.begin()
@@ -116,14 +116,15 @@ class HostRecorder:
             if end:
                 self._unwatch()
         found = self._naming.found(self._started)
-        maker = LogMaker(self._native, self._naming.paths(), taken.thread, self._means.origins)
-        log = self._log(maker, taken.rows, event_lifetimes(taken.rows), found)
+        maker = LogMaker(self._native, found.path, taken.thread, self._means.origins)
+        names = found.names()
+        log = self._log(maker, taken.rows, event_lifetimes(taken.rows), names)
         self._add_marks(log, taken)
         log.sources = sources_of(log, linecache.getlines)
         peaks = {}
         if len(taken.dropped_peak.kind):
             lives = dropped_lifetimes(taken.dropped_peak, taken.rows)
-            peaks["cpu"] = self._log(maker, taken.dropped_peak, lives, found)
+            peaks["cpu"] = self._log(maker, taken.dropped_peak, lives, names)
         return log, Origin(
             source={"cpu": self._means.source},
             started=self._wall,

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from tensorlens.frameworks.base import Recorder, RecordOptions, Root
-from tensorlens.frameworks.host.naming import NameSources
+from tensorlens.frameworks.host.naming import Moment, NameSources, Sight, unknown_path
 from tensorlens.frameworks.host.recorder import Amendment, FrameworkHooks, HostRecorder
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.attribution.module_calls import (
@@ -16,7 +16,6 @@ from tensorlens.frameworks.tensorflow.attribution.module_calls import (
 from tensorlens.frameworks.tensorflow.observation import watch
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.events import GRAPH_CALL, EventLog
-from tensorlens.records.tensors import TensorTable
 
 _recorder: TensorflowRecorder | None = None
 
@@ -46,9 +45,7 @@ def start(options: RecordOptions) -> Recorder:
         lines.amend(log)
         gradients.amend(log, amendment)
 
-    means = FrameworkHooks(
-        cpu.CpuCounter.source, observe, NameSources(_census, module_paths), amend
-    )
+    means = FrameworkHooks(cpu.CpuCounter.source, observe, NameSources(_look, module_paths), amend)
     recorder = HostRecorder(options, native, means)
     # whoever follows calls must not keep a recording that nobody ends
     reference = weakref.ref(recorder)
@@ -75,7 +72,8 @@ def _native() -> TensorflowRecorder:
     return _recorder
 
 
-def _census(roots: Sequence[Root]) -> TensorTable:
+def _look(roots: Sequence[Root], moment: Moment) -> Sight:
     from tensorlens.frameworks.tensorflow.census.findings import take
 
-    return take(roots).tensors
+    # modules that are gone at the end have no paths
+    return Sight(take(roots).tensors, module_paths(roots) if moment == "end" else unknown_path)

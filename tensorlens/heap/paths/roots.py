@@ -6,22 +6,19 @@ Nothing is held: variables are known by the addresses of what they refer to.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import threading
 from collections import Counter
-from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
-from tensorlens.heap.frames import function_name, locals_of, note
+from tensorlens.heap.frames import OWN, function_name, locals_of, note
 from tensorlens.heap.native import native
 from tensorlens.heap.paths.nodes import GLOBAL, LOCAL, TEMPORARY, Root
 from tensorlens.heap.rows import MODULES, is_subtype, vars_of_module
 from tensorlens.user_code import is_foreign
 
 _PACKAGE = "tensorlens"
-_OWN = str(Path(__file__).parents[2]) + os.sep
 _MODULE_OF_TYPE = type.__dict__["__module__"].__get__
 _NEWLOCALS = 0x02
 
@@ -74,7 +71,7 @@ class Places:
 
     def _add_frame(self, frame: FrameType, is_callers: bool) -> None:
         code = frame.f_code
-        is_own = code.co_filename.startswith(_OWN)
+        is_own = code.co_filename.startswith(OWN)
         if not is_own and id(frame.f_globals) not in self.roots:
             self._add_globals(id(frame.f_globals), namespace_name(frame.f_globals))
         label = f"{function_name(code)}(): "
@@ -120,10 +117,10 @@ def is_own(holder: Any) -> bool:
     if kind is FunctionType:
         return is_own_name(holder.__module__)
     if kind is FrameType:
-        return bool(holder.f_code.co_filename.startswith(_OWN))
+        return bool(holder.f_code.co_filename.startswith(OWN))
     for suspended, (code, _, _) in CODES.items():
         if kind is suspended:
-            return bool(getattr(holder, code).co_filename.startswith(_OWN))
+            return bool(getattr(holder, code).co_filename.startswith(OWN))
     return is_own_type(holder if is_subtype(kind, type) else kind)
 
 

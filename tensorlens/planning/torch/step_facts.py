@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from tensorlens.frameworks.torch.census.findings import look
 from tensorlens.frameworks.torch.census.names.modules import class_name
 from tensorlens.frameworks.torch.census.tensors.graph import walk
-from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.heap import instances
 from tensorlens.planning.step_facts import (
     BACKWARD,
@@ -67,7 +67,7 @@ class StepWatch:
     def facts(self, is_whole: bool) -> StepFacts:
         """Return what is known now; models and optimizers are those that are alive."""
         models = Stage(estimated=False, batch=None).models()
-        path = module_paths()
+        _, path = look((), near=False)
         found = [
             (path(id(block), class_name(block)), class_name(block))
             for block in repeated_blocks(models)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from tensorlens.frameworks.census.table import (
     choose_counted,
     name_the_rest,
 )
+from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.ledger.device_ledger import device_ledgers
 from tensorlens.frameworks.torch.census.ledger.host import cpu_ledger
@@ -30,7 +32,7 @@ from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.native import TorchAllocator
-from tensorlens.heap import live_objects, no_locals, select
+from tensorlens.heap import NearHeap, live_objects, near_heap, no_locals, select
 from tensorlens.records.events import LAYERS
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
@@ -144,21 +146,51 @@ def take(roots: Sequence[Root]) -> Findings:
     counter = cpu.cpu_counter()
     births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
     with undisturbed() as can_read:
-        objects = live_objects()
-        tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, node_types())
-        owners = Owners(roots)
-        owners.add_keras(objects)
-        owners.add_found(modules, optimizers)
-        # Python makes the dict of an instance when it is first asked for
-        objects.extend(filter(None, map(content_of, optimizers)))
-        found = FoundTensors(tensors, owners.naming, (*functions, *nodes), can_read)
-        names = NamedRows(found, owners, objects)
-        found.scan.close()
-        del objects
-        table = tabulate(found, names, births)
+        census = _Census(roots, live_objects(), can_read)
+        table = census.table(births)
         ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), no_locals()))
-    return Findings(table, ledger, (*_notes(found), *reasons))
+    return Findings(table, ledger, (*_notes(census.found), *reasons))
+
+
+def look(roots: Sequence[Root], *, near: bool) -> tuple[TensorTable, ModulePath]:
+    """Return the live tensors by name, and what gives the paths of the modules.
+
+    Args:
+        roots: models, optimizers and others that names begin with.
+        near: those alone that the running functions lead to, and what autograd's graphs hold
+            that are found from these: it takes a few milliseconds, whatever the heap holds.
+    """
+    counter = cpu.cpu_counter()
+    births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
+    with undisturbed() as can_read:
+        heap = near_heap() if near else None
+        census = _Census(roots, live_objects() if heap is None else heap.objects, can_read, heap)
+        return census.table(births), census.owners.module_path()
+
+
+class _Census:
+    def __init__(
+        self,
+        roots: Sequence[Root],
+        objects: list[Any],
+        can_read: Callable[[], bool],
+        near: NearHeap | None = None,
+    ) -> None:
+        # a program that holds a node by itself is rare, and there are hundreds of types of nodes
+        exact = node_types() if near is None else ()
+        tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, exact)
+        self.owners = Owners(roots)
+        self.owners.add_keras(objects)
+        self.owners.add_found(modules, optimizers)
+        # Python makes the dict of an instance when it is first asked for
+        objects.extend(filter(None, map(content_of, optimizers)))
+        self.found = FoundTensors(tensors, self.owners.naming, (*functions, *nodes), can_read)
+        self._named = NamedRows(self.found, self.owners, objects, near)
+        self.found.scan.close()
+
+    def table(self, births: Births) -> TensorTable:
+        return tabulate(self.found, self._named, births)
 
 
 def adopt_all(allocator: TorchAllocator) -> None:

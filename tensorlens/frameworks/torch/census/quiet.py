@@ -53,10 +53,11 @@ def undisturbed() -> Iterator[ExclusiveUse]:
 
 def backward_runs() -> bool:
     """Tell whether any thread is inside of the autograd engine, this one included."""
-    return torch._C._current_graph_task_id() != -1 or _others_run()
+    return torch._C._current_graph_task_id() != -1 or others_run()
 
 
-def _others_run() -> bool:
+def others_run() -> bool:
+    """Tell whether another thread is inside of the autograd engine."""
     own = threading.get_ident()
     # not kept in a variable: its frame is among them
     return any(
@@ -66,7 +67,7 @@ def _others_run() -> bool:
 
 def _runs_elsewhere() -> bool:
     """Tell whether another thread is inside of the autograd engine."""
-    if not _others_run():
+    if not others_run():
         return False
     # one of the engine's own threads, in a hook: who waits for it is no danger
     return type(threading.current_thread()) is not threading._DummyThread

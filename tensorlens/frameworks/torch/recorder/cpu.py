@@ -15,15 +15,14 @@ import torch
 from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.frameworks.host.allocator_log import NativeRecorder
-from tensorlens.frameworks.host.naming import NameSources
+from tensorlens.frameworks.host.naming import ModulePath, Moment, NameSources, Sight
 from tensorlens.frameworks.host.recorder import FrameworkHooks, HostRecorder
 from tensorlens.frameworks.torch import cpu
-from tensorlens.frameworks.torch.census.findings import take
+from tensorlens.frameworks.torch.census.findings import look
 from tensorlens.frameworks.torch.census.observation import watch
+from tensorlens.frameworks.torch.census.quiet import others_run
 from tensorlens.frameworks.torch.native.build import OPS, OPS_ALONE
-from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.native.build import NativeUnavailable, load
-from tensorlens.records.tensors import TensorTable
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
@@ -140,10 +139,16 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
         UsageError: ``TENSORLENS_COUNTER`` asks for a counter that cannot be had.
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
-    sight = NameSources(_census, module_paths)
-    means = FrameworkHooks(cpu.CpuCounter.source, watch, sight, origins=compiled_from)
+    names = NameSources(_look, _paths)
+    means = FrameworkHooks(cpu.CpuCounter.source, watch, names, origins=compiled_from)
     return HostRecorder(options, _native(), means)
 
 
-def _census(roots: Sequence[Root]) -> TensorTable:
-    return take(roots).tensors
+def _look(roots: Sequence[Root], moment: Moment) -> Sight:
+    # whoever waits for backward elsewhere is not the thread that runs the model
+    is_here = moment != "backward" or not others_run()
+    return Sight(*look(roots, near=moment != "end" and is_here))
+
+
+def _paths(roots: Sequence[Root]) -> ModulePath:
+    return look(roots, near=True)[1]

@@ -15,9 +15,8 @@ import torch
 from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.host.labels import Names, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
-from tensorlens.frameworks.torch.census.findings import take
+from tensorlens.frameworks.torch.census.findings import look, take
 from tensorlens.frameworks.torch.census.names.modules import class_name
-from tensorlens.frameworks.torch.recorder.module_paths import module_paths
 from tensorlens.records.events import START, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.records.tensors import TensorTable
@@ -169,7 +168,7 @@ def _tell_modules(roots: Sequence[Root]) -> Callable[[], None]:
     if tell is None or "torch._dynamo" in sys.modules:
         # hooks would be compiled into the program's graphs
         return lambda: None
-    path_of = module_paths(roots)
+    _, path_of = look(roots, near=False)
     running = _Running()
 
     def say() -> None:

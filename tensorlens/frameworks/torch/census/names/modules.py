@@ -33,6 +33,8 @@ class ModulePaths:
         self._naming = naming
         self.paths: dict[int, int] = {}
         """Address of a module to the node of its first path."""
+        self.items: dict[int, Any] = {}
+        """Address of a module to the module."""
         self.owners: dict[int, int] = {}
         """Address of a parameter to the node of the first module that has it."""
 
@@ -62,7 +64,8 @@ class ModulePaths:
             if id(module) in seen and _is_inside_itself(place):
                 continue
             seen.add(id(module))
-            self.paths.setdefault(id(module), path)
+            if self.paths.setdefault(id(module), path) == path:
+                self.items[id(module)] = module
             parameters, buffers, modules = _registries(content)
             for name, item in parameters:
                 if issubclass(type(item), tensor):

@@ -14,7 +14,7 @@ from tensorlens.frameworks.torch.census.names.labels import Labels, ModulesOfNod
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
-from tensorlens.heap import anchors, find_holders
+from tensorlens.heap import NearHeap, anchors, find_holders
 from tensorlens.records.names import Names, common_path
 from tensorlens.roles import ROLES
 
@@ -30,13 +30,20 @@ _MOST_SAVERS = 3
 class NamedRows:
     """The names, roles, holders and notes of the rows of ``found.scan``."""
 
-    def __init__(self, found: FoundTensors, owners: Owners, objects: list[Any]) -> None:
+    def __init__(
+        self,
+        found: FoundTensors,
+        owners: Owners,
+        objects: list[Any],
+        near: NearHeap | None = None,
+    ) -> None:
         """Name every row.
 
         Args:
             found: the rows.
             owners: the names that models and optimizers gave.
             objects: the heap, to be asked for whatever else holds a tensor.
+            near: where ``objects`` are these alone.
         """
         total = len(found.scan.nbytes)
         self.names: Names = owners.naming.names
@@ -64,7 +71,7 @@ class NamedRows:
         self._apply_given()
         self._apply_roles()
         self._name_dependants()
-        self._ask_holders(objects)
+        self._ask_holders(objects, near)
         self._name_dependants()
         self._ask_graph()
         self._name_dependants()
@@ -87,7 +94,7 @@ class NamedRows:
             if self.role[row] == _OTHER:
                 self.role[row] = _ACTIVATION
 
-    def _ask_holders(self, objects: list[Any]) -> None:
+    def _ask_holders(self, objects: list[Any], near: NearHeap | None) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
         address = self._found.scan.object
         wanted = [row for row, node in enumerate(self.node) if node < 0]
@@ -100,8 +107,16 @@ class NamedRows:
         targets.extend(id(module) for module, _ in nameless)
         if not targets:
             return
-        begin, named = {**anchors(), **self._owners.places}, self._owners.anchors()
-        held = find_holders(objects, targets, begin, self.names, loose=self._loose, named=named)
+        begin = anchors(only_modules=None if near is None else near.modules)
+        held = find_holders(
+            objects,
+            targets,
+            {**begin, **self._owners.places},
+            self.names,
+            loose=self._loose,
+            named=self._owners.anchors(),
+            tuples=None if near is None else near.tuples,
+        )
         if everything:
             self.node[:] = held[: len(wanted)]
         else:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tensorlens.frameworks.base import Root
+from tensorlens.frameworks.host.naming import ModulePath
 from tensorlens.frameworks.torch.census.names.first_seen import first_seen
 from tensorlens.frameworks.torch.census.names.keras import KerasOwners, is_in_use
 from tensorlens.frameworks.torch.census.names.modules import (
@@ -165,6 +166,20 @@ class Owners:
         """Return the path of a module, or its class where that is empty; None if it is unknown."""
         node = self.modules.paths.get(id(module))
         return None if node is None else self.naming.names[node] or class_name(module)
+
+    def module_path(self) -> ModulePath:
+        """Return what gives the path of a module by its address and the name of its type."""
+        names, paths = self.naming.names, self.modules.paths
+        known = {
+            address: (class_name(module), names[paths[address]])
+            for address, module in self.modules.items.items()
+        }
+
+        def path(address: int, kind: str) -> str | None:
+            name, found = known.get(address, (None, ""))
+            return (without_function(found) or kind) if name == kind else None
+
+        return path
 
     def module_paths(self) -> dict[int, tuple[str, ...]]:
         """Return address of a parameter to the path of the module that has it."""
