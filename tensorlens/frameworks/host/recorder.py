@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorlens.frameworks.base import RecordOptions
@@ -21,7 +22,8 @@ from tensorlens.frameworks.host.labels import (
     label,
 )
 from tensorlens.frameworks.host.logs import LogMaker, Origins, no_origins, sources_of
-from tensorlens.frameworks.host.naming import NameSources, Naming
+from tensorlens.frameworks.host.naming import FoundNames, NameSources, Naming
+from tensorlens.records.deferred import DeferredLog
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.origin import Origin
 from tensorlens.units import format_bytes
@@ -49,7 +51,7 @@ class FrameworkHooks:
     watch: Callable[[], Callable[[], None]]
     """As :meth:`tensorlens.frameworks.base.Adapter.watch`."""
     names: NameSources
-    amend: Callable[[EventLog, Amendment], None] = lambda log, amendment: None
+    amend: Callable[[EventLog, Amendment], None] | None = None
     """Adds to a log what the framework knows of its events: the lines of a graph's nodes."""
     origins: Origins = no_origins
     """The lines that the framework's compiler made code from."""
@@ -116,48 +118,76 @@ class HostRecorder:
             if end:
                 self._unwatch()
         found = self._naming.found(self._started)
-        maker = LogMaker(self._native, found.path, taken.thread, self._means.origins)
-        names = found.names()
-        log = self._log(maker, taken.rows, event_lifetimes(taken.rows), names)
-        self._add_marks(log, taken)
-        log.sources = sources_of(log, linecache.getlines)
-        peaks = {}
-        if len(taken.dropped_peak.kind):
-            lives = dropped_lifetimes(taken.dropped_peak, taken.rows)
-            peaks["cpu"] = self._log(maker, taken.dropped_peak, lives, names)
-        return log, Origin(
+        parts = LogParts(
+            maker=LogMaker(self._native, found.path, taken.thread, self._means.origins),
+            taken=taken,
+            names=found,
+            marks={self._key(number): mark for number, mark in self._marks.items()},
+            started=self._started,
+            amend=self._means.amend,
+        )
+        # what the framework knows of its events it knows now
+        defer = DeferredLog if self._means.amend is None else _at_once
+        return defer(parts.log), Origin(
             source={"cpu": self._means.source},
             started=self._wall,
             started_ns=self._started,
             dropped=taken.dropped,
-            dropped_peaks=peaks,
+            dropped_peaks={"cpu": defer(parts.peak)} if len(taken.dropped_peak.kind) else {},
             notes=gaps(taken, self._native.no_ops if self._options.ops else None),
         )
-
-    def _log(
-        self,
-        maker: LogMaker,
-        rows: Columns,
-        lives: Lifetimes,
-        found: Sequence[tuple[Names, TimeSpan]],
-    ) -> EventLog:
-        log = maker.log(rows, self._started)
-        label(log, rows.owner, ((names, lives.there(span)) for names, span in found))
-        self._means.amend(log, Amendment(self._started, maker.thread))
-        return log
-
-    def _add_marks(self, log: EventLog, taken: LogRows) -> None:
-        places = dict(taken.marks)
-        for number, (name, moment) in [*self._marks.items()]:
-            row = places.get(self._key(number))
-            if row is not None:
-                log.marks.append(Mark(name, row, moment))
-            elif taken.dropped and not name.startswith(OWN_MARK):
-                log.dropped_marks.append(name)
 
     def _key(self, number: int) -> int:
         # the log is shared: a mark's number tells whose it is
         return (id(self) << 20 | number) & (2**63 - 1)
+
+
+@dataclass(frozen=True)
+class LogParts:
+    """Rows that were read, and what makes logs of them: nothing of the program's is held."""
+
+    maker: LogMaker
+    taken: LogRows
+    names: FoundNames
+    marks: dict[int, tuple[str, int]]
+    """Name and time of each, by its key."""
+    started: int
+    amend: Callable[[EventLog, Amendment], None] | None
+
+    def log(self) -> EventLog:
+        """Return the log of all rows."""
+        rows = self.taken.rows
+        log = self._made(rows, event_lifetimes(rows))
+        places = dict(self.taken.marks)
+        for key, (name, moment) in self.marks.items():
+            row = places.get(key)
+            if row is not None:
+                log.marks.append(Mark(name, row, moment))
+            elif self.taken.dropped and not name.startswith(OWN_MARK):
+                log.dropped_marks.append(name)
+        log.sources = sources_of(log, linecache.getlines)
+        return log
+
+    def peak(self) -> EventLog:
+        """Return the log of what was resident at the highest instant among dropped events."""
+        rows = self.taken.dropped_peak
+        return self._made(rows, dropped_lifetimes(rows, self.taken.rows))
+
+    def _made(self, rows: Columns, lives: Lifetimes) -> EventLog:
+        log = self.maker.log(rows, self.started)
+        found = ((names, lives.there(span)) for names, span in self._by_address)
+        label(log, rows.owner, found)
+        if self.amend is not None:
+            self.amend(log, Amendment(self.started, self.maker.thread))
+        return log
+
+    @functools.cached_property
+    def _by_address(self) -> list[tuple[Names, TimeSpan]]:
+        return self.names.names()
+
+
+def _at_once(make: Callable[[], EventLog]) -> EventLog:
+    return make()
 
 
 def gaps(taken: LogRows, no_ops: str | None) -> tuple[str, ...]:
