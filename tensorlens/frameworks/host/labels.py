@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress, count, repeat
+from operator import ge, lt
 
 from tensorlens.frameworks.host.allocator_log import Columns
 from tensorlens.heap.frames import TEMPORARY
@@ -15,8 +18,6 @@ from tensorlens.roles import ROLES
 
 AT_THE_END = 2**63 - 1
 """The time of what happens after the last event."""
-
-_NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +31,25 @@ class TimeSpan:
 class Lifetimes:
     """When the block of each row was handed out, and until when it is known to have been there.
 
-    Times are monotonic nanoseconds; those of blocks from before the recording are before it.
+    Times are monotonic nanoseconds; those of blocks from before the recording are before it. From
+    the row ``first`` on they rise.
     """
 
-    def __init__(self, made: array[int], until: array[int]) -> None:
+    def __init__(self, made: array[int], until: array[int], first: int) -> None:
         self._made = made
         self._until = until
+        self._first = first
 
     def there(self, span: TimeSpan) -> list[int]:
         """Return the rows of the blocks that were there all of a span."""
-        lives = enumerate(zip(self._made, self._until, strict=True))
-        begin, end = span.begin, span.end
-        return [row for row, (made, until) in lives if made < begin and until >= end]
+        last = bisect_left(self._made, span.begin, self._first)
+        lasting = compress(range(last), map(ge, self._until, repeat(span.end)))
+        return [row for row in lasting if self._made[row] < span.begin]
 
 
 def event_lifetimes(rows: Columns) -> Lifetimes:
     """Return the lifetimes of the blocks of all events."""
-    return Lifetimes(rows.time, _ends(rows))
+    return Lifetimes(rows.time, _ends(rows), bisect_left(rows.kind, ALLOC))
 
 
 def dropped_lifetimes(peak: Columns, rows: Columns) -> Lifetimes:
@@ -58,16 +61,16 @@ def dropped_lifetimes(peak: Columns, rows: Columns) -> Lifetimes:
     kept = dict(zip(zip(rows.address, rows.time, strict=True), _ends(rows), strict=True))
     instant = max(peak.time, default=0)
     blocks = zip(peak.address, peak.time, strict=True)
-    return Lifetimes(peak.time, array("q", (max(kept.get(key, 0), instant) for key in blocks)))
+    until = array("q", (max(kept.get(key, 0), instant) for key in blocks))
+    return Lifetimes(peak.time, until, len(until))
 
 
 def _ends(rows: Columns) -> array[int]:
-    def end(kind: int, pair: int) -> int:
-        if kind > ALLOC:
-            return _NEVER
-        return AT_THE_END if pair < 0 else rows.time[pair]
-
-    return array("q", map(end, rows.kind, rows.pair))
+    """Return when each row's block was given back; of a row that is no block, when it began."""
+    until = array("q", map(rows.time.__getitem__, rows.pair))
+    for row in compress(count(), map(lt, rows.pair, repeat(0))):
+        until[row] = AT_THE_END if rows.kind[row] <= ALLOC else rows.time[row]
+    return until
 
 
 _OTHER = ROLES.index("other")
@@ -143,10 +146,15 @@ def label(
                 name = names.at(log.address[row], log.size[row])
                 if name is not None and not _is_known_better(log, row, name):
                     give(row, name)
-    for row, of in enumerate(owner):
-        if of >= 0 and log.label[of] >= 0 and log.label[row] < 0:
-            parameter = log.labels[log.label[of]]
-            give(row, replace(parameter, name=f"{parameter.name}.grad", role="gradient"))
+    gradients: dict[int, Label] = {}
+    for row in compress(count(), map(ge, owner, repeat(0))):
+        number = log.label[owner[row]]
+        if number >= 0 and log.label[row] < 0:
+            if number not in gradients:
+                parameter = log.labels[number]
+                gradient = replace(parameter, name=f"{parameter.name}.grad", role="gradient")
+                gradients[number] = gradient
+            give(row, gradients[number])
 
 
 def _is_known_better(log: EventLog, row: int, name: Label) -> bool:

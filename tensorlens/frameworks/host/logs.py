@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import sub
 
 from tensorlens.frameworks.host.allocator_log import Columns, NativeRecorder
 from tensorlens.records.events import Context, EventLog, Frame
@@ -59,7 +61,7 @@ class LogMaker:
         starts = log.starts
         # below 0: it was there before the recording, whatever is known of when it was made
         log.time = array("q", (max(time - started, 0) for time in rows.time[:starts]))
-        log.time.extend(time - started for time in rows.time[starts:])
+        log.time.extend(array("q", map(sub, rows.time[starts:], repeat(started))))
         contexts = {
             number: self._recorder.context(number)
             for number in dict.fromkeys(rows.context)
