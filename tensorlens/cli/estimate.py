@@ -134,8 +134,10 @@ def run(args: argparse.Namespace) -> int:
     if len(args.card) > 1:
         return _several_cards(args, asked, outputs)
     from tensorlens.planning.estimate import estimate
+    from tensorlens.planning.processes import shared_runner
 
-    with _Failures():
+    # the program has ended, with what it cleans up, before anything is written
+    with _Failures(), shared_runner():
         found = estimate(asked.program, **asked.options, card=next(iter(args.card), None))
     _give(found, args, outputs)
     return _judged(found, args)
@@ -205,8 +207,9 @@ def _largest_batch(args: argparse.Namespace, asked: _Asked, outputs: Sequence[Ou
         raise UsageError("--max-batch needs a --capacity, or a --card")
     from tensorlens.planning.estimate import max_batch
     from tensorlens.planning.estimate.present.needs import largest_batch
+    from tensorlens.planning.processes import shared_runner
 
-    with _Failures():
+    with _Failures(), shared_runner():
         found = max_batch(asked.program, **options, card=card)
     answer = found.estimate
     if outputs and not args.explain:

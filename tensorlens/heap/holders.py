@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 import sys
 from array import array
@@ -17,6 +18,8 @@ from tensorlens.heap.native import native
 from tensorlens.heap.rows import Quest, Rows, is_subtype
 from tensorlens.records.names import ATTRIBUTE, INDEX, KEY, TEXT, Names, key_text
 
+UNREACHABLE = "unreachable cycle"
+"""How the names begin of what nothing holds that could be found."""
 _NO_NODE, _NEW_NAME = -1, -2
 
 _KINDS = {r.ITEM: INDEX, r.VALUE: KEY, r.ATTRIBUTE: ATTRIBUTE, r.ALIAS: _NO_NODE}
@@ -111,8 +114,8 @@ def find_holders(
         array("Q", skip),
         depth,
         len(names.texts),
-        variables() if tuples is None else tuples,
-        tuples is None,
+        variables(),
+        gc.get_objects if tuples is None else tuples.copy,
     )
     rows = reader.search(quest) if reader is not None else fallback.search(quest)
     describer = _Describer(rows, anchors, names, named)
@@ -237,4 +240,4 @@ class _Describer:
             return ""
         self.loose.append(row)
         name = reference_names.type_name(found)
-        return name if origin == r.TOP else f"unreachable cycle: {name}"
+        return name if origin == r.TOP else f"{UNREACHABLE}: {name}"

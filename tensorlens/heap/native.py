@@ -62,7 +62,6 @@ class NativeHeap:
             MemoryError: there is no memory for the search.
         """
         rows = Rows()
-        fetch = gc.get_objects if quest.all_tuples else list
         lengths = array("q", map(len, (quest.targets, quest.anchors, quest.skip)))
         found = self.call("tl_heap_search", ctypes.c_void_p)(
             ctypes.py_object(quest.objects),
@@ -71,7 +70,7 @@ class NativeHeap:
             ctypes.c_int64(quest.first_text),
             *map(
                 ctypes.py_object,
-                (quest.tuples, fetch, rows.keys, rows.tuples),
+                (quest.tuples, quest.fetch, rows.keys, rows.tuples),
             ),
         )
         if not found:

@@ -5,7 +5,9 @@ The numbers here are spelled the same in ``search.h``.
 
 from __future__ import annotations
 
+import gc
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import (
     AsyncGeneratorType,
@@ -125,8 +127,8 @@ class Quest:
     """The number of the first key's text; the others' go on from there."""
     tuples: list[tuple[Any, ...]] = field(default_factory=list)
     """Looked at before all the tuples of the heap are, to save time."""
-    all_tuples: bool = True
-    """Whether those of the heap are looked at."""
+    fetch: Callable[[], list[Any]] = gc.get_objects
+    """Gives the objects that the other tuples are among."""
 
 
 def zeros(code: str, count: int) -> array[Any]:

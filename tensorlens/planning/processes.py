@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pickle
@@ -24,19 +25,27 @@ from tensorlens.planning.trials.jobs import (
     Ended,
     Job,
     Mode,
+    Program,
     Progress,
     Reason,
+    Rest,
     Result,
     Trouble,
+    Wake,
 )
 from tensorlens.planning.trials.server import FORKS
 
 _COMMAND = """
 import sys
 sys.path.insert(0, sys.argv.pop())
-from tensorlens.planning.trials.server import serve
+from tensorlens.planning.trials.server import leave, serve
 serve()
+leave()
 """
+_REST = 60.0
+"""Seconds that a process waits for the next question."""
+_MOST_AT_REST = 2 << 30
+"""Bytes: a process that has more is not kept."""
 _LAST = 2000
 """Bytes of what a process wrote that are told when it ends by itself."""
 _FOLDER = Path(__file__).parents[2]
@@ -66,9 +75,14 @@ class Runner:
 
     A process for steps on fake tensors, whose program sees no device that is there, runs several;
     any other job has a new one.
+
+    Args:
+        keeps: the last such process waits for a minute after the end: where the same program is
+            asked about again, it has imported what that needs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps: bool = False) -> None:
+        self._keeps = keeps and FORKS
         self._servers: dict[tuple[Hashable, ...], _Server] = {}
 
     def run(self, job: Job, progress: Callable[[int], None] | None = None) -> Result:
@@ -90,8 +104,8 @@ class Runner:
         environment = {**job.environment, **({"CUDA_VISIBLE_DEVICES": ""} if is_fake else {})}
         # the device that fake tensors are on is made ready once in a process
         device = (job.device, job.card) if is_fake else None
-        key = is_fake, device, tuple(sorted(environment.items()))
-        server = self._servers.pop(key, None) or _Server(environment)
+        key = is_fake, device, _identity(job.program), _surroundings(environment)
+        server = self._servers.pop(key, None) or _kept.take(key) or _Server(environment)
         try:
             result = server.run(job, request, progress)
         except BaseException:
@@ -113,28 +127,89 @@ class Runner:
         traceback: TracebackType | None,
     ) -> None:
         while self._servers:
-            (is_fake, *_), server = self._servers.popitem()
-            # a program that ran in the process itself may have something to clean up
-            if is_fake and kind is None:
-                server.close()
-            else:
+            key, server = self._servers.popitem()
+            is_fake = key[0]
+            if kind is not None or not is_fake:
                 server.kill()
+            elif self._keeps:
+                _kept.put(key, server)
+            else:
+                # a program that ran in the process itself may have something to clean up
+                server.close()
+
+
+def _identity(program: Program) -> tuple[Hashable, ...]:
+    """Return all that a program is known by, but for the process that asks."""
+    fields = program.name, program.parcel, program.module, program.file, program.function
+    return *fields, tuple(program.arguments), tuple(program.carried)
+
+
+def _surroundings(environment: Mapping[str, str]) -> tuple[Hashable, ...]:
+    """Return what a process is given when it is made."""
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        folder = None
+    given = {**os.environ, **environment}
+    return os.getpid(), folder, *interpreter(), *sorted(given.items())
+
+
+class _Kept:
+    """The process that waits for the next question about its program, if one does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: tuple[Hashable, _Server] | None = None
+
+    def take(self, key: Hashable) -> _Server | None:
+        """Return the process of that key, if it is there and what it imported has not changed."""
+        with self._lock:
+            if self._server is None or self._server[0] != key:
+                return None
+            (_, server), self._server = self._server, None
+        if server.wakes():
+            return server
+        server.kill()
+        return None
+
+    def put(self, key: Hashable, server: _Server) -> None:
+        """Keep a process in place of the one that was kept."""
+        server.rest()
+        with self._lock:
+            before, self._server = self._server, (key, server)
+        self._end(before)
+
+    def close(self) -> None:
+        """Keep none."""
+        with self._lock:
+            before, self._server = self._server, None
+        self._end(before)
+
+    @staticmethod
+    def _end(kept: tuple[Hashable, _Server] | None) -> None:
+        # one that this process was forked with is its parent's
+        if kept is not None and kept[1].parent == os.getpid():
+            kept[1].close()
+
+
+_kept = _Kept()
+atexit.register(_kept.close)
 
 
 _current: ContextVar[Runner | None] = ContextVar("_current", default=None)
 
 
 @contextlib.contextmanager
-def shared_runner() -> Iterator[Runner]:
+def shared_runner(*, keeps: bool = False) -> Iterator[Runner]:
     """Give the runner of the ``with`` around this one, or a new one: it imports frameworks once.
 
-    What runs in other threads has runners of its own.
+    What runs in other threads has runners of its own. ``keeps`` is of a new one.
     """
     outer = _current.get()
     if outer is not None:
         yield outer
         return
-    with Runner() as runner:
+    with Runner(keeps=keeps) as runner:
         token = _current.set(runner)
         try:
             yield runner
@@ -157,6 +232,7 @@ class _Server:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.is_over = False
+        self.parent = os.getpid()
         self._pid: int | None = None
         """Of the process that was forked for the job that runs."""
         self._late = False
@@ -204,6 +280,25 @@ class _Server:
             return result or self._ended(job, self._process.wait())
         finally:
             timer.cancel()
+
+    def rest(self) -> None:
+        """Let it wait for a while; a large one ends."""
+        assert self._process.stdin is not None
+        import psutil
+
+        with contextlib.suppress(OSError, psutil.Error):
+            if psutil.Process(self._process.pid).memory_info().rss > _MOST_AT_REST:
+                self._process.stdin.close()
+            else:
+                self._ask(pickle.dumps(Rest(_REST)))
+
+    def wakes(self) -> bool:
+        """Tell whether it is still there and all that programs imported is as it was."""
+        try:
+            self._ask(pickle.dumps(Wake()))
+            return self._answer() is True
+        except (OSError, ValueError, EOFError, pickle.UnpicklingError):
+            return False
 
     def close(self) -> None:
         """Let it end, and wait for that."""

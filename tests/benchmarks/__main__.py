@@ -5,11 +5,12 @@ import sys
 
 import torch
 
-from tests.benchmarks import births, census, imports, lines, recordings, step
+from tests.benchmarks import births, census, estimates, imports, lines, recordings, shapes, step
 from tests.benchmarks.side_by_side import show
 
 
 def main() -> None:
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)  # two threads on two busy cores time the scheduler
     print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
     show("import tensorlens (whole processes)", imports.run())
@@ -21,8 +22,9 @@ def main() -> None:
     show("100,000 blocks, each", births.lookups(), per=births.BLOCKS)
     census.show_all()
     recordings.show_all()
-    # last: the stand-ins for CUDA that pytorch_memlab needs stay in place
-    show("2 ms training step, loop and step profiled, a step each", step.run(), per=step.STEPS)
+    estimates.show_all()
+    torch.set_num_threads(threads)
+    shapes.show_all()
 
 
 if __name__ == "__main__":

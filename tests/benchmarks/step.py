@@ -1,18 +1,11 @@
-"""A training step of about 2 ms (MLP, Adam), with the training loop and the step profiled."""
+"""A training step of about 2 ms (MLP, Adam)."""
 
-import contextlib
-import importlib.util
-import io
-import sys
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
 import torch
 from torch import nn
-
-import tensorlens
-from tests.benchmarks.side_by_side import Timing, in_turn
 
 STEPS = 40
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -60,53 +53,3 @@ def batch_of_two_milliseconds() -> int:
         if sorted(times)[2] / STEPS > 1.9e6:
             return batch
     return batch
-
-
-def run(rounds: int = 40) -> dict[str, Timing]:
-    """Return the timings of the plain loop and of each profiler that is installed."""
-    batch = batch_of_two_milliseconds()
-    plain = training(lambda function: function, batch)
-    lens = training(tensorlens.LineProfiler(), batch)
-    variants = {"plain": plain, "tensorlens": lens}
-    if importlib.util.find_spec("line_profiler"):
-        variants["line_profiler"] = _line_profiler(batch)
-    if importlib.util.find_spec("pytorch_memlab"):
-        variants["pytorch_memlab (CUDA stubbed)"] = _memlab(batch)
-    return in_turn(variants, rounds)
-
-
-def _line_profiler(batch: int) -> Callable[[], Any]:
-    from line_profiler import LineProfiler
-
-    return training(LineProfiler(), batch)
-
-
-def _memlab(batch: int) -> Callable[[], Any]:
-    stats = {f"{kind}.{pool}.{what}": 0 for kind in _KINDS for pool in _POOLS for what in _WHATS}
-    torch.cuda.memory_stats = lambda device=None: dict(stats)
-    torch.cuda.is_available = lambda: False
-    torch.cuda.reset_peak_memory_stats = lambda device=None: None
-    torch.cuda.reset_accumulated_memory_stats = lambda device=None: None
-    torch.cuda.device = lambda index: contextlib.nullcontext()
-    with contextlib.redirect_stdout(io.StringIO()):
-        from pytorch_memlab import LineProfiler
-    profiler = LineProfiler()
-    train = training(lambda function: profiler.add_function(function) or function, batch)
-
-    def traced():
-        profiler._raw_line_records.clear()
-        profiler.register_callback()
-        try:
-            return train()
-        finally:
-            sys.settrace(None)
-
-    return traced
-
-
-_KINDS = (
-    "allocation", "segment", "active", "inactive_split",
-    "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes",
-)  # fmt: skip
-_POOLS = ("all", "large_pool", "small_pool")
-_WHATS = ("current", "peak", "allocated", "freed")

@@ -145,8 +145,10 @@ def test_the_recordings_own_thread_is_number_0(allocator):
 
 
 def test_numbers_of_threads_are_used_again(allocator):
+    # each thread that there is may end meanwhile, and give its number to one of these
+    others = len([*Path("/proc/self/task").iterdir()])
     with record(names=False) as recording:
-        for _ in range(50):
+        for _ in range(200):
             thread = threading.Thread(target=torch.empty, args=(3,))
             thread.start()
             thread.join()
@@ -154,8 +156,8 @@ def test_numbers_of_threads_are_used_again(allocator):
             while Path(f"/proc/self/task/{thread.native_id}").exists():
                 time.sleep(0.001)
     made = [event for event in recording.log if event.action == "alloc"]
-    assert len(made) == 50
-    assert {event.context.thread for event in made} == {1}
+    assert len(made) == 200 > others
+    assert len({event.context.thread for event in made}) <= others
 
 
 def test_every_line_with_its_operator_and_phase(allocator):

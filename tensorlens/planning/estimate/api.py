@@ -10,7 +10,7 @@ from tensorlens.planning.card import Card
 from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import MakeStep
-from tensorlens.planning.processes import Runner
+from tensorlens.planning.processes import Runner, shared_runner
 
 
 def estimate(
@@ -67,7 +67,7 @@ def estimate(
         script_args=script_args,
         **of_keras,
     )
-    with Runner() as runner:
+    with shared_runner(keeps=True) as runner:
         return asked.ask(runner)
 
 

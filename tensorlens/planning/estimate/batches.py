@@ -12,7 +12,7 @@ from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.estimate.request import request
 from tensorlens.planning.estimate.result import Estimate, LargestBatch
 from tensorlens.planning.estimate.target import MakeStep
-from tensorlens.planning.processes import Runner
+from tensorlens.planning.processes import shared_runner
 
 MOST = 1 << 24
 """The largest batch that is tried where none is named."""
@@ -134,7 +134,7 @@ def max_batch(
     )
     room = asked.place.capacity
     assert room is not None
-    with Runner() as runner:
+    with shared_runner(keeps=True) as runner:
         return largest_batch(
             lambda batch: asked.with_batch(batch).ask(runner), room, lowest, highest, surely=surely
         )

@@ -7,6 +7,7 @@ spared the import. Where forking is not safe it runs one such job and is over.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -20,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from os import _exit
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.trials.jobs import (
@@ -32,9 +33,12 @@ from tensorlens.planning.trials.jobs import (
     Mode,
     Progress,
     Reason,
+    Rest,
     Result,
     Trouble,
+    Wake,
 )
+from tensorlens.user_code import is_foreign
 
 FORKS = sys.platform == "linux"
 """Whether a process is forked for each job; elsewhere system libraries forbid it."""
@@ -45,36 +49,78 @@ _LAST = 2000
 _SEVERAL_DEVICES = ("two different devices", "at least two devices")
 """How torch's fake tensors say that an operator has operands on several devices."""
 
-Send = Callable[[Message], None]
+Send = Callable[[Message | bool], None]
 
 
 def serve() -> None:
     """Run the jobs that come on standard input, until there are no more.
 
-    Programs have neither standard input nor standard output.
+    Programs have neither standard input nor standard output. While it is to rest it waits for a
+    while only.
     """
     source, target = _taken(0, "rb"), _taken(1, "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
 
-    def send(message: Message) -> None:
+    def send(message: Message | bool) -> None:
         # in one write: a job and the process it was forked from share the pipe
         target.write(pickle.dumps(message, protocol=5))
         target.flush()
 
+    files: dict[str, int] = {}
     while True:
         try:
-            job: Job = pickle.load(source)
+            job: Job | Rest | Wake = pickle.load(source)
         except EOFError:
             return
+        if isinstance(job, Rest):
+            end = threading.Timer(job.seconds, leave)
+            end.daemon = True
+            end.start()
+            continue
+        if isinstance(job, Wake):
+            end.cancel()
+            send(all(_changed_at(file) == changed for file, changed in files.items()))
+            continue
         sys.path[:] = job.path
         if job.mode is Mode.FAKE:
-            send(_result(job, send))
+            result = _result(job, send)
+            files = {file: _changed_at(file) for file in _files_of_programs()}
+            send(result)
             gc.collect()
         elif FORKS:
             _fork(job, source, send)
         else:
             _run_alone(job, source, send)
+
+
+def leave() -> NoReturn:
+    """End the process as Python does, but for taking its modules apart: that takes long."""
+    # what waits for threads at the end; concurrent.futures and others register there
+    getattr(threading, "_shutdown", lambda: None)()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    _exit(0)
+
+
+def _files_of_programs() -> Iterator[str]:
+    """Give the files of the modules that are no library's, and of the script."""
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not is_foreign(file):
+            yield file
+    if sys.argv:
+        yield sys.argv[0]
+
+
+def _changed_at(file: str) -> int:
+    """Return when a file was changed, in nanoseconds; 0 where there is none."""
+    try:
+        return Path(file).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
 
 
 def _fork(job: Job, source: BinaryIO, send: Send) -> None:

@@ -22,7 +22,9 @@ from tensorlens.frameworks.torch.census.findings import look
 from tensorlens.frameworks.torch.census.observation import watch
 from tensorlens.frameworks.torch.census.quiet import others_run
 from tensorlens.frameworks.torch.native.build import OPS, OPS_ALONE
+from tensorlens.heap import UNREACHABLE
 from tensorlens.native.build import NativeUnavailable, load
+from tensorlens.records.tensors import TensorTable
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
@@ -145,9 +147,23 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
 
 
 def _look(roots: Sequence[Root], moment: Moment) -> Sight:
-    # whoever waits for backward elsewhere is not the thread that runs the model
-    is_here = moment != "backward" or not others_run()
-    return Sight(*look(roots, near=moment != "end" and is_here))
+    # of a backward pass in another thread the model is not near this one
+    sight = Sight(*look(roots, near=moment != "backward" or not others_run()))
+    if moment == "end" and not _is_whole(sight.tensors):
+        sight = Sight(*look(roots, near=False))
+    return sight
+
+
+def _is_whole(table: TensorTable) -> bool:
+    """Tell whether all that the allocator has handed out is in a table, and held by something."""
+    counter = cpu.cpu_counter()
+    if not isinstance(counter, cpu.CpuCounter):
+        return False
+    names = {table.names[node] for node in table.name}
+    return not (
+        counter.allocator.balance(table.storage, 0).unnamed
+        or any(name.startswith(UNREACHABLE) for name in names)
+    )
 
 
 def _paths(roots: Sequence[Root]) -> ModulePath:

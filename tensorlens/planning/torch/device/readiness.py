@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from tensorlens import collector
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.planning.card import H100, Card
 from tensorlens.planning.torch.device.library import DeviceLibrary, load_library
@@ -83,8 +84,10 @@ def prepare(
     except NativeUnavailable as error:
         return Readiness(False, str(error))
     try:
-        _install(library, card, meter or NoMeter(), warn or _ignore)
-        place = _place_of_a_gradient()
+        # torch and what its compiler needs are imported here
+        with collector.paused():
+            _install(library, card, meter or NoMeter(), warn or _ignore)
+            place = _place_of_a_gradient()
     except Exception as error:
         # another torch may have other names for anything that is replaced here
         problem = " ".join(f"{type(error).__name__}: {error}".split())
