@@ -49,17 +49,21 @@ def inspect_steps(watched: LoopSamples) -> Inspection:
     if left is None:
         return Inspection([], None, KnownGrowth(), {})
     blocks, places, chosen = sampled(candidates(left, watched.span), _MOST_BLOCKS)
-    holdings = watched.steps.holdings([block.address for block in chosen])
-    survivors = [holdings.survivors[place] for place in places]
-    groups = grouped(blocks, survivors, watched.span)
-    groups = [each for each in groups if _may_grow(each, groups, watched)]
-    del survivors
+    found: list[RetainedGroup] = []
+    groups: list[Group] = []
+    # who holds what takes a look at the heap
+    if chosen:
+        holdings = watched.steps.holdings([block.address for block in chosen])
+        survivors = [holdings.survivors[place] for place in places]
+        groups = grouped(blocks, survivors, watched.span)
+        groups = [each for each in groups if _may_grow(each, groups, watched)]
+        groups.sort(key=lambda group: -group.nbytes)
+        found = described(groups[:_MOST_GROUPS], holdings, left, watched)
+        del survivors, holdings
     known = frozenset(block.birth for group in groups for block in group.blocks)
-    groups.sort(key=lambda group: -group.nbytes)
     unseen = [group.judgement.bytes_per_step for group in groups[_MOST_GROUPS:]]
     unseen_births = {birth for group in groups[_MOST_GROUPS:] for birth in group.births}
-    found = described(groups[:_MOST_GROUPS], holdings, left, watched)
-    del holdings, groups
+    del groups
     found += _replaced(watched, left, known)
     found, rest = _without_consumed(watched, left, found)
     explained = _explained(found)
