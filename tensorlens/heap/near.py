@@ -69,12 +69,13 @@ class _Search:
         """Begin at the globals of a module of the user's; a library's is left out."""
         if is_subtype(type(module), MODULES):
             content = vars_of_module(module)
-            file, is_main = content.get("__file__"), content.get("__name__") == "__main__"
+            file = dict.get(content, "__file__")
+            is_main = module is sys.modules.get("__main__")
             if is_main or (type(file) is str and not is_foreign(file)):
                 self._add_globals(content)
 
     def _add_globals(self, content: dict[str, Any]) -> None:
-        name = content.get("__name__")
+        name = dict.get(content, "__name__")
         if type(name) is str and name not in self._modules and not name.startswith("tensorlens"):
             self._modules.add(name)
             self._add([content])

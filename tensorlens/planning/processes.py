@@ -193,7 +193,12 @@ class _Kept:
 
 
 _kept = _Kept()
-atexit.register(_kept.close)
+
+
+@atexit.register
+def close_kept() -> None:
+    """End the process that waits for the next question, with what its program cleans up."""
+    _kept.close()
 
 
 _current: ContextVar[Runner | None] = ContextVar("_current", default=None)
