@@ -99,14 +99,13 @@ def outermost(modules: Sequence[Any]) -> list[Any]:
     for module in modules:
         content = content_of(module)
         if content is not None:
-            inside.update(id(child) for _, child in _registries(content)[2] if child is not module)
+            children = _items(dict.get(content, "_modules"))
+            inside.update(id(child) for _, child in children if child is not module)
     return [module for module in modules if id(module) not in inside]
 
 
 def _registries(content: dict[str, Any]) -> list[list[tuple[str, Any]]]:
-    # other keys may be of types that run code when they are compared
-    found = {key: item for key, item in dict.items(content) if type(key) is str}
-    return [_items(found.get(name)) for name in ("_parameters", "_buffers", "_modules")]
+    return [_items(dict.get(content, name)) for name in ("_parameters", "_buffers", "_modules")]
 
 
 def content_of(item: Any) -> dict[str, Any] | None:
@@ -127,6 +126,8 @@ def model_name(module: Any) -> str:
 def _items(registry: Any) -> list[tuple[str, Any]]:
     """Return a registry's entries: a dict's, read as a dict, or those of a scripted module."""
     if issubclass(type(registry), dict):
+        if not dict.__len__(registry):
+            return []
         return [(key, item) for key, item in dict.items(registry) if type(key) is str]
     return list(registry.items()) if _is_scripted(registry) else []
 
