@@ -63,14 +63,14 @@ class HostRecorder:
     Args:
         options: of the recording.
         native: records the allocator.
-        means: what the framework adds to it.
+        hooks: what the framework adds to it.
 
     Raises:
         NativeUnavailable: there are no stacks on this Python.
     """
 
     def __init__(
-        self, options: RecordOptions, native: NativeRecorder, means: FrameworkHooks
+        self, options: RecordOptions, native: NativeRecorder, hooks: FrameworkHooks
     ) -> None:
         self._options = options
         self._marks: dict[int, tuple[str, int]] = {}
@@ -79,12 +79,12 @@ class HostRecorder:
         self._latest: deque[int] = deque()
         """Numbers of the marks of :meth:`note`."""
         self._native = native
-        self._means = means
+        self._hooks = hooks
         # what was already allocated is counted in by the first to watch
-        self._unwatch = weakref.finalize(self, means.watch())
+        self._unwatch = weakref.finalize(self, hooks.watch())
         self._unwatch.atexit = False
         try:
-            self._naming = Naming(options, self._native, means.names)
+            self._naming = Naming(options, self._native, hooks.names)
             self._span = self._native.begin(options.limit, options.ops)
             self._wall, self._started = time.time(), time.monotonic_ns()
             self._naming.begin()
@@ -119,17 +119,17 @@ class HostRecorder:
                 self._unwatch()
         found = self._naming.found(self._started)
         parts = LogParts(
-            maker=LogMaker(self._native, found.path, taken.thread, self._means.origins),
+            maker=LogMaker(self._native, found.path, taken.thread, self._hooks.origins),
             taken=taken,
             names=found,
-            marks={self._key(number): mark for number, mark in self._marks.items()},
+            marks={self._key(number): mark for number, mark in [*self._marks.items()]},
             started=self._started,
-            amend=self._means.amend,
+            amend=self._hooks.amend,
         )
         # what the framework knows of its events it knows now
-        defer = DeferredLog if self._means.amend is None else _at_once
+        defer = DeferredLog if self._hooks.amend is None else _at_once
         return defer(parts.log), Origin(
-            source={"cpu": self._means.source},
+            source={"cpu": self._hooks.source},
             started=self._wall,
             started_ns=self._started,
             dropped=taken.dropped,

@@ -45,8 +45,8 @@ def start(options: RecordOptions) -> Recorder:
         lines.amend(log)
         gradients.amend(log, amendment)
 
-    means = FrameworkHooks(cpu.CpuCounter.source, observe, NameSources(_look, module_paths), amend)
-    recorder = HostRecorder(options, native, means)
+    hooks = FrameworkHooks(cpu.CpuCounter.source, observe, NameSources(_look, module_paths), amend)
+    recorder = HostRecorder(options, native, hooks)
     # whoever follows calls must not keep a recording that nobody ends
     reference = weakref.ref(recorder)
     lines.called = lambda: _note(reference)

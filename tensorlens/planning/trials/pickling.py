@@ -35,7 +35,7 @@ def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     stream = io.BytesIO()
     try:
-        (cloudpickle.Pickler if with_data else _Pickler)(stream).dump(function)
+        (_Pickler if with_data else _ShapePickler)(stream).dump(function)
     except Exception as error:
         reason = " ".join(str(error).split())
         name = getattr(function, "__qualname__", repr(function))
@@ -96,6 +96,22 @@ def _is_importable(module: ModuleType) -> bool:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Keeps the file names of code, which cloudpickle leaves out from 3.1.3 on."""
+
+    def reducer_override(self, item: Any) -> Any:
+        if isinstance(item, CodeType):
+            _, arguments = self.dispatch_table[CodeType](item)
+            return _code, (item.co_filename, arguments)
+        return super().reducer_override(item)
+
+
+def _code(filename: str, arguments: tuple[Any, ...]) -> CodeType:
+    return CodeType(*arguments).replace(co_filename=filename)
+
+
+class _ShapePickler(_Pickler):
+    """Of tensors it writes the shape alone."""
+
     def reducer_override(self, item: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None:

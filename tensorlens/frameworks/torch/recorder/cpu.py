@@ -142,8 +142,8 @@ def host_recorder(options: RecordOptions) -> HostRecorder:
         NativeUnavailable: there is no native counter, or no stacks on this Python.
     """
     names = NameSources(_look, _paths)
-    means = FrameworkHooks(cpu.CpuCounter.source, watch, names, origins=compiled_from)
-    return HostRecorder(options, _native(), means)
+    hooks = FrameworkHooks(cpu.CpuCounter.source, watch, names, origins=compiled_from)
+    return HostRecorder(options, _native(), hooks)
 
 
 def _look(roots: Sequence[Root], moment: Moment) -> Sight:

@@ -1,0 +1,27 @@
+"""Code that goes to another process by value keeps its file and its lines."""
+
+import types
+
+import pytest
+
+from tensorlens.planning.trials.pickling import pack, unpack
+
+
+def outer():
+    def inner():
+        return 1
+
+    return inner
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_functions_and_those_in_them_are_of_their_file(with_data):
+    # a module that nobody can import: it goes by value
+    module = types.ModuleType("nowhere_to_be_found")
+    function = types.FunctionType(outer.__code__, vars(module))
+    function.__module__ = "__main__"
+    made = unpack(pack(function, with_data=with_data))
+    for code, own in ((made.__code__, outer.__code__), (made().__code__, outer().__code__)):
+        assert code is not own
+        assert (code.co_filename, code.co_firstlineno) == (__file__, own.co_firstlineno)
+        assert list(code.co_lines()) == list(own.co_lines())
