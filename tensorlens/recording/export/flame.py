@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorlens.recording.moments import Moment
@@ -13,6 +13,8 @@ from tensorlens.records.events import Frame
 from tensorlens.render.source import printable
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_CALLS = ("Module._wrapped_call_impl", "Module._call_impl", "Module._call_impl.<locals>.inner")
+"""Functions of torch that stand between a module and its ``forward``."""
 _NO_STACK = Frame("", 0, "no stack known")
 
 
@@ -68,12 +70,24 @@ def _profile(
     }
 
 
-def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[list[Frame], int]]:
+def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[Sequence[Frame], int]]:
     """Give the stacks of what was resident, outermost frame first, with their bytes."""
     stacks = recording.log.stacks
+    sums: dict[Sequence[Frame], int] = {}
     for stack, nbytes in peak.by_stack.items():
         if nbytes:
-            yield list(reversed(stacks.of(stack))) or [_NO_STACK], nbytes
+            frames = _of_program(stacks.of(stack)[::-1]) or (_NO_STACK,)
+            sums[frames] = sums.get(frames, 0) + nbytes
+    yield from sums.items()
+
+
+def _of_program(stack: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return a stack from the program's own frame on, without the calls of ``nn.Module``.
+
+    What starts a program, a test or a thread says nothing of it; a stack of no user's is whole.
+    """
+    begin = next((place for place, frame in enumerate(stack) if frame.user), 0)
+    return tuple(frame for frame in stack[begin:] if frame.user or frame.function not in _CALLS)
 
 
 def _called(frame: Frame) -> str:

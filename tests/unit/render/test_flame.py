@@ -41,6 +41,23 @@ def test_folded_stacks_of_several_devices_begin_with_them():
     assert "cpu;no stack known 1000" in lines
 
 
+def test_stacks_begin_at_the_program_and_leave_out_the_calls_of_modules():
+    module = "/x/site-packages/torch/nn/modules/module.py"
+    log = EventLog()
+    start = log.stacks.push(-1, Frame("/usr/lib/python3.11/runpy.py", 88, "_run_code", False))
+    main = log.stacks.push(start, Frame("/me/run.py", 9, "<module>"))
+    call = log.stacks.push(main, Frame(module, 1778, "Module._wrapped_call_impl", False))
+    for line in (1789, 1884):  # with and without hooks: for the reader one stack
+        inner = log.stacks.push(call, Frame(module, line, "Module._call_impl", False))
+        stack = log.stacks.push(inner, Frame("/x/torch/nn/linear.py", 134, "Linear.forward", False))
+        log.append(ALLOC, "cpu", line, 8, line, stack)
+    log.append(ALLOC, "cpu", 1, 32, 2000, start)
+    assert sorted(renderer_for("folded").render(Recording(log)).splitlines()) == [
+        "<module> (run.py:9);Linear.forward (linear.py:134) 16",
+        "_run_code (runpy.py:88) 32",
+    ]
+
+
 def test_speedscope_has_a_profile_in_bytes():
     data = json.loads(renderer_for("speedscope.json").render(recording()))
     assert data["$schema"] == "https://www.speedscope.app/file-format-schema.json"
