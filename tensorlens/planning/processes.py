@@ -18,6 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from tensorlens import locks
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import scratch_file
 from tensorlens.planning.trials.jobs import (
@@ -158,7 +159,7 @@ class _Kept:
     """The process that waits for the next question about its program, if one does."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = locks.reentrant()
         self._server: tuple[Hashable, _Server] | None = None
 
     def take(self, key: Hashable) -> _Server | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from tensorlens import ranks
+from tensorlens import locks, ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, Recorder, RecordOptions
 from tensorlens.frameworks.import_hooks import when_imported
@@ -27,7 +26,7 @@ from tensorlens.tensors.reporter import MemReporter
 _LINE_TABLES = "tensorlens.lines.results"
 """Imported where lines are profiled; their tables have a column for backward."""
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _running: list[LiveRecording] = []
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from tensorlens import locks
 from tensorlens.records.events import EventLog
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 
 
 class DeferredLog(EventLog):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import operator
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
-from tensorlens import ranks
+from tensorlens import locks, ranks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Adapter, Root
 from tensorlens.frameworks.queues.ledger_term import with_queued_input
@@ -54,7 +53,7 @@ class MemReporter:
     def __init__(self, *roots: Any, model: Any = None, optimizer: Any = None, **named: Any) -> None:
         self._roots: list[tuple[Callable[[], Any], str | None]] = []
         self._last: Snapshot | None = None
-        self._lock = threading.RLock()
+        self._lock = locks.reentrant()
         self._watched: list[Adapter] = []
         for root in (model, *roots, optimizer):
             if root is not None:

@@ -6,12 +6,12 @@ import atexit
 import ctypes
 import sys
 import sysconfig
-import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import cast
 
+from tensorlens import locks
 from tensorlens.native.build import NativeUnavailable
 from tensorlens.records.events import LAYERS, NO_MODELS, WRAPPERS
 from tensorlens.user_code import foreign_folders
@@ -89,7 +89,7 @@ class NativeAllocator:
         self._watchers = 0
         self._births_prepared = False
         self._ended = False
-        self._lock = threading.RLock()
+        self._lock = locks.reentrant()
         # the interpreter's exit frees what other threads' frames are read by
         atexit.register(self._end)
 

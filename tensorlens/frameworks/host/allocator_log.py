@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator
 
 _Address, _Number = ctypes.c_void_p, ctypes.c_int64
@@ -109,7 +109,7 @@ class NativeRecorder:
         self._allocator = allocator
         self._library = allocator.library
         self._declare()
-        self._lock = threading.RLock()
+        self._lock = locks.reentrant()
         self.no_ops: str | None = None
         """Why operators and nodes are not known, once it was tried."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 
+from tensorlens import locks
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.base import Counter, Reader
 from tensorlens.frameworks.host.allocator import NativeAllocator
@@ -52,7 +52,7 @@ class HostCounterChoice:
         self._make_native = native
         self._make_fallback = fallback
         # a signal handler may ask while its own thread is building
-        self._lock = threading.RLock()
+        self._lock = locks.reentrant()
         self._native: Counter | None = None
         self._fallback: Counter | None = None
         self._reason: str | None = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+from tensorlens import locks
 from tensorlens.frameworks.base import Counter, LeftBlocks, StepFigures
 from tensorlens.frameworks.host.allocator import NativeAllocator
 from tensorlens.records.tensors import SourceLine
@@ -111,7 +111,7 @@ def _columns(look: Any, handle: int, codes: str, kind: type) -> list[array[int]]
     return columns
 
 
-_lock = threading.Lock()
+_lock = locks.reentrant()
 _era = 0
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow
 from tensorflow.python import pywrap_tfe
 
+from tensorlens import locks
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.tensorflow import context
 from tensorlens.frameworks.tensorflow.context import device_name as spelling
 
-_peaks_lock = threading.RLock()
+_peaks_lock = locks.reentrant()
 _highest: dict[str, int] = {}
 """TensorFlow's short device name to the peak since the user's last reset, without the newest."""
 _info: Any = None
@@ -119,7 +119,7 @@ class DeviceCounter:
         return read
 
 
-_lock = threading.Lock()
+_lock = locks.reentrant()
 _counters: dict[str, DeviceCounter] = {}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
+from tensorlens import locks
 from tensorlens.frameworks.tensorflow import cpu
 from tensorlens.frameworks.tensorflow.native import NativeUnavailable, TensorflowAllocator
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _watchers = 0
 _unfollow: Callable[[], None] | None = None
 _leave_tapes: Callable[[], None] | None = None

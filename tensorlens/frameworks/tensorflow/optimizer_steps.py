@@ -13,12 +13,13 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import ops
 
+from tensorlens import locks
 from tensorlens.frameworks.import_hooks import when_imported
 
 _Act = Callable[[], None]
 _CALL = "__call__"
 
-_lock = threading.Lock()
+_lock = locks.reentrant()
 _users = 0
 _undo: Callable[[], None] | None = None
 _acts: weakref.WeakKeyDictionary[Any, list[_Act]] = weakref.WeakKeyDictionary()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import torch as _torch
 
+from tensorlens import locks
 from tensorlens.errors import DeviceError
 from tensorlens.frameworks.base import UNKNOWN, Counter, Reader
 from tensorlens.frameworks.torch.backends import KINDS, Backend
@@ -89,7 +89,7 @@ class Accelerators:
         """Start over with no device in use: what a forked child needs."""
         self._used: list[str] = []
         self._unused: dict[str, list[int]] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.reentrant()
 
     def has_accelerators(self) -> bool:
         """Tell whether this torch was built with any: where not, none can ever be in use."""

@@ -11,10 +11,10 @@ attribute and at every call (``torch/cuda/memory.py``, ``torch/accelerator/memor
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from tensorlens import locks
 
 Stats = dict[Any, Any]
 Figures = Callable[[Stats], tuple[int, int, int]]
@@ -54,11 +54,10 @@ class Statistics:
         self._peak_key = peak_key
         self._pairs = [(query, reset), *also]
         self._also_applies = also_applies
-        self._lock = threading.RLock()
+        self._lock = locks.reentrant()
         self._maxima: dict[int, Stats] = {}
         self._cut_off: dict[int, int] = {}
         self._replaced: dict[str, tuple[Any, Any]] = {}
-        self._hooked = False
 
     @classmethod
     def shared(cls, c_module: Any, query: str, *args: Any, **options: Any) -> Statistics:
@@ -98,9 +97,6 @@ class Statistics:
                 applies = self._also_applies if position else None
                 self._replace(query, self._merging, applies)
                 self._replace(reset, self._clearing, applies)
-            if not self._hooked and hasattr(os, "register_at_fork"):
-                self._hooked = True
-                os.register_at_fork(after_in_child=self._renew_lock)
 
     def restore(self) -> None:
         """Put torch's entry points back; the user's peaks then forget what we folded."""
@@ -180,7 +176,3 @@ class Statistics:
                 self._merge(value, folded)
             elif folded > value[peak_key]:
                 value[peak_key] = folded
-
-    def _renew_lock(self) -> None:
-        # the thread that held it at the fork does not exist in the child
-        self._lock = threading.RLock()

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from tensorlens import locks
 from tensorlens.frameworks.import_hooks import when_one_arrives
 from tensorlens.guards import guarded
 from tensorlens.recording.oom import reserve
 from tensorlens.recording.oom.annotation import annotate_unhandled
 from tensorlens.tensors.reporter import MemReporter
 
-_lock = threading.Lock()
+_lock = locks.reentrant()
 _installed: _Hooks | None = None
 
 

@@ -6,13 +6,13 @@ Nothing is ever written there, so that it takes no memory; only a limit of addre
 from __future__ import annotations
 
 import mmap
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from tensorlens import locks
+
 _SIZE = 64 << 20
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _wanted = 0
 _given_up = 0
 _held: mmap.mmap | None = None
@@ -64,13 +64,3 @@ def _give() -> None:
     if _held is not None:
         _held.close()
         _held = None
-
-
-def _after_fork() -> None:
-    global _lock
-    # another thread may have had it
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -7,7 +7,6 @@ call is when it ran, the operation's name, and where what it made lies or how la
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from bisect import bisect_right
@@ -20,6 +19,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import backprop
 from tensorflow.python.framework.ops import EagerTensor
 
+from tensorlens import locks
 from tensorlens.frameworks.host.recorder import Amendment
 from tensorlens.records.events import ALLOC, FREE, EventLog
 
@@ -176,7 +176,7 @@ def _nbytes(gradients: Sequence[Any]) -> int:
     return size
 
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _listeners: tuple[EagerGradients, ...] = ()
 
 

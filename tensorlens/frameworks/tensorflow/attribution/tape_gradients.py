@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from tensorflow.python.framework.ops import EagerTensor, uid
 from tensorflow.python.ops.resource_variable_ops import is_resource_variable
 from tensorflow.python.util import nest
 
+from tensorlens import locks
 from tensorlens.frameworks.keras.kinds import content_of, imported
 
 _METHOD = "gradient"
@@ -32,7 +32,7 @@ _MOST_SPANS = 10_000
 Span = tuple[int, int]
 """The first number, and the first number that is beyond it."""
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _notes: deque[tuple[int, int, str]] = deque(maxlen=_MOST)
 """Numbers of a gradient and of its variable's handle, and what is added to the variable's name."""
 _watched: deque[Span] = deque(maxlen=_MOST_SPANS)

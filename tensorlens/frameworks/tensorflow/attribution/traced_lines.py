@@ -6,12 +6,12 @@ nothing else is: a function is looked at once, when it is called first.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Literal
 
+from tensorlens import locks
 from tensorlens.frameworks.tensorflow.graphs import Functions, NodeOrigin, Nodes, follow_calls
 from tensorlens.frameworks.tensorflow.graphs.layers import Layers
 from tensorlens.frameworks.tensorflow.graphs.origins import Frames
@@ -150,7 +150,7 @@ class GraphCalls:
     def __init__(self, allocator: TensorflowAllocator) -> None:
         self._allocator = allocator
         self.log = NodeLog(allocator)
-        self._lock = threading.RLock()
+        self._lock = locks.reentrant()
         self._codes: tuple[FollowedCode, ...] = ()
         self._known: dict[str, _Known | None] = {}
         self._nodes: dict[str, Nodes] = {}
@@ -314,7 +314,7 @@ def _last_line(code: CodeType) -> int:
     return max(lines, default=code.co_firstlineno)
 
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _calls: GraphCalls | None = None
 
 

@@ -6,7 +6,6 @@ import ctypes
 import math
 import struct
 import sysconfig
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
+from tensorlens import locks
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
@@ -243,7 +243,7 @@ _KINDS = {"string": STRINGS, "resource": RESOURCE, "variant": VARIANT}
 _SIZES = {"string": 24, "resource": 0, "variant": 0}
 """Bytes of an element's own, where they are known."""
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _reader: Reader | None = None
 _reason: str | None = None
 

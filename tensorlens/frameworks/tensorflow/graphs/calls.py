@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager import context
 
+from tensorlens import locks
 from tensorlens.signals import is_from_a_handler
 
 _METHOD = "call_function"
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _followers: dict[Any, _Follower] = {}
 """Those that follow, or did below one that still does, by the method that each put in place."""
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.framework.func_graph import FuncGraph
 
+from tensorlens import locks
+
 _METHOD = "_create_op_internal"
-_lock = threading.Lock()
+_lock = locks.reentrant()
 
 
 def follow_added_nodes(

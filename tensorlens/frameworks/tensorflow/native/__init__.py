@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import tensorflow
 
+from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
@@ -113,7 +113,7 @@ class TensorflowAllocator(NativeAllocator):
         self._end_begun.restype = ctypes.c_int64
 
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _installed: TensorflowAllocator | None = None
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
+from tensorlens import locks
 from tensorlens.frameworks.torch import cpu
 from tensorlens.frameworks.torch.census.findings import adopt_all
 from tensorlens.frameworks.torch.native import NativeUnavailable
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _adopted = False
 
 

@@ -8,6 +8,7 @@ thread is inside of the engine.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -25,6 +26,29 @@ _LONGEST_WAIT = 0.3
 _ENGINE = _engine_run_backward.__code__
 
 
+class _Torn:
+    """Whether this process was forked while another thread was inside of the engine.
+
+    What that thread was about to free stays half freed: no node is ever to be read here.
+    """
+
+    def __init__(self) -> None:
+        self.is_so = self._next = False
+
+    def before_fork(self) -> None:
+        """Note what the child will find."""
+        self._next = self.is_so or others_run()
+
+    def in_child(self) -> None:
+        """Be the child."""
+        self.is_so = self._next
+
+
+_torn = _Torn()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_torn.before_fork, after_in_child=_torn.in_child)
+
+
 class ExclusiveUse:
     """Tells whether a node of autograd can be read now; waits for a while until it can."""
 
@@ -33,6 +57,8 @@ class ExclusiveUse:
 
     def __call__(self) -> bool:
         """Return False when passes go on and on."""
+        if _torn.is_so:
+            return False
         while _runs_elsewhere():
             if self._left <= 0:
                 return False

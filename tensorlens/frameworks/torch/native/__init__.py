@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from array import array
 
+from tensorlens import locks
 from tensorlens.frameworks.host.allocator import NativeAllocator, check, start
 from tensorlens.frameworks.torch.native.build import COUNTER
 from tensorlens.native.build import NativeUnavailable, load
@@ -46,7 +46,7 @@ class TorchAllocator(NativeAllocator):
         return adopted
 
 
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _installed: TorchAllocator | None = None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tensorlens import locks
 from tensorlens.frameworks.base import RecordOptions, Root
 from tensorlens.frameworks.host.labels import Names, label, unfreed
 from tensorlens.frameworks.torch.accelerators import backends
@@ -106,7 +107,7 @@ class _History:
     """torch's history, which is one for all recordings: the last of them ends it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = locks.reentrant()
         self._holders = 0
         self.limit = 0
         """For how many events it has room."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
+from tensorlens import locks
 from tensorlens.frameworks.torch.census.tensors.scan_native import NativeReader
 from tensorlens.frameworks.torch.census.tensors.scan_python import (
     LEAF,
@@ -74,7 +74,7 @@ class Scan(Columns):
         self._reader.close()
 
 
-_lock = threading.Lock()
+_lock = locks.reentrant()
 _reason: str | None = None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tensorlens import locks
 from tensorlens.frameworks.torch.census.tensors.scan_python import Columns, fake_tensor, new_rows
 from tensorlens.frameworks.torch.native.build import TENSORS
 from tensorlens.native.build import NativeUnavailable, load
@@ -33,7 +33,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 # a signal handler may ask while its own thread is building
-_lock = threading.RLock()
+_lock = locks.reentrant()
 _ready: tuple[ctypes.PyDLL, int, bool] | None = None
 
 
