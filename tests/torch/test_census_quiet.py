@@ -1,9 +1,11 @@
 """A census waits for the backward pass of another thread before it reads a graph."""
 
+import os
 import sys
 import threading
 import time
 
+import pytest
 import torch
 
 import tensorlens
@@ -70,3 +72,19 @@ def test_inside_of_backward_on_this_thread_graphs_are_read():
     y.register_hook(look)
     y.sum().backward()
     assert seen == [True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("was_inside", [True, False])
+def test_no_node_is_read_where_a_thread_was_inside_the_engine_at_the_fork(monkeypatch, was_inside):
+    with monkeypatch.context() as patch:
+        patch.setattr(quiet, "others_run", lambda: was_inside)
+        child = os.fork()
+    if not child:
+        code = 2
+        try:
+            code = int(quiet.ExclusiveUse()())
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == int(not was_inside)
+    assert quiet.ExclusiveUse()()
