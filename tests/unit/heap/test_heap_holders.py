@@ -15,7 +15,7 @@ import pytest
 
 from tensorlens.heap import anchors, fallback, find_holders, holders
 from tensorlens.heap.native import native
-from tensorlens.heap.rows import Quest, Rows
+from tensorlens.heap.rows import ATTRIBUTE, VALUE, Quest, Rows
 from tensorlens.records.names import Names, key_text
 
 
@@ -461,10 +461,16 @@ def test_names_are_added_after_those_there() -> None:
     assert names[node] == "f(): root[0]"
 
 
-def columns(rows: Rows) -> tuple[Any, ...]:
+def columns(rows: Rows, first_text: int) -> tuple[Any, ...]:
+    # natively a key may have several numbers, by where it lies: what they stand for is compared
     keys = [key if type(key) in (str, int) else id(key) for key in rows.keys]
-    arrays = (rows.holder, rows.how, rows.value, rows.address, rows.written, rows.targets)
-    return (*(found.tolist() for found in arrays), keys)
+    texts = [*zip(rows.written, keys, strict=True)]
+    values = [
+        texts[value - first_text] if how in (VALUE, ATTRIBUTE) else value
+        for how, value in zip(rows.how, rows.value, strict=True)
+    ]
+    arrays = (rows.holder, rows.how, rows.address, rows.targets)
+    return (*(found.tolist() for found in arrays), values, {*texts})
 
 
 def check_both_searches(engine: str, *, whole: bool) -> None:
@@ -491,9 +497,9 @@ def check_both_searches(engine: str, *, whole: bool) -> None:
             5,
         )
         # in this order: Python makes dicts of instances
-        natively, again = columns(reader.search(quest)), columns(reader.search(quest))
+        natively, again = (columns(reader.search(quest), quest.first_text) for _ in range(2))
         assert natively == again
-        in_python = columns(fallback.search(quest))
+        in_python = columns(fallback.search(quest), quest.first_text)
         assert natively == in_python
         # or the next round finds them to be holders
         del objects, quest
