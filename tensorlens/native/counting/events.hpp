@@ -267,7 +267,7 @@ constexpr char32_t kMakesFirst[] = U"_make_grads";
 
 // The stack that nodes made now go back to: in backward of backward, what a node computes goes back
 // to the line that the node does.
-int32_t line_of_nodes(const Running& now) {
+int32_t stack_of_nodes(const Running& now) {
   if (now.nodes > 0 && now.nodes <= Running::kDeep) {
     const Running::Node& node = now.node[now.nodes - 1];
     if (node.forward != kNoStack && node.frame == innermost_frame()) {
@@ -288,8 +288,7 @@ void op_begins(const char* name, int64_t next_node, uint64_t thread) {
     return;
   }
   Running::Op& op = now.op[place];
-  const bool is_engine = name[1] == kEngine[1] &&
-      std::strncmp(name, kEngine, sizeof kEngine - 1) == 0;
+  const bool is_engine = std::strncmp(name, kEngine, sizeof kEngine - 1) == 0;
   op.text = name;
   op.name = -1;
   op.nodes = now.nodes;
@@ -305,7 +304,7 @@ void op_begins(const char* name, int64_t next_node, uint64_t thread) {
     op.engine_stack = capture().stack;
   }
   if (next_node >= 0) {
-    g_nodes.made(thread, next_node, line_of_nodes(now));
+    g_nodes.made(thread, next_node, stack_of_nodes(now));
   }
 }
 

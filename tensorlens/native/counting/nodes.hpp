@@ -6,6 +6,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -122,26 +123,17 @@ class OpNames {
  public:
   int32_t number(const char* name) {
     Cached& cached = cache_[(reinterpret_cast<uintptr_t>(name) >> 3) & (kCache - 1)];
-    {
-      const Holding holding(lock);
-      if (cached.name == name && std::strcmp(cached.text, name) == 0) {
-        return cached.number;
-      }
-    }
-    const int32_t found = number(name, std::strlen(name));
     const Holding holding(lock);
-    cached = Cached{name, texts_[found]->c_str(), found};
-    return found;
+    if (cached.name != name || std::strcmp(cached.text, name) != 0) {
+      const int32_t found = add(std::string(name));
+      cached = Cached{name, texts_[found]->c_str(), found};
+    }
+    return cached.number;
   }
 
   int32_t number(const char* name, size_t length) {
     const Holding holding(lock);
-    const auto [entry, fresh] =
-        numbers_.emplace(std::string(name, length), static_cast<int32_t>(texts_.size()));
-    if (fresh) {
-      texts_.push_back(&entry->first);
-    }
-    return entry->second;
+    return add(std::string(name, length));
   }
 
   const std::string* text(int32_t number) {
@@ -156,6 +148,15 @@ class OpNames {
   SpinLock lock;
 
  private:
+  int32_t add(std::string name) {
+    const auto [entry, fresh] =
+        numbers_.emplace(std::move(name), static_cast<int32_t>(texts_.size()));
+    if (fresh) {
+      texts_.push_back(&entry->first);
+    }
+    return entry->second;
+  }
+
   static constexpr size_t kCache = 1024;
   struct Cached {
     const char* name = nullptr;

@@ -84,9 +84,13 @@ class Stacks {
   // Gives the number of `frame` inside of the stack `outer` (kNoStack: it is the outermost).
   int32_t number(int32_t outer, StackFrame frame) {
     const Holding holding(lock);
-    const int32_t number = nodes_.number(Node{outer, frame}, kMostFrames);
-    lost += number == kNoStack;
-    return number;
+    return nodes_.number(Node{outer, frame}, kMostFrames);
+  }
+
+  // A stack was captured that there is no room for.
+  void lose() {
+    const Holding holding(lock);
+    ++lost;
   }
 
   // The lock is held.
@@ -217,6 +221,9 @@ Captured capture_on(Memo& memo, PyThreadState* thread) {
     }
   }
   const TrailFrame& innermost = trail.frames[length - 1];
+  if (innermost.stack == kNoStack) {
+    g_stacks.lose();
+  }
   Birth birth = innermost.birth;
   birth.line = birth.line == kNoBirth ? innermost.line : birth.line;
   birth.model = innermost.wrapper ? innermost.line : birth.model;
