@@ -10,6 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
 
@@ -165,6 +166,16 @@ def stop_seconds(shape: Callable[[], Made], rounds: int = 3) -> tuple[float, int
     return median(spent), events
 
 
+def bytes_an_event(events: int = 400_000) -> float:
+    """Return how much the process grows by each event that is kept."""
+    empty, resident = torch.empty, psutil.Process().memory_info
+    with tensorlens.record(limit=10 * events, names=False):
+        before = resident().rss
+        for _ in range(events // 2):
+            empty(1)
+        return float(resident().rss - before) / events
+
+
 def beside_peers(shape: Callable[[], Made], rounds: int = 3) -> dict[str, Timing]:
     """Return the timings of runs of 40 steps with other profilers."""
     variants: dict[str, Work] = {"plain": _training(SHORT)(shape()[0])}
@@ -177,6 +188,7 @@ def beside_peers(shape: Callable[[], Made], rounds: int = 3) -> dict[str, Timing
 
 def show_all() -> None:
     """Print all of it, with one thread and with all."""
+    print(f"\nan event takes {bytes_an_event():.1f} B while it is kept")
     before = torch.get_num_threads()
     for work in (_show_recordings, _show_lines, _show_peers):
         for threads in dict.fromkeys((1, os.cpu_count() or 1)):
