@@ -4,11 +4,11 @@ from tensorlens.heap.frames import anchors, tuples
 from tensorlens.heap.frames import note as no_locals
 from tensorlens.heap.holders import UNREACHABLE, find_holders, instances, live_objects, select
 from tensorlens.heap.native import note as not_native
-from tensorlens.heap.near import NearHeap, near_heap
+from tensorlens.heap.near import Heap, near_heap
 
 __all__ = [
     "UNREACHABLE",
-    "NearHeap",
+    "Heap",
     "anchors",
     "find_holders",
     "instances",

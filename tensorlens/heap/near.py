@@ -26,16 +26,17 @@ _CLOSED = frozenset((CodeType, FrameType, BuiltinFunctionType))
 
 
 @dataclass(frozen=True, slots=True)
-class NearHeap:
-    """Objects near the running functions."""
+class Heap:
+    """Objects to find names among: all there are, or those near the running functions."""
 
     objects: list[Any]
-    tuples: list[tuple[Any, ...]]
-    modules: frozenset[str]
-    """Names of the modules whose globals are among them."""
+    tuples: list[tuple[Any, ...]] | None = None
+    """Beside the objects; None: all there are."""
+    modules: frozenset[str] | None = None
+    """Names of the modules whose globals are among the objects; None: all modules."""
 
 
-def near_heap() -> NearHeap:
+def near_heap() -> Heap:
     """Return what this thread's functions and the globals of the user's modules lead to.
 
     Classes, modules of libraries and frames are not looked into, nor containers of more than
@@ -80,7 +81,7 @@ class _Search:
             self._modules.add(name)
             self._add([content])
 
-    def run(self) -> NearHeap:
+    def run(self) -> Heap:
         """Go on for some steps."""
         for _ in range(_DEPTH):
             if not self._next or len(self._seen) >= _MOST:
@@ -92,7 +93,7 @@ class _Search:
                 if type(each) is FunctionType:
                     self._add(_parts_of_function(each))
         objects = [each for each in self._seen.values() if type(each) is not tuple]
-        return NearHeap(objects, self._tuples, frozenset(self._modules))
+        return Heap(objects, self._tuples, frozenset(self._modules))
 
     def _add(self, found: Any) -> None:
         seen, is_tracked = self._seen, gc.is_tracked

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -139,10 +140,10 @@ class Runner:
                 server.close()
 
 
-def _identity(program: Program) -> tuple[Hashable, ...]:
-    """Return all that a program is known by, but for the process that asks."""
-    fields = program.name, program.parcel, program.module, program.file, program.function
-    return *fields, tuple(program.arguments), tuple(program.carried)
+def _identity(program: Program) -> Program:
+    """Return all that a program is known by, but for the process that asks; it can be a key."""
+    words, names = tuple(program.arguments), tuple(program.carried)
+    return replace(program, caller=None, arguments=words, carried=names)
 
 
 def _surroundings(environment: Mapping[str, str]) -> tuple[Hashable, ...]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any
 
 import torch
 
-from tensorlens.frameworks.base import Findings, Root
+from tensorlens.frameworks.base import Counter, Findings, Root
 from tensorlens.frameworks.census.table import (
     Births,
     add_births,
@@ -32,7 +31,7 @@ from tensorlens.frameworks.torch.census.quiet import undisturbed
 from tensorlens.frameworks.torch.census.tensors.graph import node_types
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.native import TorchAllocator
-from tensorlens.heap import NearHeap, live_objects, near_heap, no_locals, select
+from tensorlens.heap import Heap, live_objects, near_heap, no_locals, select
 from tensorlens.records.events import LAYERS
 from tensorlens.records.names import Names
 from tensorlens.records.tensors import TensorTable
@@ -144,13 +143,13 @@ _KINDS = (torch.Tensor, torch._C._FunctionBase, torch.nn.Module, torch.optim.Opt
 def take(roots: Sequence[Root]) -> Findings:
     """Return every live tensor by name, the ledger of each device, and notes for the reader."""
     counter = cpu.cpu_counter()
-    births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
+    births = _births(counter)
     with undisturbed() as can_read:
-        census = _Census(roots, live_objects(), can_read)
-        table = census.table(births)
+        found, _, named = _census(roots, Heap(live_objects()), can_read)
+        table = tabulate(found, named, births)
         ledger = {"cpu": cpu_ledger(table, counter, births), **device_ledgers(table)}
     reasons = filter(None, (cpu.fallback_reason(), no_locals()))
-    return Findings(table, ledger, (*_notes(census.found), *reasons))
+    return Findings(table, ledger, (*_notes(found), *reasons))
 
 
 def look(roots: Sequence[Root], *, near: bool) -> tuple[TensorTable, ModulePath]:
@@ -161,36 +160,32 @@ def look(roots: Sequence[Root], *, near: bool) -> tuple[TensorTable, ModulePath]
         near: those alone that the running functions lead to, and what autograd's graphs hold
             that are found from these: it takes a few milliseconds, whatever the heap holds.
     """
-    counter = cpu.cpu_counter()
-    births = Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
+    births = _births(cpu.cpu_counter())
     with undisturbed() as can_read:
-        heap = near_heap() if near else None
-        census = _Census(roots, live_objects() if heap is None else heap.objects, can_read, heap)
-        return census.table(births), census.owners.module_path()
+        heap = near_heap() if near else Heap(live_objects())
+        found, owners, named = _census(roots, heap, can_read)
+        return tabulate(found, named, births), owners.module_path()
 
 
-class _Census:
-    def __init__(
-        self,
-        roots: Sequence[Root],
-        objects: list[Any],
-        can_read: Callable[[], bool],
-        near: NearHeap | None = None,
-    ) -> None:
-        # a program that holds a node by itself is rare, and there are hundreds of types of nodes
-        exact = node_types() if near is None else ()
-        tensors, functions, modules, optimizers, nodes = select(objects, _KINDS, exact)
-        self.owners = Owners(roots)
-        self.owners.add_keras(objects)
-        self.owners.add_found(modules, optimizers)
-        # Python makes the dict of an instance when it is first asked for
-        objects.extend(filter(None, map(content_of, optimizers)))
-        self.found = FoundTensors(tensors, self.owners.naming, (*functions, *nodes), can_read)
-        self._named = NamedRows(self.found, self.owners, objects, near)
-        self.found.scan.close()
+def _births(counter: Counter) -> Births:
+    return Births(counter.allocator if isinstance(counter, cpu.CpuCounter) else None)
 
-    def table(self, births: Births) -> TensorTable:
-        return tabulate(self.found, self._named, births)
+
+def _census(
+    roots: Sequence[Root], heap: Heap, can_read: Callable[[], bool]
+) -> tuple[FoundTensors, Owners, NamedRows]:
+    # a program that holds a node by itself is rare, and there are hundreds of types of nodes
+    exact = node_types() if heap.modules is None else ()
+    tensors, functions, modules, optimizers, nodes = select(heap.objects, _KINDS, exact)
+    owners = Owners(roots)
+    owners.add_keras(heap.objects)
+    owners.add_found(modules, optimizers)
+    # Python makes the dict of an instance when it is first asked for
+    heap.objects.extend(filter(None, map(content_of, optimizers)))
+    found = FoundTensors(tensors, owners.naming, (*functions, *nodes), can_read)
+    named = NamedRows(found, owners, heap)
+    found.scan.close()
+    return found, owners, named
 
 
 def adopt_all(allocator: TorchAllocator) -> None:

@@ -19,7 +19,7 @@ from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
 from tensorlens.frameworks.torch.census.tensors.scan import Scan
 from tensorlens.frameworks.torch.leaks import references
 from tensorlens.frameworks.torch.leaks.hold_graph import HoldGraph
-from tensorlens.heap import live_objects, select
+from tensorlens.heap import Heap, live_objects, select
 from tensorlens.heap.outside import bases_of, outside, shown
 from tensorlens.records.references import Reference
 from tensorlens.roles import ROLES
@@ -174,7 +174,7 @@ class _Look:
         for vertex, node, count in zip(vertices, nodes, node_counts, strict=True):
             if count > (vertex in inside and references.is_kept(node)):
                 self.roots[vertex] = node
-        self.names = NamedRows(self.found, owners, objects)
+        self.names = NamedRows(self.found, owners, Heap(objects))
         self.found.scan.close()
 
     def hung(self, vertex: int) -> Root:

@@ -64,8 +64,8 @@ class ModulePaths:
             if id(module) in seen and _is_inside_itself(place):
                 continue
             seen.add(id(module))
-            if self.paths.setdefault(id(module), path) == path:
-                self.items[id(module)] = module
+            self.paths.setdefault(id(module), path)
+            self.items[id(module)] = module
             parameters, buffers, modules = _registries(content)
             for name, item in parameters:
                 if issubclass(type(item), tensor):

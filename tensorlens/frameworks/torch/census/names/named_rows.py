@@ -14,7 +14,7 @@ from tensorlens.frameworks.torch.census.names.labels import Labels, ModulesOfNod
 from tensorlens.frameworks.torch.census.names.owners import Owners
 from tensorlens.frameworks.torch.census.tensors.graph import Saved
 from tensorlens.frameworks.torch.census.tensors.live_tensors import FoundTensors
-from tensorlens.heap import NearHeap, anchors, find_holders
+from tensorlens.heap import Heap, anchors, find_holders
 from tensorlens.records.names import Names, common_path
 from tensorlens.roles import ROLES
 
@@ -30,20 +30,13 @@ _MOST_SAVERS = 3
 class NamedRows:
     """The names, roles, holders and notes of the rows of ``found.scan``."""
 
-    def __init__(
-        self,
-        found: FoundTensors,
-        owners: Owners,
-        objects: list[Any],
-        near: NearHeap | None = None,
-    ) -> None:
+    def __init__(self, found: FoundTensors, owners: Owners, heap: Heap) -> None:
         """Name every row.
 
         Args:
             found: the rows.
             owners: the names that models and optimizers gave.
-            objects: the heap, to be asked for whatever else holds a tensor.
-            near: where ``objects`` are these alone.
+            heap: is asked for whatever else holds a tensor.
         """
         total = len(found.scan.nbytes)
         self.names: Names = owners.naming.names
@@ -71,7 +64,7 @@ class NamedRows:
         self._apply_given()
         self._apply_roles()
         self._name_dependants()
-        self._ask_holders(objects, near)
+        self._ask_holders(heap)
         self._name_dependants()
         self._ask_graph()
         self._name_dependants()
@@ -94,7 +87,7 @@ class NamedRows:
             if self.role[row] == _OTHER:
                 self.role[row] = _ACTIVATION
 
-    def _ask_holders(self, objects: list[Any], near: NearHeap | None) -> None:
+    def _ask_holders(self, heap: Heap) -> None:
         """Name what is left by the variable, attribute or container that holds it."""
         address = self._found.scan.object
         wanted = [row for row, node in enumerate(self.node) if node < 0]
@@ -107,15 +100,14 @@ class NamedRows:
         targets.extend(id(module) for module, _ in nameless)
         if not targets:
             return
-        begin = anchors(only_modules=None if near is None else near.modules)
         held = find_holders(
-            objects,
+            heap.objects,
             targets,
-            {**begin, **self._owners.places},
+            {**anchors(only_modules=heap.modules), **self._owners.places},
             self.names,
             loose=self._loose,
             named=self._owners.anchors(),
-            tuples=None if near is None else near.tuples,
+            tuples=heap.tuples,
         )
         if everything:
             self.node[:] = held[: len(wanted)]
