@@ -58,7 +58,7 @@ def run(shell, source):
 def test_a_statement_shows_the_lines_of_its_function(shell):
     text, result = run(shell, "%tlrun -f grow y = grow(2)")
     assert result.success
-    assert re.search(r"^grow  .*  1 call$", text, re.MULTILINE)
+    assert re.search(r"^grow  .*  1 call\b", text, re.MULTILINE)
     assert "more = value + 1" in text
     assert shell.user_ns["y"] == 3
 

@@ -23,15 +23,17 @@ REPORT = LineReport(
 )
 TABLE = """\
 Memory per line
-  cpu  counting allocator, exact
+  peak       cpu  3.91 KiB at train.py:2 in step
+               a = ones(1000)
+  counter    cpu  counting allocator, exact
 
-step  train.py:1  1 call
+▲ highest peak   ● largest growth
+
+step  train.py:1  1 call  peak 3.91 KiB
 Line  Hits     Time  Allocated        Peak  Reserved          Net  │ Source
 ───────────────────────────────────────────────────────────────────────────────────────
    1                                                               │ def step():
    2     1  1.50 us   3.91 KiB  ▲ 3.91 KiB  8.00 KiB  ● +3.91 KiB  │     a = ones(1000)
-
-▲ highest peak   ● largest growth
 """
 
 

@@ -17,8 +17,8 @@ def title(report: LineReport) -> str:
 
 
 def blocks(report: LineReport, view: View) -> Sequence[Block]:
-    """Return the table of each function."""
-    return line_blocks(report)
+    """Return the lines that matter, and the table of each function."""
+    return line_blocks(report, view)
 
 
 def rows(report: LineReport) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tensorlens.lines.present.layout import (
     GRAPH_COLUMNS,
@@ -16,24 +17,36 @@ from tensorlens.lines.present.layout import (
     devices_of,
     layouts,
 )
+from tensorlens.lines.present.overview import (
+    Overview,
+    by_peak,
+    file_names,
+    folded,
+    highest,
+    overview,
+)
 from tensorlens.lines.report import LineReport
 from tensorlens.render import blocks
 from tensorlens.render.blocks import (
     Block,
     Cell,
     Column,
+    Fact,
     Heading,
     Key,
+    KeyValues,
     Legend,
+    Named,
     Note,
     Only,
     Paragraph,
     Section,
     Table,
     Tone,
-    named,
+    labelled,
 )
 from tensorlens.render.figures import device_names, duration, size
+from tensorlens.render.view import View
 
 _TIPS = {
     "Line": "Line number",
@@ -60,32 +73,117 @@ be for them to stay."""
 _OF_RUNS = ("Time", "Reserved", "Net max", "Net first")
 """Columns that a graph has no figures for."""
 _OF_REPEATS = ("Net max", "Net first")
+_OF_THE_OVERVIEW = ("Device", "Peak", "Net", "Backward")
 _OF_A_LINE = ("Line", "Hits", "Time", "Device")
 """Columns that need no figures."""
 
 
-def report(found: LineReport) -> Sequence[Block]:
-    """Return a header, a table for each function, those never called, and what marks mean."""
+def report(found: LineReport, view: View) -> Sequence[Block]:
+    """Return the peak, the lines to look at first, and a table for each function by its peak."""
     functions = layouts(found)
     several = len(devices_of(found)) > 1
-    nothing = () if functions else (Note("no function was profiled"),)
-    header = (
-        Heading("Memory per line", found.provenance, found.process),
-        named(device_header(found)),
-        *(Note(note, label="note") for note in found.notes),
-        *nothing,
-    )
-    run = [each for each in functions if each.body and not each.is_of_graphs]
-    traced = [each for each in functions if each.body and each.is_of_graphs]
-    columns = _columns(run, several=several)
-    shown: list[Block] = [Section(header), *(_function(each, columns, "code") for each in run)]
-    if traced:
-        columns = _columns(traced, several=several, of_graphs=True)
-        shown.append(_about_graphs(columns))
-        shown += [_function(each, columns, "graph") for each in traced]
+    run = by_peak(each for each in functions if each.body and not each.is_of_graphs)
+    traced = by_peak(each for each in functions if each.body and each.is_of_graphs)
     uncalled = (each for each in functions if not each.body)
     never = tuple(Section((), each.title, asides=(each.place, *each.remarks)) for each in uncalled)
-    return [*shown, Section(never), Legend(tuple(_keys(functions)))]
+    main = overview(run)
+    shown: list[Block] = [_header(found, functions, main)]
+    if run:
+        columns = _columns(run, several=several)
+        shown += _group(run, main, columns, "code", view)
+    if traced:
+        columns = _columns(traced, several=several, of_graphs=True)
+        shown += [_about_graphs(columns), *_group(traced, overview(traced), columns, "graph", view)]
+    return [*shown, Section(never)]
+
+
+def _header(found: LineReport, functions: Sequence[FunctionLayout], main: Overview) -> Section:
+    devices = [Named(*each) for each in device_header(found)]
+    peaks = tuple(
+        Fact(
+            "" if number else "peak",
+            Named(device_names(each.entry.devices), f"{size(each.peak)} at {each.text}"),
+            each.row.source,
+        )
+        for number, each in enumerate(main.peaks)
+    )
+    facts = KeyValues((*peaks, *labelled("counter" if peaks else "", devices)))
+    nothing = () if functions else (Note("no function was profiled"),)
+    return Section(
+        (
+            Heading("Memory per line", found.provenance, found.process),
+            facts,
+            *(Note(note, label="note") for note in found.notes),
+            *nothing,
+        )
+    )
+
+
+def _group(
+    functions: Sequence[FunctionLayout],
+    found: Overview,
+    columns: Sequence[Column],
+    name: str,
+    view: View,
+) -> Iterator[Block]:
+    """Give the tables of functions whose figures can be compared, and what sums them up."""
+    drawn = _Drawing(found, _Lengths.of(functions))
+    keys = tuple(_keys(functions, found))
+    first: list[Block] = [Legend(keys)] if keys else []
+    if found.places:
+        first.append(_places(drawn, columns))
+    if first:
+        yield Section(tuple(first))
+    left = [] if view.top is None else folded(functions, found)
+    beside = {id(each) for each in left}
+    open_ones = {id(each.function) for each in found.places} if found.places else None
+    for each in functions:
+        is_folded = open_ones is not None and id(each) not in open_ones and not each.raised
+        section = _function(each, columns, name, drawn)
+        section = replace(section, is_folded=is_folded)
+        if id(each) in beside:
+            yield Only(("cell", "page"), partial(list, [section]))
+        else:
+            yield section
+    if left:
+        yield Only(("text",), lambda: [_others(left)])
+
+
+def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
+    """Return the lines that matter, by their peaks."""
+    titles = [title for title in _OF_THE_OVERVIEW if any(each.title == title for each in columns)]
+    names = file_names(each.function for each in drawn.overview.places)
+    rows = []
+    for each in drawn.overview.places:
+        cells = drawn.figures(each.entry)
+        source = each.row.source.strip()
+        rows.append((*(cells[title] for title in titles), each.short(names), source))
+    return Table(
+        (
+            *(each for each in columns if each.title in titles),
+            Column("Line", "line"),
+            Column("Source", "code"),
+        ),
+        tuple(rows),
+        heading="Lines to look at first",
+    )
+
+
+def _others(functions: Sequence[FunctionLayout]) -> Table:
+    """Return one row for each function whose lines a text leaves out."""
+    return Table(
+        (
+            Column("Peak"),
+            Column("Calls"),
+            Column("Function", "name"),
+            Column("Defined at", "line"),
+        ),
+        tuple(
+            (size(highest(each)), f"{each.function.calls:,}", each.title, each.place)
+            for each in functions
+        ),
+        rest=(f"the lines of these {len(functions)} functions: top=None or --top all shows them",),
+    )
 
 
 def _columns(
@@ -125,9 +223,10 @@ def _about_graphs(columns: Sequence[Column]) -> Section:
     return Section((Paragraph(GRAPHS), Only(("text",), lambda: [words])))
 
 
-def _function(function: FunctionLayout, columns: Sequence[Column], name: str) -> Section:
-    lengths = _Lengths.of(function)
-    rows = (row for each in function.body for row in _rows(each, columns, lengths))
+def _function(
+    function: FunctionLayout, columns: Sequence[Column], name: str, drawn: _Drawing
+) -> Section:
+    rows = (row for each in function.body for row in _rows(each, columns, drawn))
     failures = (
         Note(
             f"line {row.line.lineno} raised {' '.join((row.line.raised or '').split())}",
@@ -143,13 +242,13 @@ def _function(function: FunctionLayout, columns: Sequence[Column], name: str) ->
             *(Note(each, "soft") for each in function.remarks),
         ),
         function.title,
-        asides=(function.place, function.calls),
+        asides=(function.place, function.calls, *_peak(function)),
         can_fold=True,
     )
 
 
 def _rows(
-    row: Row | Fold, columns: Sequence[Column], lengths: _Lengths
+    row: Row | Fold, columns: Sequence[Column], drawn: _Drawing
 ) -> Iterator[blocks.Row | blocks.Fold]:
     blank = ("",) * (len(columns) - 1)
     if isinstance(row, Fold):
@@ -168,51 +267,63 @@ def _rows(
     for number, entry in enumerate(row.entries or (None,)):
         cells = own if number == 0 else {}
         if entry is not None:
-            cells = {**cells, **_figures(entry, lengths)}
+            cells = {**cells, **drawn.figures(entry)}
         yield blocks.Row(
             tuple(cells.get(each.title, "") for each in columns),
             state="failed" if raised else "" if line.hits else "idle",
         )
 
 
-def _figures(entry: Entry, lengths: _Lengths) -> dict[str, str | Cell]:
-    memory = entry.memory
-    tone: Tone = "release" if (memory.net or 0) < 0 else "growth"
-    peak = Cell(size(memory.peak), bar=lengths.peak(entry))
-    net = Cell(size(memory.net, signed=True), bar=lengths.net(entry), tone=tone)
-    if entry.highest_peak:
-        peak = replace(peak, mark="peak", tip="highest peak")
-    if entry.largest_growth:
-        net = replace(net, mark="growth", tip="largest growth")
-    return {
-        "Device": device_names(entry.devices),
-        "Allocated": size(memory.allocated),
-        "Peak": peak,
-        "Reserved": size(memory.reserved),
-        "Net": net,
-        "Net max": size(memory.net_max, signed=True),
-        "Net first": size(memory.net_first, signed=True),
-        # a device may have had no recording where another had one
-        "Backward": "" if memory.backward is None else size(memory.backward),
-    }
+def _peak(function: FunctionLayout) -> tuple[str, ...]:
+    highest_peak = highest(function)
+    return (f"peak {size(highest_peak)}",) if highest_peak else ()
 
 
-def _keys(functions: Sequence[FunctionLayout]) -> Iterator[Key]:
+def _keys(functions: Sequence[FunctionLayout], found: Overview) -> Iterator[Key]:
     """Give what marks and colours stand for, of those that are there."""
-    entries = [entry for function in functions for entry in function.entries]
-    if any(entry.highest_peak for entry in entries):
+    if found.peaks:
         yield Key("highest peak", "peak", "var(--tl-peak-top)")
-    if any(entry.largest_growth for entry in entries):
+    if found.growths:
         yield Key("largest growth", "growth", "var(--tl-growth-top)")
-    if any((entry.memory.net or 0) < 0 for entry in entries):
+    if any((entry.memory.net or 0) < 0 for each in functions for entry in each.entries):
         yield Key("released", swatch="var(--tl-release)")
     if any(function.raised for function in functions):
         yield Key("raised", "raised")
 
 
 @dataclass(frozen=True, slots=True)
+class _Drawing:
+    """How the figures of functions are drawn that can be compared: one scale, one mark of each."""
+
+    overview: Overview
+    lengths: _Lengths
+
+    def figures(self, entry: Entry) -> dict[str, str | Cell]:
+        """Return the cells of a line on a device by the titles of their columns."""
+        memory = entry.memory
+        tone: Tone = "release" if (memory.net or 0) < 0 else "growth"
+        peak = Cell(size(memory.peak), bar=self.lengths.peak(entry))
+        net = Cell(size(memory.net, signed=True), bar=self.lengths.net(entry), tone=tone)
+        if self.overview.is_peak(entry):
+            peak = replace(peak, mark="peak", tip="highest peak")
+        if self.overview.is_growth(entry):
+            net = replace(net, mark="growth", tip="largest growth")
+        return {
+            "Device": device_names(entry.devices),
+            "Allocated": size(memory.allocated),
+            "Peak": peak,
+            "Reserved": size(memory.reserved),
+            "Net": net,
+            "Net max": size(memory.net_max, signed=True),
+            "Net first": size(memory.net_first, signed=True),
+            # a device may have had no recording where another had one
+            "Backward": "" if memory.backward is None else size(memory.backward),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class _Lengths:
-    """How long the bars of a function may be, in bytes.
+    """How long the bars of functions may be, in bytes.
 
     A device's peaks are measured against its highest; its nets start from an axis that leaves
     room to the left for the largest release and to the right for the largest growth.
@@ -223,11 +334,11 @@ class _Lengths:
     releases: Mapping[str, int]
 
     @classmethod
-    def of(cls, function: FunctionLayout) -> _Lengths:
+    def of(cls, functions: Sequence[FunctionLayout]) -> _Lengths:
         peaks: dict[str, int] = {}
         growths: dict[str, int] = {}
         releases: dict[str, int] = {}
-        for entry in function.entries:
+        for entry in (entry for function in functions for entry in function.entries):
             net = entry.memory.net or 0
             for name in entry.devices:
                 peaks[name] = max(peaks.get(name, 0), entry.memory.peak or 0)

@@ -36,10 +36,6 @@ class Entry:
 
     devices: tuple[str, ...]
     memory: LineMemory
-    highest_peak: bool
-    """It rose to the highest peak of the device in this function."""
-    largest_growth: bool
-    """Of its ``net`` the most can have stayed on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,31 +180,22 @@ def _body(
     active = [name for name, lines in used.items() if _is_active(lines.values())]
     # with one device in the whole report its level is worth reading even where nothing changes
     shown = list(used) if len(devices) == 1 else active
-    marks = {name: _marked_lines(used[name]) for name in active}
     sources = dedented([line.source for line in function.lines])
     rows = []
-    for index, (line, source) in enumerate(zip(function.lines, sources, strict=True)):
+    for line, source in zip(function.lines, sources, strict=True):
         here = [name for name in shown if name in line.memory]
         if len(active) > 1:
             here = [name for name in here if _changed(line.memory[name])]
-        rows.append(Row(line, source, _entries(line, here, index, marks)))
+        rows.append(Row(line, source, _entries(line, here)))
     unchanged = {name: lines for name, lines in used.items() if name not in shown}
     return _folded(rows), _level_remarks(unchanged)
 
 
-def _entries(
-    line: Line, names: list[str], index: int, marks: Mapping[str, tuple[int | None, int | None]]
-) -> tuple[Entry, ...]:
-    alike: dict[tuple[str, LineMemory, bool, bool], list[str]] = {}
+def _entries(line: Line, names: list[str]) -> tuple[Entry, ...]:
+    alike: dict[tuple[str, LineMemory], list[str]] = {}
     for name in names:
-        peak, growth = marks.get(name, (None, None))
-        kind = name.partition(":")[0]
-        key = (kind, line.memory[name], index == peak, index == growth)
-        alike.setdefault(key, []).append(name)
-    return tuple(
-        Entry(tuple(devices), memory, at_peak, at_growth)
-        for (_, memory, at_peak, at_growth), devices in alike.items()
-    )
+        alike.setdefault((name.partition(":")[0], line.memory[name]), []).append(name)
+    return tuple(Entry(tuple(devices), memory) for (_, memory), devices in alike.items())
 
 
 def _changed(memory: LineMemory) -> bool:
@@ -225,28 +212,6 @@ def _is_active(lines: Iterable[LineMemory]) -> bool:
 
 def _is_unknown(memory: LineMemory) -> bool:
     return all(getattr(memory, name) is None for name in (*_LEVEL, *_NET))
-
-
-def _marked_lines(lines: Mapping[int, LineMemory]) -> tuple[int | None, int | None]:
-    """Return the first line that rose to the highest peak, and the first that grew most.
-
-    A line that runs while others' blocks are there has their peak too, and no mark. Nor has one
-    that grew by what was given back elsewhere, most of it.
-    """
-    highest = max((memory.peak or 0 for memory in lines.values()), default=0)
-    peaks = (
-        index
-        for index, memory in lines.items()
-        if memory.peak == highest and (memory.rise is None or memory.rise > 0)
-    )
-    grown = {index: growth for index, memory in lines.items() if (growth := _growth(memory)) > 0}
-    return next(peaks, None), max(grown, key=lambda index: grown[index], default=None)
-
-
-def _growth(memory: LineMemory) -> int:
-    net = memory.net or 0
-    growth = net if memory.growth is None else memory.growth
-    return growth if 2 * growth > net else 0
 
 
 def _folded(rows: list[Row]) -> tuple[Row | Fold, ...]:
@@ -274,9 +239,8 @@ def _is_idle(row: Row, is_long: bool) -> bool:
     if row.line.raised is not None:
         return False
     ran = bool(row.line.hits)
-    marked = any(entry.highest_peak or entry.largest_growth for entry in row.entries)
     changed = any(_changed(memory) for memory in row.line.memory.values())
-    return not ran or (is_long and bool(row.line.memory) and not (marked or changed))
+    return not ran or (is_long and bool(row.line.memory) and not changed)
 
 
 def _level_remarks(unchanged: Mapping[str, Mapping[int, LineMemory]]) -> list[str]:

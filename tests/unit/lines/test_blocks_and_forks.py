@@ -14,6 +14,7 @@ from bench import Bench, FakeMemory
 
 from tensorlens.lines import profile
 from tensorlens.lines.present.layout import layouts
+from tensorlens.lines.present.overview import overview
 from tensorlens.lines.report import FunctionLines, LineReport
 from tensorlens.lines.results import build_report
 
@@ -334,12 +335,6 @@ def test_with_line_has_no_mark(bench: Bench, memory: FakeMemory, block: Blocks) 
     with block:  # W
         memory.allocate(100)  # A
         memory.allocate(1)  # B
-    (layout,) = layouts(LineReport(tuple(block.done), ()))
-    marked = {
-        row.source.rpartition("# ")[2]: (entry.highest_peak, entry.largest_growth)
-        for row in layout.rows
-        for entry in row.entries
-    }
-    assert marked["W"] == (False, False)
-    assert marked["A"] == (False, True)
-    assert marked["B"] == (True, False)
+    found = overview(layouts(LineReport(tuple(block.done), ())))
+    assert [each.row.source.rpartition("# ")[2] for each in found.peaks] == ["B"]
+    assert [each.row.source.rpartition("# ")[2] for each in found.growths] == ["A"]

@@ -7,6 +7,7 @@ import pytest
 from bench import WAYS, Bench, FakeFramework, FakeMemory
 
 from tensorlens.lines.present.layout import layouts
+from tensorlens.lines.present.overview import overview
 from tensorlens.lines.report import LineMemory
 
 
@@ -287,11 +288,10 @@ def test_time_of_a_line_includes_what_it_calls(way: str, monkeypatch: pytest.Mon
 
 def marks(bench: Bench) -> tuple[list[str], list[str]]:
     """Return the comments of the lines that have the marks of peak and of growth."""
-    rows = [row for layout in layouts(bench.profiler.result()) for row in layout.rows]
-    entries = [(row.source.rpartition("# ")[2], each) for row in rows for each in row.entries]
-    return (
-        [name for name, entry in entries if entry.highest_peak],
-        [name for name, entry in entries if entry.largest_growth],
+    found = overview(layouts(bench.profiler.result()))
+    return tuple(
+        [each.row.source.rpartition("# ")[2] for each in places]
+        for places in (found.peaks, found.growths)
     )
 
 

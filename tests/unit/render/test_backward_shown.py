@@ -35,7 +35,7 @@ def test_text():
     titles = next(line for line in lines if line.startswith("Line"))
     assert titles.split()[-3:] == ["Backward", "│", "Source"]
     end = titles.index("Backward") + len("Backward")
-    shown = [line[:end].split("  ")[-1].strip() for line in lines if "= f" in line]
+    shown = [line[:end].split("  ")[-1].strip() for line in lines if "│     x = f" in line]
     assert shown == ["3.00 MiB", "0 B", "512 B"]
     assert "Backward" not in TextRenderer(120, "utf-8").render(NOT_RECORDED)
 
@@ -50,7 +50,7 @@ def test_text_that_is_narrow_keeps_it_as_long_as_it_can():
 def test_html():
     page = HtmlRenderer().render(RECORDED)
     assert page.count(">Backward</th>") == 1
-    row = next(line for line in page.split("<tr") if "f2(x)" in line)
+    row = next(line for line in page.split("<tr") if "<pre>    x = f2(x)" in line)
     assert row.count("<td") == page.split("</thead>")[0].split("<thead>")[1].count("<th ") == 9
     assert "<td>3.00 MiB</td>" in row
     idle = next(line for line in page.split("<tr") if "def step" in line)

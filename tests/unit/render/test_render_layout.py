@@ -1,30 +1,57 @@
+from dataclasses import replace
+
 import pytest
 import rendered_reports as reports
 from rendered_reports import KIB, MIB, moved, ran
 
 from tensorlens.lines.present.layout import Fold, Row, device_header, devices_of, layouts
+from tensorlens.lines.present.overview import overview
 from tensorlens.lines.report import DeviceSource, Line, LineMemory
 
 
 def test_marks_stand_on_the_first_of_equals() -> None:
     lines = tuple(ran(number, "x", {"cpu": moved(0, MIB, peak=3 * MIB)}) for number in (1, 2, 3))
-    (layout,) = layouts(reports.report(reports.function(lines)))
-    assert [entry.highest_peak for entry in layout.entries] == [True, False, False]
-    assert [entry.largest_growth for entry in layout.entries] == [True, False, False]
+    found = overview(layouts(reports.report(reports.function(lines))))
+    assert [each.row.line.lineno for each in found.peaks] == [1]
+    assert [each.row.line.lineno for each in found.growths] == [1]
 
 
 def test_a_function_that_only_frees_has_no_growth() -> None:
     lines = (ran(1, "del a", {"cpu": moved(MIB, 0)}), ran(2, "x", {"cpu": moved(0, 0)}))
-    (layout,) = layouts(reports.report(reports.function(lines)))
-    assert [entry.highest_peak for entry in layout.entries] == [True, False]
-    assert not any(entry.largest_growth for entry in layout.entries)
+    found = overview(layouts(reports.report(reports.function(lines))))
+    assert [each.row.line.lineno for each in found.peaks] == [1]
+    assert found.growths == ()
 
 
-def test_a_device_that_never_changed_has_no_marks() -> None:
-    lines = (ran(1, "x", {"cpu": moved(MIB, MIB)}), ran(2, "y", {"cpu": moved(MIB, MIB)}))
+def test_a_level_that_no_line_rose_to_is_no_peak_of_a_line() -> None:
+    still = replace(moved(MIB, MIB), rise=0)
+    lines = (ran(1, "x", {"cpu": still}), ran(2, "y", {"cpu": still}))
     (layout,) = layouts(reports.report(reports.function(lines)))
     assert len(layout.entries) == 2
-    assert not any(entry.highest_peak or entry.largest_growth for entry in layout.entries)
+    found = overview([layout])
+    assert (found.peaks, found.growths) == ((), ())
+
+
+def test_peak_is_marked_in_the_function_called_and_not_in_its_caller() -> None:
+    caller = ran(2, "inner()", {"cpu": replace(moved(0, MIB, peak=9 * MIB), rise=9 * MIB)})
+    called = ran(5, "x = make()", {"cpu": replace(moved(MIB, MIB, peak=9 * MIB), rise=8 * MIB)})
+    functions = reports.function((caller,), name="outer"), reports.function((called,), name="inner")
+    found = overview(layouts(reports.report(*functions)))
+    assert [each.text for each in found.peaks] == ["net.py:5 in Net.inner"]
+    assert [each.text for each in found.places] == ["net.py:5 in Net.inner"]
+
+
+def test_overview_has_the_highest_peaks_and_what_grew_most() -> None:
+    # the later the line the higher its peak; of the first three the growth is the largest
+    figures = [
+        moved(0, (20 - number if number < 4 else 1) * KIB, peak=number * MIB)
+        for number in range(1, 16)
+    ]
+    lines = tuple(ran(number, "x", {"cpu": each}) for number, each in enumerate(figures, 1))
+    found = overview(layouts(reports.report(reports.function(lines))))
+    shown = [each.row.line.lineno for each in found.places]
+    assert shown == [15, 14, 13, 12, 11, 10, 4, 3, 2, 1]
+    assert [each.row.line.lineno for each in found.growths] == [1]
 
 
 def test_a_rise_and_fall_within_a_line_is_a_change() -> None:
@@ -37,17 +64,21 @@ def test_a_rise_and_fall_within_a_line_is_a_change() -> None:
     assert layout.remarks == ("cpu: unchanged at 1.00 KiB (0 B reserved)",)
 
 
-def test_equal_devices_share_a_row_unless_only_one_is_marked() -> None:
+def test_equal_devices_share_a_row() -> None:
     small, large = moved(0, MIB), moved(MIB, 9 * MIB)
     lines = (
         ran(1, "x", {"cuda:0": small, "cuda:1": small, "cuda:2": small}),
         ran(2, "y", {"cuda:0": large, "cuda:1": large}),
     )
     (layout,) = layouts(reports.report(reports.function(lines), devices=reports.CUDA))
-    assert [(entry.devices, entry.highest_peak) for entry in layout.entries] == [
-        (("cuda:0", "cuda:1"), False),
-        (("cuda:2",), True),
-        (("cuda:0", "cuda:1"), True),
+    assert [entry.devices for entry in layout.entries] == [
+        ("cuda:0", "cuda:1", "cuda:2"),
+        ("cuda:0", "cuda:1"),
+    ]
+    found = overview([layout])
+    assert [(each.entry.devices, each.row.line.lineno) for each in found.peaks] == [
+        (("cuda:0", "cuda:1"), 2),
+        (("cuda:0", "cuda:1", "cuda:2"), 1),
     ]
 
 

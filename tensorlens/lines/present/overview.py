@@ -1,0 +1,168 @@
+"""The overview of a line report: its peak, the lines to look at first, the functions by peak."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorlens.lines.present.layout import Entry, FunctionLayout, Row
+from tensorlens.render.source import printable, short_path
+
+MOST = 10
+_FEWEST = 2
+"""Lines that each of many devices has."""
+_FOR_PEAKS = 0.6
+"""Share of the lines that are there for their peaks; the others are for what they left."""
+_FEW_ROWS = 12
+"""A single function of so few rows is its own overview."""
+_FEW_FUNCTIONS = 6
+"""A text shows all of so many functions line by line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line's figures on a device, or on several where they are the same."""
+
+    function: FunctionLayout
+    row: Row
+    entry: Entry
+
+    @property
+    def peak(self) -> int:
+        """The line's peak in bytes; 0 where it is unknown."""
+        return self.entry.memory.peak or 0
+
+    @property
+    def growth(self) -> int:
+        """Bytes that can have stayed; 0 where most of what it left was given back elsewhere."""
+        memory = self.entry.memory
+        net = memory.net or 0
+        growth = net if memory.growth is None else memory.growth
+        return growth if 2 * growth > net else 0
+
+    @property
+    def text(self) -> str:
+        """``nets/train.py:14 in train``."""
+        function = self.function.function
+        name = short_path(function.filename)
+        return printable(f"{name}:{self.row.line.lineno} in {function.qualname}")
+
+    def short(self, names: Counter[str]) -> str:
+        """Return ``train.py:14 in train``, in full where other files have this name.
+
+        Args:
+            names: how many files have a name.
+        """
+        function = self.function.function
+        name = Path(function.filename).name
+        whole = f"{name}:{self.row.line.lineno} in {function.qualname}"
+        return self.text if names[name] > 1 else printable(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The lines that matter most, on all devices."""
+
+    peaks: tuple[Place, ...]
+    """The line that rose to the highest peak of each device."""
+    growths: tuple[Place, ...]
+    """The line that grew most on each device."""
+    places: tuple[Place, ...]
+    """Some ``MOST`` lines, by device and peak; empty where the tables are few lines themselves."""
+
+    def is_peak(self, entry: Entry) -> bool:
+        """Whether it is of the line of a device's highest peak."""
+        return any(each.entry is entry for each in self.peaks)
+
+    def is_growth(self, entry: Entry) -> bool:
+        """Whether it is of the line of a device's largest growth."""
+        return any(each.entry is entry for each in self.growths)
+
+
+def overview(functions: Sequence[FunctionLayout]) -> Overview:
+    """Return the overview of functions whose figures can be compared.
+
+    A line whose peak is that of another function's to the byte, and which rose further to it, only
+    called the other: it is left out.
+    """
+    devices = _of_devices(functions)
+    # of many devices few lines each
+    most = max(_FEWEST, MOST // len(devices)) if devices else 0
+    peaks: list[Place] = []
+    growths: list[Place] = []
+    places: list[Place] = []
+    for found in devices.values():
+        own = [*_without_callers(found)]
+        risen = sorted((e for e in own if e.peak and _rise(e) > 0), key=lambda each: -each.peak)
+        grown = sorted((e for e in own if e.growth > 0), key=lambda each: -each.growth)
+        # a level that no line rose to was there before
+        top = max(each.peak for each in found)
+        peaks += [each for each in risen[:1] if each.peak == top]
+        growths += grown[:1]
+        half = round(most * _FOR_PEAKS)
+        chosen: list[Place] = risen[:half]
+        for each in (*grown, *risen[half:]):
+            if len(chosen) < most and all(each.entry is not one.entry for one in chosen):
+                chosen.append(each)
+        places += sorted(chosen, key=lambda each: -each.peak)
+    rows = sum(len(function.body) for function in functions)
+    is_short = len(functions) == 1 and rows <= _FEW_ROWS
+    return Overview(_once(peaks), _once(growths), () if is_short else _once(places))
+
+
+def file_names(functions: Iterable[FunctionLayout]) -> Counter[str]:
+    """Return how many files have a name without its folder."""
+    return Counter(Path(each).name for each in {each.function.filename for each in functions})
+
+
+def by_peak(functions: Iterable[FunctionLayout]) -> list[FunctionLayout]:
+    """Return functions by their highest peak, those with the same in their order."""
+    return sorted(functions, key=lambda each: -highest(each))
+
+
+def highest(function: FunctionLayout) -> int:
+    """Return the highest peak of a function in bytes, 0 where none is known."""
+    return max((entry.memory.peak or 0 for entry in function.entries), default=0)
+
+
+def folded(functions: Sequence[FunctionLayout], found: Overview) -> list[FunctionLayout]:
+    """Return the functions that a text can leave out: none of their lines is in the overview."""
+    if len(functions) <= _FEW_FUNCTIONS or not found.places:
+        return []
+    shown = {id(each.function) for each in found.places}
+    return [each for each in functions if id(each) not in shown and not each.raised]
+
+
+def _of_devices(functions: Iterable[FunctionLayout]) -> dict[str, list[Place]]:
+    found: dict[str, list[Place]] = {}
+    for function in functions:
+        for row in function.rows:
+            for entry in row.entries:
+                for device in entry.devices:
+                    found.setdefault(device, []).append(Place(function, row, entry))
+    # a card's memory runs out first
+    return dict(sorted(found.items(), key=lambda item: item[0].startswith("cpu")))
+
+
+def _once(places: Iterable[Place]) -> tuple[Place, ...]:
+    """Return places without those that stand for several devices and were there already."""
+    return tuple({id(each.entry): each for each in places}.values())
+
+
+def _without_callers(places: Sequence[Place]) -> Iterator[Place]:
+    rises: dict[int, list[tuple[int, FunctionLayout]]] = {}
+    for each in places:
+        if each.peak and (rise := _rise(each)) > 0:
+            rises.setdefault(each.peak, []).append((rise, each.function))
+    for each in places:
+        alike = rises.get(each.peak, ())
+        if not any(rise < _rise(each) and by is not each.function for rise, by in alike):
+            yield each
+
+
+def _rise(place: Place) -> int:
+    memory = place.entry.memory
+    # files of before it was kept do not have it
+    return place.peak if memory.rise is None else memory.rise
