@@ -21,7 +21,6 @@ from tensorlens.errors import TensorlensError
 from tensorlens.render.text.page import output_width
 
 _EXTRAS = (
-    ("plotly", "plotly", "html", "charts in HTML reports"),
     ("pandas", "pandas", "pandas", "report.to_pandas()"),
     ("IPython", "ipython", "ipython", "%tlrun and tables in Jupyter"),
 )

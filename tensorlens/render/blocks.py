@@ -169,6 +169,8 @@ class Cell:
     """How many cells above it is a part of."""
     tip: str = ""
     """Explanation, for a page that can show it."""
+    line: str = ""
+    """The line whose bytes a script writes into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,8 @@ class Table:
     """Whether text begins it at the left edge: it needs the room."""
     is_live: bool = False
     """Whether a script sorts and fills it."""
+    opening: int = 0
+    """How many rows a page begins with: it has a filter, and a button for the others. 0 is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +299,29 @@ class Plane:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle of a treemap, as large as its bytes."""
+
+    label: str
+    text: str
+    nbytes: int
+    swatch: str
+    """Its colour as CSS has it."""
+    tip: str = ""
+    boxes: tuple[Box, ...] = ()
+    """Its parts; they add up to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treemap:
+    """Groups of boxes that fill a rectangle; pages draw it, text leaves it out."""
+
+    label: str
+    """Description in words."""
+    groups: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """One of several things that are told one after the other."""
 
@@ -323,6 +350,8 @@ class Section:
     can_fold: bool = False
     """A page can fold it away."""
     is_folded: bool = False
+    is_beside: bool = False
+    """A page that is wide enough stands its blocks side by side."""
     script: str = ""
     """Identifier for scripts."""
 
@@ -352,6 +381,7 @@ Block: TypeAlias = (
     | Bars
     | Plane
     | Stack
+    | Treemap
     | Picture
     | Item
     | Section

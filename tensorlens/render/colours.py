@@ -25,3 +25,8 @@ PHASE_COLOURS = {
     "optimizer": "#3d9970",
     "other": "none",
 }
+
+
+def role_colour(role: str) -> str:
+    """Return the colour of a role; one that is unknown has that of ``other``."""
+    return ROLE_COLOURS.get(role, ROLE_COLOURS["other"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tensorlens.render.colours import PHASE_COLOURS
 
-WIDTH, HEIGHT = 4000, 1000
+WIDTH, HEIGHT = 100_000, 1000
 """Units of the picture."""
 
 
@@ -59,12 +59,21 @@ class Picture:
     """Note on the time before the picture; empty where there is none."""
     dropped_peak: Label | None
     """How high it was there, where that is higher than anything in the picture."""
+    begin: int
+    """Nanoseconds or number of the event at the left edge, see ``by_time``."""
+    span: int
+    """Nanoseconds or events from the left edge to the right one."""
     xs: tuple[int, ...]
     """Where each point of the timeline is, in the picture's units."""
     by_time: bool
     """Whether the picture goes by time; else by event."""
     is_live: bool = False
     """Whether a script lets one choose an instant."""
+
+    @property
+    def width(self) -> int:
+        """Units across."""
+        return WIDTH
 
     @property
     def phases(self) -> dict[str, str]:

@@ -157,7 +157,8 @@ def _places(drawn: _Drawing, columns: Sequence[Column]) -> Table:
     for each in drawn.overview.places:
         cells = drawn.figures(each.entry)
         source = each.row.source.strip()
-        rows.append((*(cells[title] for title in titles), each.short(names), source))
+        figures = tuple(cells[title] for title in titles)
+        rows.append(blocks.Row((*figures, each.short(names), source)))
     return Table(
         (
             *(each for each in columns if each.title in titles),

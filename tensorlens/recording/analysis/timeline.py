@@ -8,13 +8,14 @@ from itertools import accumulate
 
 from tensorlens.errors import UsageError
 from tensorlens.recording.analysis.devices import beginning, chosen, device_levels, device_peak
-from tensorlens.recording.analysis.event_index import event_index
+from tensorlens.recording.analysis.event_index import Place, event_index
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.roles import role_codes
 from tensorlens.recording.analysis.segments import reserved_levels
 from tensorlens.recording.moments import Timeline
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
+from tensorlens.records.tensors import SourceLine
 
 
 def timeline(recording: Recording, device: str | None = None, points: int = 2000) -> Timeline:
@@ -48,6 +49,46 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
         peak=rows.index(device_peak(recording, device)[1]),
         events=len(own) + sum(here == number for here in log.device[:start]),
     )
+
+
+def line_levels(
+    recording: Recording, of: Timeline
+) -> dict[tuple[SourceLine | None, SourceLine | None], list[tuple[int, int]]]:
+    """Return the bytes of each line over a timeline, as the points where they change and to what.
+
+    A key is the line that blocks are counted for and None, or that line and a line of the model
+    that it calls, of which the bytes are a part.
+    """
+    log, places = recording.log, event_index(recording)
+    device = log.devices.index(of.device)
+    reached = _first_point([max(row, log.starts - 1) for row in of.rows], len(log))
+    last = len(of.rows)
+    changes: dict[Place, dict[int, int]] = {}
+    columns = zip(log.kind, log.device, log.pair, log.size, places.places(), reached, strict=True)
+    for kind, here, pair, size, place, point in columns:
+        if kind < FREE and here == device:
+            end = reached[pair] if pair >= 0 else last
+            if point < end:
+                own = changes.setdefault(place, {})
+                own[point] = own.get(point, 0) + size
+                own[end] = own.get(end, 0) - size
+    sums: dict[tuple[SourceLine | None, SourceLine | None], dict[int, int]] = {}
+    for place, own in changes.items():
+        charged, model = places.charged[place], places.model[place]
+        for key in ((charged, None), (charged, model))[: 1 if model is None else 2]:
+            whole = sums.setdefault(key, {})
+            for point, nbytes in own.items():
+                whole[point] = whole.get(point, 0) + nbytes
+    return {key: _levels(each, last) for key, each in sums.items()}
+
+
+def _levels(changes: dict[int, int], last: int) -> list[tuple[int, int]]:
+    found, level = [], 0
+    for point, change in sorted(changes.items()):
+        level += change
+        if change and point < last:
+            found.append((point, level))
+    return found
 
 
 def _events(log: EventLog, device: int) -> Sequence[int]:

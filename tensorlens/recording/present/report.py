@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tensorlens.recording.present.backward import backward_blocks
 from tensorlens.recording.present.instants import (
@@ -17,7 +18,7 @@ from tensorlens.recording.present.instants import (
     source_of,
 )
 from tensorlens.recording.present.modules import module_rows
-from tensorlens.recording.present.page import PageDevice, page_device, treemap_leaves
+from tensorlens.recording.present.page import PageDevice, page_device
 from tensorlens.recording.present.remarks import device_remarks, device_sources, extent
 from tensorlens.recording.present.tables import line_table, module_table, resident_table
 from tensorlens.recording.recordings import Recording
@@ -36,15 +37,16 @@ from tensorlens.render.blocks import (
     Table,
     named,
 )
+from tensorlens.render.colours import role_colour
 from tensorlens.render.figures import counted, size
 from tensorlens.render.html.templates import markup
 from tensorlens.render.view import View
 from tensorlens.tensors.present.tables import share, size_cell
-from tensorlens.tensors.present.treemap import treemap_markup
 
 _ROWS_OF_A_CELL = 10
 _ROWS_WITHOUT_SCRIPT = 40
 _GROWTHS_OF_A_PAGE = 30
+_LIVE_LINES: dict[str, Any] = {"name": "by-line", "is_live": True}
 _RESIDENT = "Bytes resident then that are counted for the line"
 _OF_MODULE = "Bytes resident then that were allocated in the module"
 
@@ -59,7 +61,6 @@ def report(recording: Recording, view: View) -> Sequence[Block]:
             ("page",), lambda: _devices(recording, replace(view, top=_ROWS_WITHOUT_SCRIPT), "page")
         ),
         *_growth(recording, view),
-        Only(("page",), lambda: _treemap(recording, view)),
         *_not_shown(recording, view),
         Only(("page",), lambda: [Markup(markup("script.html"))]),
     ]
@@ -94,24 +95,32 @@ def _device(
     recording: Recording, instant: Instant, view: View, medium: Medium, page: PageDevice | None
 ) -> Iterator[Block]:
     whole = instant.moment.bytes
+    is_live = medium == "page"
     if page is not None:
         yield from page.timeline
-    if instant.roles:
-        yield _roles(instant)
-    if page is not None:
         yield from page.controls
+    above: list[Block] = [_roles(instant, is_live=is_live)] if instant.roles else []
+    lines: list[Block] = []
+    if any(row.line is not None for row in instant.lines):
+        table = line_table(instant.lines, instant.hidden_lines, whole, _RESIDENT)
+        lines.append(replace(table, heading="By line", **(_LIVE_LINES if is_live else {})))
+    elif instant.rows:
+        lines.append(Note("By line: not available (no block has a Python stack)", "soft"))
+    if is_live:
+        yield Section((*above, *lines), is_beside=True)
+    else:
+        yield from above
     yield resident_table(instant, view, medium)
     if page is not None:
         yield from page.data
-    if any(row.line is not None for row in instant.lines):
-        lines = line_table(instant.lines, instant.hidden_lines, whole, _RESIDENT)
-        yield replace(lines, heading="By line")
-    elif instant.rows:
-        yield Note("By line: n/a: no block has a Python stack", "soft")
+    if not is_live:
+        yield from lines
     limit = lines_limit(view) if medium == "text" else LINES_SHOWN
     modules, hidden = module_rows(instant.moment.by_line, instant.moment.by_module, limit)
     if modules:
-        yield replace(module_table(modules, hidden, whole, _OF_MODULE), heading="By module")
+        when = "at the peak" if instant.is_peak else "then"
+        heading = f"By module, {when}" if is_live else "By module"
+        yield replace(module_table(modules, hidden, whole, _OF_MODULE), heading=heading)
     if page is not None:
         yield from page.sources
     remarks = tuple(map(Note, device_remarks(recording, instant)))
@@ -119,15 +128,22 @@ def _device(
     yield from backward_blocks(recording, instant.device, view, medium)
 
 
-def _roles(instant: Instant) -> Table:
+def _roles(instant: Instant, *, is_live: bool) -> Table:
     whole = instant.moment.bytes
-    return Table(
+    table = Table(
         (Column("Role", "text"), Column("Size"), Column("Share")),
         tuple(
-            Row((role, size_cell(nbytes, whole), share(nbytes, whole)))
+            Row(
+                (
+                    Cell(role, swatch=role_colour(role)),
+                    size_cell(nbytes, whole),
+                    share(nbytes, whole),
+                )
+            )
             for role, nbytes in instant.roles
         ),
     )
+    return replace(table, heading="By role", name="roles") if is_live else table
 
 
 def _growth(recording: Recording, view: View) -> Iterator[Block]:
@@ -159,12 +175,3 @@ def _growth(recording: Recording, view: View) -> Iterator[Block]:
     more = (f"{counted(len(rest), 'more line')}, {nbytes}",) if rest else ()
     table = Table(columns, tuple(Row(row[: len(columns)]) for row in rows), rest=more)
     yield Section((table,) if shown else (), f"Growth {span.text}: {total}")
-
-
-def _treemap(recording: Recording, view: View) -> Sequence[Block]:
-    shown = instants(recording, view)
-    markup = treemap_markup([leaf for instant in shown for leaf in treemap_leaves(instant)])
-    if not markup:
-        return []
-    is_peak = not shown or shown[0].is_peak
-    return [Section((Markup(markup),), f"Resident {'at the peak' if is_peak else 'then'}")]

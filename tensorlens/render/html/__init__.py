@@ -12,19 +12,18 @@ from tensorlens.render.view import View
 if TYPE_CHECKING:
     from tensorlens.render.blocks import Presentable
 
-_ROWS_OF_A_PAGE = 1000
+_ROWS_OF_A_PAGE = 500
 
 
 class HtmlRenderer:
     """One self-contained page: nothing loaded from elsewhere, light and dark.
 
     A recording's page, and an estimate's, which has its recording on it, have a script of ours,
-    with which any instant can be looked at. They and a
-    snapshot's have a treemap, and so plotly's script, where plotly is installed.
+    with which any instant can be looked at; so have long tables, to sort and filter them.
 
     Args:
         view: which tensors of a snapshot or a difference are shown, and how fully. None shows
-            the 1000 largest of each device. Of a recording, it chooses devices and the instant
+            the 500 largest of each device. Of a recording, it chooses devices and the instant
             that is shown first.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,9 @@ from tensorlens.render.blocks import (
     Only,
     Plane,
     Section,
+    Table,
 )
+from tensorlens.render.html import treemap
 from tensorlens.render.html.table import shown_table
 from tensorlens.render.html.templates import environment
 from tensorlens.render.series import heights, thinned
@@ -37,8 +39,13 @@ def page(blocks: Sequence[Block]) -> str:
 
 def _written(blocks: Sequence[Block], medium: Medium) -> str:
     template = environment().get_template("blocks.html")
+    found = _of_medium(blocks, medium)
     return template.render(
-        blocks=_of_medium(blocks, medium),
+        blocks=found,
+        on_page=medium == "page",
+        boxes=treemap.rectangles,
+        treemap_height=treemap.HEIGHT,
+        has_tables_script=medium == "page" and any(each.opening for each in _tables(found)),
         kind=_kind,
         shown=lambda table: shown_table(table, medium),
         line=_line,
@@ -59,6 +66,14 @@ def _of_medium(blocks: Sequence[Block], medium: Medium) -> list[Block]:
         else:
             found.append(block)
     return found
+
+
+def _tables(blocks: Sequence[Block]) -> Iterator[Table]:
+    for block in blocks:
+        if isinstance(block, Table):
+            yield block
+        elif isinstance(block, Section):
+            yield from _tables(block.blocks)
 
 
 def _kind(block: Any) -> str:

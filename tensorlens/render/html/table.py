@@ -22,6 +22,8 @@ _TITLES: Mapping[Kind, str] = {
     "code": "tl-text tl-source",
     "source": "tl-text tl-source",
 }
+_GIVES_WAY = "tl-gives-way"
+"""Class of columns that a small screen leaves out."""
 _LONGEST = 200
 """So many columns of a name or a path are shown."""
 _MARKS = {"": "", "peak": "▲", "growth": "●", "raised": "✗"}
@@ -80,7 +82,7 @@ def shown_table(table: Table, medium: Medium) -> ShownTable:
         and (column.rank is None or any(_text(row, place) for row in table.rows))
     ]
     columns = [table.columns[place] for place in places]
-    titles = tuple((column, _TITLES.get(column.kind, "tl-text")) for column in columns)
+    titles = tuple((column, _title_classes(column)) for column in columns)
     return ShownTable(table, titles, tuple(_rows(table, places)))
 
 
@@ -90,7 +92,7 @@ def _rows(table: Table, places: list[int]) -> Iterator[ShownRow]:
             yield ShownRow("idle", (), fold=row)
             continue
         row = row if isinstance(row, Row) else Row(row)
-        cells = (_shown(_cell(row.cells[place]), table.columns[place].kind) for place in places)
+        cells = (_shown(_cell(row.cells[place]), table.columns[place]) for place in places)
         yield ShownRow(row.state, tuple(cells), row.details)
 
 
@@ -104,8 +106,16 @@ def _cell(cell: str | Cell) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def _shown(cell: Cell, kind: Kind) -> ShownCell:
+def _title_classes(column: Column) -> str:
+    gives_way = _GIVES_WAY if column.rank is not None else ""
+    return f"{_TITLES.get(column.kind, 'tl-text')} {gives_way}".strip()
+
+
+def _shown(cell: Cell, column: Column) -> ShownCell:
+    kind = column.kind
     classes, style = [_CLASSES[kind]], []
+    if column.rank is not None:
+        classes.append(_GIVES_WAY)
     if cell.bar is not None:
         begin, end = cell.bar
         classes.append(f"tl-bar tl-{cell.tone}")

@@ -1,7 +1,7 @@
 (function () {
   "use strict";
   const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  const ROWS = 200;
+  const ROWS = 200, LINES = 10, MODEL_LINES = 10, TICKS = 6, LEAST = 10;
 
   function bytes(count) {
     let size = count, unit = 0;
@@ -20,6 +20,10 @@
     return (ns / 1e9).toFixed(2) + " s";
   }
 
+  function share(part, whole) {
+    return whole ? (100 * part / whole).toFixed(1) + " %" : "";
+  }
+
   function counted(number, word) {
     return number.toLocaleString("en-US") + " " + word + (number === 1 ? "" : "s");
   }
@@ -30,6 +34,52 @@
     if (className) made.className = className;
     parent.appendChild(made);
     return made;
+  }
+
+  function bar(cell, part) {
+    cell.classList.add("tl-bar", "tl-peak");
+    cell.style.setProperty("--tl-from", "0%");
+    cell.style.setProperty("--tl-to", 100 * part + "%");
+    return cell;
+  }
+
+  // layers[0-3].weight for the four names that differ in that number alone
+  function commonName(names) {
+    if (names.length === 1) return names[0];
+    const parts = names.map((name) => name.split(/(\d+)/));
+    let text = "";
+    parts[0].forEach((part, place) => {
+      const here = [...new Set(parts.map((each) => each[place]))];
+      if (place % 2 === 0 || here.length === 1) { text += part; return; }
+      const numbers = here.map(Number).sort((a, b) => a - b);
+      const first = numbers[0], last = numbers[numbers.length - 1];
+      const dash = text.endsWith("[") ? ".." : "-";
+      const range = numbers.length > 2 && last - first === numbers.length - 1 ? first + dash + last
+        : numbers.length > LEAST ? first + "..." + last : numbers.join(",");
+      text = text.endsWith("[") ? text + range : text.replace(/\.$/, "") + "[" + range + "]";
+    });
+    return text;
+  }
+
+  // the level at a point of [points where it changes, levels from there on]
+  function level(series, point) {
+    const [points, levels] = series;
+    let low = 0, high = points.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (points[middle] <= point) low = middle + 1; else high = middle;
+    }
+    return low ? levels[low - 1] : 0;
+  }
+
+  function sortable(head, turn) {
+    head.tabIndex = 0;
+    head.addEventListener("click", turn);
+    head.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      turn();
+    });
   }
 
   function live(section) {
@@ -43,13 +93,19 @@
     const controls = section.querySelector(".tl-controls");
     const title = section.querySelector(".tl-chosen");
     const table = section.querySelector("table.tl-blocks");
-    const rest = section.querySelector(".tl-rest");
+    const roles = section.querySelector("table.tl-roles");
+    const lines = section.querySelector("table.tl-by-line");
+    const rest = table.closest(".tl-scroll").nextElementSibling;
+    const restOfLines = lines && lines.closest(".tl-scroll").nextElementSibling;
+    const heat = [...section.querySelectorAll("td[data-line]")];
     const filter = controls.querySelector("input");
     const cursor = add(plot, "div", undefined, "tl-cursor");
     const hover = add(plot, "div", undefined, "tl-cursor tl-hover");
+    const brush = add(plot, "div", undefined, "tl-brush");
     const tip = add(plot, "div", undefined, "tl-tip");
     const text = (column, block) => blocks.texts[blocks[column][block]];
     let point = data.shown, blocks = blocksAt(point), sortedBy = "size", ascending = false, all = false;
+    let shownFrom = 0, shownTo = data.width, moved = false;
 
     function blocksAt(where) {
       return where < 0 ? data.dropped.blocks : data.blocks;
@@ -57,6 +113,17 @@
 
     function figure(what, where) {
       return where < 0 ? data.dropped[what] : data[what][where];
+    }
+
+    function rolesAt(where) {
+      return Object.keys(data.roles)
+        .map((role) => [role, where < 0 ? data.dropped.roles[role] || 0 : data.roles[role][where]])
+        .filter((each) => each[1]);
+    }
+
+    function linesAt(where) {
+      if (where < 0) return data.dropped.lines;
+      return data.lines.map((line) => [line, level(line.levels, where)]).filter((each) => each[1]);
     }
 
     function event(where) {
@@ -91,73 +158,216 @@
       return words.every((word) => where.includes(word));
     }
 
-    function value(block) {
-      if (sortedBy === "size") return blocks.size[block];
-      if (sortedBy === "age") return age(block);
-      return text(sortedBy, block);
+    // blocks of one size, role and line whose names differ in numbers alone are one row
+    function families(found) {
+      const groups = new Map();
+      for (const block of found) {
+        const key = [blocks.size[block], blocks.role[block], blocks.line[block],
+          text("name", block).replace(/\d+/g, "*")].join("\n");
+        const group = groups.get(key);
+        if (group) group.push(block); else groups.set(key, [block]);
+      }
+      return [...groups.values()].map((group) => ({
+        block: group[0],
+        name: alike("name", group),
+        module: alike("module", group),
+        count: group.length,
+        size: blocks.size[group[0]] * group.length,
+      }));
+    }
+
+    function alike(column, group) {
+      const found = [...new Set(group.map((block) => text(column, block)))];
+      const shape = (name) => name.replace(/\d+/g, "*");
+      return found.every((name) => shape(name) === shape(found[0])) ? commonName(found) : found[0] + ", …";
+    }
+
+    function value(family) {
+      if (sortedBy === "size") return family.size;
+      if (sortedBy === "age") return age(family.block);
+      return sortedBy === "name" ? family.name : text(sortedBy, family.block);
     }
 
     function compare(one, other) {
       const a = value(one), b = value(other);
       const order = a === b ? 0 : a < b ? -1 : 1;
-      return (ascending ? order : -order) || blocks.size[other] - blocks.size[one] || one - other;
+      return (ascending ? order : -order) || other.size - one.size || one.block - other.block;
     }
+
+    const sum = (list, of) => list.reduce((total, each) => total + of(each), 0);
 
     function show() {
       blocks = blocksAt(point);
       const here = resident(), count = figure("count", point), total = figure("total", point);
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const found = here.filter((block) => matches(block, words)).sort(compare);
-      const sum = (list) => list.reduce((total, block) => total + blocks.size[block], 0);
-      const largest = here.reduce((most, block) => Math.max(most, blocks.size[block]), 1);
+      const matching = here.filter((block) => matches(block, words));
+      const found = families(matching).sort(compare);
+      const largest = found.reduce((most, each) => Math.max(most, each.size), 1);
       const body = table.tBodies[0];
       body.textContent = "";
       const shown = all ? found : found.slice(0, ROWS);
-      for (const block of shown) row(body, block, largest);
+      for (const each of shown) row(body, each, largest);
       rest.textContent = "";
       if (shown.length < found.length) {
         const hidden = found.slice(shown.length);
-        const line = add(rest, "div", "… " + counted(hidden.length, "more row") + ", " + bytes(sum(hidden)) + " ",
-          "tl-remark");
+        const line = add(rest, "div", "… " + counted(hidden.length, "more row") + ", "
+          + bytes(sum(hidden, (each) => each.size)) + " ", "tl-remark");
         add(line, "button", "show all").onclick = () => { all = true; show(); };
       }
+      const size = (block) => blocks.size[block];
       if (words.length) {
-        add(rest, "div", counted(found.length, "block") + " match, " + bytes(sum(found)), "tl-remark");
+        add(rest, "div", counted(matching.length, "block") + " match, " + bytes(sum(matching, size)), "tl-remark");
       }
-      const unseen = count - here.length, nbytes = total - sum(here);
+      const unseen = count - here.length, nbytes = total - sum(here, size);
       if (unseen > 0 || nbytes > 0) {
         add(rest, "div", "and " + counted(unseen, "smaller block") + ", " + bytes(nbytes), "tl-remark tl-soft");
       }
       const what = point === highest ? "At the peak" : point === data.peak ? data.peakCalled : "Then";
       title.textContent = what + ": " + bytes(total) + " in " + counted(count, "block") + ", " + at(point)
         + (data.reserved && point >= 0 ? ", reserved " + bytes(data.reserved[point]) : "");
-      cursor.hidden = point < 0;
-      cursor.style.left = 100 * data.x[Math.max(point, 0)] / data.width + "%";
+      showRoles(total);
+      showLines(total);
+      place();
       for (const head of table.tHead.rows[0].cells) {
         head.setAttribute("aria-sort", head.dataset.key !== sortedBy ? "none"
           : ascending ? "ascending" : "descending");
       }
     }
 
-    function row(body, block, largest) {
-      const made = add(body, "tr");
+    function row(body, family, largest) {
+      const block = family.block, made = add(body, "tr");
       const type = text("type", block), born = text("born", block);
       made.title = [type, text("phase", block), born && "born at " + born].filter(Boolean).join("\n");
-      add(made, "td", text("name", block), "tl-text tl-tensor");
+      const name = add(made, "td", family.name, "tl-text tl-tensor");
+      if (family.count > 1) add(name, "span", " x " + family.count.toLocaleString("en-US"), "tl-soft");
       add(made, "td", text("role", block), "tl-text");
-      const size = add(made, "td", bytes(blocks.size[block]), "tl-bar tl-peak");
-      size.style.setProperty("--tl-from", "0%");
-      size.style.setProperty("--tl-to", 100 * blocks.size[block] / largest + "%");
-      add(made, "td", blocks.time[block] === null ? "before" : duration(age(block)));
+      bar(add(made, "td", bytes(family.size)), family.size / largest);
+      add(made, "td", blocks.time[block] === null ? "before" : duration(age(block)), "tl-gives-way");
       add(made, "td", text("line", block) || "(no line known)", "tl-text tl-long");
-      add(made, "td", text("module", block), "tl-text tl-tensor");
+      add(made, "td", family.module, "tl-text tl-tensor");
       add(made, "td", text("op", block), "tl-text tl-long");
     }
 
+    function showRoles(total) {
+      if (!roles) return;
+      const body = roles.tBodies[0];
+      body.textContent = "";
+      for (const [role, nbytes] of rolesAt(point)) {
+        const made = add(body, "tr"), name = add(made, "td", undefined, "tl-text");
+        add(name, "i", undefined, "tl-swatch").style.background = data.colours[role];
+        name.append(role);
+        bar(add(made, "td", bytes(nbytes)), nbytes / total);
+        add(made, "td", share(nbytes, total));
+      }
+    }
+
+    function showLines(total) {
+      const found = linesAt(point);
+      if (lines) {
+        const body = lines.tBodies[0], width = lines.tHead.rows[0].cells.length;
+        body.textContent = "";
+        const own = found.filter((each) => each[0].of < 0).sort((a, b) => b[1] - a[1]);
+        const shown = own.slice(0, LINES);
+        const written = (line, nbytes) => {
+          const made = add(body, "tr"), isPart = line.of >= 0;
+          bar(add(made, "td", bytes(nbytes)), nbytes / total);
+          add(made, "td", share(nbytes, total));
+          const where = add(made, "td", line.place, "tl-text tl-long" + (isPart ? " tl-part" : ""));
+          if (isPart) where.style.setProperty("--tl-depth", 1);
+          if (width > 3) add(add(made, "td", undefined, "tl-text tl-source"), "pre", line.source);
+        };
+        for (const [line, nbytes] of shown) {
+          written(line, nbytes);
+          const parts = found.filter((each) => each[0].of === line.number);
+          parts.sort((a, b) => b[1] - a[1]);
+          for (const part of parts.slice(0, MODEL_LINES)) written(...part);
+        }
+        const nbytes = total - sum(shown, (each) => each[1]);
+        restOfLines.textContent = "";
+        if (nbytes > 0) add(restOfLines, "div", "… other lines, " + bytes(nbytes), "tl-remark tl-soft");
+      }
+      const sizes = new Map();
+      for (const [line, nbytes] of found) {
+        if (line.of < 0) sizes.set(line.place, (sizes.get(line.place) || 0) + nbytes);
+      }
+      const most = Math.max(1, ...sizes.values());
+      for (const cell of heat) {
+        const nbytes = sizes.get(cell.dataset.line) || 0;
+        cell.textContent = nbytes ? bytes(nbytes) : "";
+        bar(cell, nbytes / most);
+      }
+    }
+
+    // where a unit of the picture is in the part that is shown, in percent
+    const across = (x) => 100 * (x - shownFrom) / (shownTo - shownFrom);
+    const inside = (percent) => percent >= 0 && percent <= 100;
+
+    function stand(mark, x) {
+      const percent = across(x);
+      mark.hidden = !inside(percent);
+      mark.style.left = percent + "%";
+    }
+
+    function place() {
+      stand(cursor, data.x[Math.max(point, 0)]);
+      if (point < 0) cursor.hidden = true;
+    }
+
+    const marks = [...plot.querySelectorAll(".tl-peak-mark, .tl-mark-label")]
+      .map((mark) => [mark, parseFloat(mark.style.left) / 100 * data.width]);
+    const pictures = [...frame.querySelectorAll("svg")];
+    const ticks = frame.querySelector(".tl-ticks");
+    const heights = pictures.map((picture) => picture.viewBox.baseVal.height);
+    const map = add(frame, "div", undefined, "tl-minimap"), lens = document.createElement("div");
+    const small = pictures[0].cloneNode(true);
+    for (const name of small.querySelectorAll("title")) name.remove();
+    lens.className = "tl-lens";
+    map.append(small, lens);
+    map.title = "drag to move; double click to show all";
+
+    function drawTicks() {
+      const from = data.from + shownFrom / data.width * data.span;
+      const span = (shownTo - shownFrom) / data.width * data.span;
+      const rough = Math.max(span / TICKS, 1), unit = 10 ** Math.floor(Math.log10(rough));
+      const step = [1, 2, 5, 10].map((factor) => factor * unit).find((each) => each >= rough);
+      ticks.textContent = "";
+      for (let tick = Math.ceil(from / step) * step; tick <= from + span; tick += step) {
+        const label = data.byTime ? duration(tick).replace(".00 ", " ")
+          : "event " + tick.toLocaleString("en-US");
+        add(ticks, "span", label).style.left = 100 * (tick - from) / span + "%";
+      }
+    }
+
+    function zoom(from, to) {
+      const least = data.width / Math.max(data.span, 1) * LEAST;
+      const wide = Math.min(data.width, Math.max(to - from, least));
+      shownFrom = Math.max(0, Math.min(data.width - wide, from));
+      shownTo = shownFrom + wide;
+      pictures.forEach((picture, number) => {
+        picture.setAttribute("viewBox", [shownFrom, 0, wide, heights[number]].join(" "));
+      });
+      for (const [mark, x] of marks) stand(mark, x);
+      const isWhole = wide >= data.width;
+      map.hidden = isWhole;
+      lens.style.left = 100 * shownFrom / data.width + "%";
+      lens.style.width = 100 * wide / data.width + "%";
+      whole.hidden = isWhole;
+      drawTicks();
+      place();
+    }
+
+    const whole = add(controls, "button", "show all of the time");
+    whole.type = "button";
+    whole.addEventListener("click", () => zoom(0, data.width));
+
+    function unitAt(event, box) {
+      const part = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
+      return shownFrom + part * (shownTo - shownFrom);
+    }
+
     function pointAt(event) {
-      const box = plot.getBoundingClientRect();
-      const x = (event.clientX - box.left) / box.width * data.width;
-      const near = 4 / box.width * data.width;
+      const box = plot.getBoundingClientRect(), x = unitAt(event, box);
+      const near = 4 / box.width * (shownTo - shownFrom);
       if (Math.abs(data.x[data.peak] - x) <= near) return data.peak;
       let low = 0, high = data.x.length - 1;
       while (low < high) {
@@ -173,32 +383,79 @@
       show();
     }
 
+    // what a drag does until the button is released: called with each move, then once at its end
+    function dragged(move, end) {
+      const stop = (event) => {
+        window.removeEventListener("mousemove", move);
+        window.removeEventListener("mouseup", stop);
+        if (end) end(event);
+      };
+      window.addEventListener("mousemove", move);
+      window.addEventListener("mouseup", stop);
+    }
+
     plot.classList.add("tl-live");
     table.classList.add("tl-live");
     controls.hidden = false;
-    hover.hidden = tip.hidden = true;
+    hover.hidden = tip.hidden = brush.hidden = true;
     plot.addEventListener("mousemove", (event) => {
-      const where = pointAt(event), left = 100 * data.x[where] / data.width;
-      hover.hidden = tip.hidden = false;
+      const where = pointAt(event), left = across(data.x[where]);
+      hover.hidden = tip.hidden = !inside(left);
       hover.style.left = tip.style.left = left + "%";
-      tip.style.transform = left > 70 ? "translateX(-100%)" : "";
-      tip.textContent = bytes(data.total[where]) + ", " + at(where);
+      tip.style.transform = left > 60 ? "translateX(-100%)" : "";
+      const parts = rolesAt(where).sort((a, b) => b[1] - a[1]);
+      tip.textContent = [bytes(data.total[where]) + ", " + at(where),
+        ...parts.map(([role, nbytes]) => role + " " + bytes(nbytes))].join("\n");
     });
     plot.addEventListener("mouseleave", () => { hover.hidden = tip.hidden = true; });
-    plot.addEventListener("click", (event) => go(pointAt(event)));
-    frame.addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!step) return;
+    plot.addEventListener("mousedown", (event) => {
+      if (event.button) return;
       event.preventDefault();
-      go(point + step * (event.shiftKey ? 20 : 1));
+      const box = plot.getBoundingClientRect(), from = unitAt(event, box), start = event.clientX;
+      const ends = (now) => [from, unitAt(now, box)].sort((a, b) => a - b);
+      moved = false;
+      dragged((now) => {
+        moved = moved || Math.abs(now.clientX - start) > 5;
+        const [left, right] = ends(now);
+        brush.hidden = !moved;
+        brush.style.left = across(left) + "%";
+        brush.style.width = across(right) - across(left) + "%";
+      }, (now) => {
+        brush.hidden = true;
+        if (moved) zoom(...ends(now));
+      });
     });
-    for (const button of controls.querySelectorAll("button")) {
+    plot.addEventListener("click", (event) => {
+      if (moved) { moved = false; return; }
+      go(pointAt(event));
+    });
+    map.addEventListener("mousedown", (event) => {
+      event.preventDefault();
+      const box = map.getBoundingClientRect(), wide = shownTo - shownFrom;
+      const centre = (now) => {
+        const middle = (now.clientX - box.left) / box.width * data.width;
+        zoom(middle - wide / 2, middle + wide / 2);
+      };
+      centre(event);
+      dragged(centre);
+    });
+    map.addEventListener("dblclick", () => zoom(0, data.width));
+    frame.addEventListener("keydown", (event) => {
+      const middle = data.x[Math.max(point, 0)], wide = shownTo - shownFrom;
+      const factor = { "+": 0.5, "=": 0.5, "-": 2 }[event.key];
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step && !factor) return;
+      event.preventDefault();
+      if (step) go(point + step * (event.shiftKey ? 20 : 1));
+      else zoom(middle - wide * factor / 2, middle + wide * factor / 2);
+    });
+    for (const button of controls.querySelectorAll("button[data-go]")) {
       const step = button.dataset.go;
       button.addEventListener("click", () => go(step === "peak" ? highest : point + Number(step)));
     }
     filter.addEventListener("input", show);
     for (const head of table.tHead.rows[0].cells) {
-      head.addEventListener("click", () => {
+      sortable(head, () => {
         const key = head.dataset.key;
         ascending = key === sortedBy ? !ascending : key !== "size" && key !== "age";
         sortedBy = key;
@@ -206,6 +463,7 @@
       });
     }
     show();
+    zoom(0, data.width);
   }
 
   for (const section of document.querySelectorAll(".tl-recording")) live(section);

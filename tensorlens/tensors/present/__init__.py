@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from tensorlens.render.blocks import (
     Block,
     Heading,
-    Markup,
     Note,
     Only,
     Paragraph,
@@ -49,7 +48,11 @@ def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
                 *nothing,
             )
         ),
-        *(device_section(device, headline(device), view) for device in devices if device.is_memory),
+        *(
+            device_section(device, headline(device), view, _map(snapshot, device, view))
+            for device in devices
+            if device.is_memory
+        ),
         *(
             Section((), without_memory(device), device.device)
             for device in devices
@@ -59,12 +62,23 @@ def blocks(snapshot: Snapshot, view: View) -> Sequence[Block]:
     if others:
         totals = (f"{name} ({size(nbytes)} in {counted(count)})" for name, count, nbytes in others)
         shown.append(Paragraph(f"Not shown: {', '.join(totals)}"))
-    return [*shown, Only(("page",), lambda: [Markup(treemap(snapshot, view))])]
+    return shown
 
 
-def device_section(device: DeviceInventory, headline: str, view: View) -> Section:
-    """Return what is shown of a device that has memory."""
-    return Section(tuple(_device(device, view)), headline, device.device, is_parted=True)
+def device_section(
+    device: DeviceInventory, headline: str, view: View, picture: tuple[Block, ...] = ()
+) -> Section:
+    """Return what is shown of a device that has memory, a picture on top."""
+    shown = (*picture, *_device(device, view))
+    return Section(shown, headline, device.device, is_parted=True)
+
+
+def _map(snapshot: Snapshot, device: DeviceInventory, view: View) -> tuple[Block, ...]:
+    def drawn() -> list[Block]:
+        found = treemap(snapshot, device.device, view)
+        return [found] if found else []
+
+    return (Only(("page",), drawn),)
 
 
 def rows(snapshot: Snapshot) -> Rows:

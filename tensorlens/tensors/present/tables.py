@@ -33,6 +33,8 @@ from tensorlens.tensors.present.balance import (
 )
 from tensorlens.tensors.present.inventory import DeviceInventory, LeftOut, TensorRow
 
+_OPENING = 20
+"""So many tensors a page begins with."""
 _NAMELESS = "(no name)"
 _SHAPE_ROOM = 28
 _BORN_ROOM = 32
@@ -116,6 +118,7 @@ def tensor_table(
         tuple(columns),
         tuple(Row(each, tuple(_remarks(row, view))) for each, row in zip(cells, rows, strict=True)),
         rest=tuple(_rest(each, is_change=bool(kind)) for each in hidden),
+        opening=_OPENING if len(rows) > _OPENING else 0,
     )
 
 

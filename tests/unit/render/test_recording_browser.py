@@ -31,9 +31,19 @@ const plot = section.querySelector(".tl-plot"), box = plot.getBoundingClientRect
 const title = () => say(section.querySelector(".tl-chosen").textContent);
 const names = () => say([...section.querySelectorAll("table.tl-blocks tbody tr")]
   .map((row) => row.cells[0].textContent).join(" | "));
-const rest = () => say(section.querySelector(".tl-rest").textContent);
+const rest = () => say(section.querySelector("table.tl-blocks").closest(".tl-table")
+  .querySelector(".tl-rest").textContent);
 const click = (where) => plot.dispatchEvent(
   new MouseEvent("click", {clientX: box.left + where * box.width, bubbles: true}));
+const cells = (name) => say([...section.querySelectorAll("table.tl-" + name + " tbody tr")]
+  .map((row) => [...row.cells].map((cell) => cell.textContent).join(" ")).join(" | "));
+const drag = (from, to) => {
+  const at = (where) => ({clientX: box.left + where * box.width, bubbles: true});
+  plot.dispatchEvent(new MouseEvent("mousedown", at(from)));
+  window.dispatchEvent(new MouseEvent("mousemove", at(to)));
+  window.dispatchEvent(new MouseEvent("mouseup", at(to)));
+  plot.dispatchEvent(new MouseEvent("click", at(to)));
+};
 const sort = (key) => section.querySelector("th[data-key=" + key + "]").click();
 const filter = (text) => {
   const input = section.querySelector("input");
@@ -96,6 +106,34 @@ def test_a_dropped_peak_is_shown_first(tmp_path: Path) -> None:
         *("Then: 15 B in 2 blocks, after 9.00 ms, event 3", "before | 6.00 ms"),
         *(peak, of_peak),
     ]
+
+
+def test_roles_lines_and_source_follow_the_click(tmp_path: Path) -> None:
+    source = "say([...section.querySelectorAll('td[data-line]')]"
+    source += ".filter((cell) => cell.textContent)"
+    source += ".map((cell) => cell.dataset.line + ' ' + cell.textContent).join(' | '));"
+    steps = f"click(1.5 / 7.07); cells('roles'); cells('by-line'); {source}"
+    assert said(tmp_path, "training", steps) == [
+        "parameter 100.00 KiB 62.5 % | activation 40.00 KiB 25.0 % | input 20.00 KiB 12.5 %",
+        "120.00 KiB 75.0 % (no line known)  | 40.00 KiB 25.0 % train.py:2 h = net(x)",
+        "train.py:2 40.00 KiB",
+    ]
+
+
+def test_a_drag_zooms_and_leaves_the_instant(tmp_path: Path) -> None:
+    view = "say(section.querySelector('.tl-plot svg').getAttribute('viewBox'));"
+    hidden = "say(String(section.querySelector('.tl-minimap').hidden));"
+    steps = f"{hidden} drag(0.25, 0.75); {view} {hidden} title(); click(0.001); title();"
+    steps += f"section.querySelector('.tl-controls button:last-of-type').click(); {view} {hidden}"
+    found = said(tmp_path, "training", steps)
+    peak = "At the peak: 268.00 KiB in 5 blocks, after 3.00 ms, event 4"
+    # a quarter of some 7.07 ms is after 1.77 ms
+    then = "Then: 160.00 KiB in 3 blocks, after 1.00 ms, event 2"
+    assert found[0] == "true"
+    begin, _, width, height = map(float, found[1].split())
+    assert (round(begin, -2), round(width, -2), height) == (25_000, 50_000, 1000)
+    assert found[2:5] == ["false", peak, then]
+    assert found[5:] == ["0 0 100000 1000", "true"]
 
 
 def test_rows_are_sorted_and_filtered(tmp_path: Path) -> None:

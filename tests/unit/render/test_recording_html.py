@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Mapping
 
 import pytest
 import rendered_recordings as recordings
@@ -13,13 +14,6 @@ from tensorlens.render.source import printable
 from tensorlens.render.view import View
 
 SCRIPT = re.compile(r"<script type=\"application/json\" class=\"tl-data\">(.*?)</script>", re.S)
-
-
-@pytest.fixture(autouse=True)
-def small_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """plotly's script is 4 MB of no concern here."""
-    offline = pytest.importorskip("plotly.offline")
-    monkeypatch.setattr(offline, "get_plotlyjs", lambda: "/* plotly */")
 
 
 def page_of(kind: str, **view) -> str:
@@ -135,6 +129,31 @@ def test_what_is_shown_at_each_point_adds_up(kind: str) -> None:
             assert sorted(carried) == sorted((each.nbytes, each.row) for each in moment.tensors)
 
 
+def level(series: tuple[list[int], list[int]], point: int) -> int:
+    points, levels = series
+    return next((n for at, n in reversed([*zip(points, levels, strict=True)]) if at <= point), 0)
+
+
+def without_zeros(sums: Mapping[str, int]) -> dict[str, int]:
+    return {key: nbytes for key, nbytes in sums.items() if nbytes}
+
+
+@pytest.mark.parametrize("kind", recordings.KINDS)
+def test_roles_and_lines_at_each_point_are_those_of_the_instant(kind: str) -> None:
+    recording = recordings.KINDS[kind]()
+    for data, device in zip(data_of(page_of(kind)), recording.devices[::-1], strict=False):
+        for point, at in enumerate(data["row"]):
+            moment = recording.at(at, device)
+            roles = {role: levels[point] for role, levels in data["roles"].items()}
+            assert without_zeros(roles) == without_zeros(moment.by_role)
+            own = [line for line in data["lines"] if line["of"] < 0]
+            lines = [level(line["levels"], point) for line in own]
+            assert sorted(filter(None, lines)) == sorted(filter(None, moment.by_line.values()))
+            models = [level(line["levels"], point) for line in data["lines"] if line["of"] >= 0]
+            expected = moment.by_model_line.values()
+            assert sorted(filter(None, models)) == sorted(filter(None, expected))
+
+
 def test_an_instant_between_the_points_becomes_one() -> None:
     recording = recordings.training()
     full = HtmlRenderer(View(at="backward")).render(recording)
@@ -157,26 +176,6 @@ def test_a_peak_that_was_dropped_is_told_from_the_one_that_was_kept() -> None:
     assert (data["shown"], first["total"], first["count"], first["time"]) == (-1, 510, 2, 2 * MS)
     assert (first["blocks"]["size"], first["blocks"]["time"]) == ([500, 10], [2 * MS, None])
     assert data_of(page_of("training"))[0]["dropped"] is None
-
-
-def test_the_boxes_of_the_peak_add_up() -> None:
-    for kind in ("training", "steps", "two devices", "no stacks", "hostile"):
-        text = page_of(kind)
-        figure = json.loads(re.search(r"newPlot\(place, \[(.*)\], layout", text)[1])
-        inside: dict[str, int] = {}
-        for parent, value in zip(figure["parents"], figure["values"], strict=True):
-            inside[parent] = inside.get(parent, 0) + value
-        recording = recordings.KINDS[kind]()
-        assert inside.pop("") == sum(recording.peak(each).bytes for each in recording.devices)
-        sizes = dict(zip(figure["ids"], figure["values"], strict=True))
-        assert {box: sizes[box] for box in inside} == inside
-
-
-def test_without_plotly_a_line_says_how_to_have_the_treemap(monkeypatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
-    text = page_of("training")
-    assert "A treemap of all tensors stands here where plotly is installed" in text
-    assert len(data_of(text)) == 1
 
 
 def test_one_device_of_two() -> None:

@@ -102,7 +102,7 @@ def test_nothing_was_recorded() -> None:
 def test_what_is_not_known_says_why() -> None:
     text = text_of(recordings.one_event())
     assert "cpu  peak 512 B in 1 block, event 0\n" in text
-    assert "  By line: n/a: no block has a Python stack\n" in text
+    assert "  By line: not available (no block has a Python stack)\n" in text
     assert "reserved n/a: the recording knows no segments" in text
 
 

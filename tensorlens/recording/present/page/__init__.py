@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorlens.recording.moments import Moment, Resident, Timeline
+from tensorlens.recording.moments import Moment, Timeline
 from tensorlens.recording.present.instants import Instant
 from tensorlens.recording.present.page.data import allocations, device_data
 from tensorlens.recording.present.page.heat import HeatFile, HeatRow, heat_files
@@ -17,11 +18,9 @@ from tensorlens.records.tensors import SourceLine
 from tensorlens.render.blocks import Block, Cell, Column, Markup, Row, Section, Table
 from tensorlens.render.figures import size
 from tensorlens.render.html.templates import markup
-from tensorlens.render.source import printable
-from tensorlens.tensors.present.treemap import Leaf, as_script, box_path
 
 _POINTS_OF_A_CELL = 300
-_BOXES = 2000
+_POINTS_OF_A_PAGE = 20_000
 _OPEN = 3
 """So many source files are unfolded."""
 
@@ -40,10 +39,8 @@ class PageDevice:
 def page_device(recording: Recording, instant: Instant, is_live: bool) -> PageDevice:
     """Return what a page has of a device at an instant; on a live one any other can be chosen."""
     device = instant.device
-    timeline = (
-        recording.timeline(device)
-        if is_live
-        else recording.timeline(device, points=_POINTS_OF_A_CELL)
+    timeline = recording.timeline(
+        device, points=_POINTS_OF_A_PAGE if is_live else _POINTS_OF_A_CELL
     )
     shown = timeline.peak
     if not instant.is_peak:
@@ -64,7 +61,7 @@ def page_device(recording: Recording, instant: Instant, is_live: bool) -> PageDe
     return PageDevice(
         (replace(drawn, is_live=True),),
         (Markup(markup("controls.html")),),
-        (Markup(markup("data.html", data=as_script(data))),),
+        (Markup(markup("data.html", data=json_for_script(data))),),
         tuple(_file(file, number >= _OPEN) for number, file in enumerate(files)),
     )
 
@@ -78,7 +75,7 @@ def _file(file: HeatFile, is_folded: bool) -> Section:
         Column("Backward", tip="Bytes handed out in backward that go back to the line"),
         Column("Source", "source"),
     ]
-    rows = [_heat_row(row, most, most_backward) for row in file.rows]
+    rows = [_heat_row(row, file.name, most, most_backward) for row in file.rows]
     if not most_backward:
         del columns[2]
         rows = [replace(row, cells=(*row.cells[:2], row.cells[3])) for row in rows]
@@ -88,13 +85,15 @@ def _file(file: HeatFile, is_folded: bool) -> Section:
     return Section((table,), file.name, asides=(asides,), can_fold=True, is_folded=is_folded)
 
 
-def _heat_row(row: HeatRow, most: int, most_backward: int) -> Row:
+def _heat_row(row: HeatRow, filename: str, most: int, most_backward: int) -> Row:
     if row.folded:
         return Row(("", "", "", f"… {row.folded:,} lines"), state="idle")
-    resident, backward = Cell(""), Cell("")
+    line = f"{filename}:{row.lineno}"
+    resident, backward = Cell("", line=line), Cell("")
     if row.resident:
         resident = Cell(
             size(row.resident),
+            line=line,
             bar=(0.0, row.resident / most),
             is_top=row.resident == most,
         )
@@ -135,30 +134,7 @@ def _with_point(timeline: Timeline, moment: Moment) -> tuple[Timeline, int]:
     )
 
 
-def treemap_leaves(instant: Instant) -> list[Leaf]:
-    """Return the boxes of an instant: its largest blocks, and what is left of each role."""
-    rest = dict(instant.moment.by_role)
-    found = []
-    for number, block in enumerate(instant.moment.tensors):
-        if number == _BOXES or not block.nbytes:
-            break
-        rest[block.role] -= block.nbytes
-        found.append(Leaf((instant.device, block.role, *_path(block)), block.nbytes, _text(block)))
-    # a blank in front: no block is called that
-    found += [
-        Leaf((instant.device, role, " smaller blocks"), nbytes)
-        for role, nbytes in rest.items()
-        if nbytes
-    ]
-    return found
-
-
-def _path(block: Resident) -> tuple[str, ...]:
-    path = box_path(block.name, block.module, 1, block.row)
-    # a name that tells where a block was made is no path
-    return path if block.known or block.module else (f"{printable(block.name)}\0{block.row:x}",)
-
-
-def _text(block: Resident) -> str:
-    line = "" if block.charged is None else f", {block.charged}"
-    return printable(f"{block.name}{line}")
+def json_for_script(data: dict[str, Any]) -> str:
+    """Return JSON that cannot end the script it stands in."""
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

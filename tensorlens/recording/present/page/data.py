@@ -6,14 +6,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from tensorlens.recording.analysis.timeline import line_levels
 from tensorlens.recording.moments import Moment, Resident, Timeline
-from tensorlens.recording.present.instants import start_text
+from tensorlens.recording.present.instants import LineRow, source_of, start_text
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.colours import role_colour
 from tensorlens.render.pictures import WIDTH, Picture
 from tensorlens.render.source import clipped, place, printable
+from tensorlens.roles import BLOCK_ROLES
 
+_MOST_LINES = 200
+"""So many lines are carried, and of models that they call as many."""
 AT_A_POINT = 30
 AT_THE_PEAK = 2000
 """So many of the largest blocks are carried at least."""
@@ -138,17 +143,22 @@ def device_data(
         "device": printable(timeline.device),
         "peak": timeline.peak,
         "peakCalled": called,
-        "dropped": _dropped(peak) if peak.dropped else None,
+        "dropped": _dropped(recording, peak) if peak.dropped else None,
         "shown": shown,
         "starts": log.starts,
         "startCalled": start_text(recording),
         "width": WIDTH,
+        "from": picture.begin,
+        "span": picture.span,
         "x": list(picture.xs),
         "byTime": picture.by_time,
         "time": list(timeline.times),
         "row": list(timeline.rows),
         "total": list(timeline.totals),
         "count": counts(log, timeline, made),
+        "roles": {role: list(timeline.by_role[role]) for role in _in_order(timeline.by_role)},
+        "colours": {role: role_colour(role) for role in (*timeline.by_role, *peak.by_role)},
+        "lines": lines_data(recording, timeline),
         "reserved": list(timeline.reserved) if timeline.reserved else None,
         "blocks": {
             "row": rows,
@@ -158,7 +168,52 @@ def device_data(
     }
 
 
-def _dropped(peak: Moment) -> dict[str, Any]:
+def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]:
+    """Return the lines that had the most bytes at any point, with those of models that they call.
+
+    ``of`` is the number of the user's line that a line of a model belongs to, else -1; ``levels``
+    are the points where its bytes change, and what they are from there on.
+    """
+    levels = line_levels(recording, timeline)
+    highest = {key: max((level for _, level in each), default=0) for key, each in levels.items()}
+    ordered = sorted((key for key in levels if highest[key]), key=lambda key: -highest[key])
+    users = [line for line, model in ordered if model is None][:_MOST_LINES]
+    numbers = {line: number for number, line in enumerate(users)}
+    models = [key for key in ordered if key[1] is not None and key[0] in numbers][:_MOST_LINES]
+    found = []
+    for number, line in enumerate(users):
+        found.append(_line(recording, line, number, -1, levels[line, None]))
+    for number, (line, model) in enumerate(models, len(users)):
+        found.append(_line(recording, model, number, numbers[line], levels[line, model]))
+    return found
+
+
+def _line(
+    recording: Recording,
+    line: SourceLine | None,
+    number: int,
+    of: int,
+    levels: Sequence[tuple[int, int]],
+) -> dict[str, Any]:
+    row = LineRow(line, 0, source_of(recording.log, line), is_model=of >= 0)
+    return {
+        "number": number,
+        "of": of,
+        "place": _short(row.place.strip()),
+        "source": _short(row.source),
+        "levels": [[point for point, _ in levels], [level for _, level in levels]],
+    }
+
+
+def _in_order(roles: Collection[str]) -> list[str]:
+    """Return roles in the order of ``BLOCK_ROLES``, others behind."""
+    return [
+        *(each for each in BLOCK_ROLES if each in roles),
+        *(r for r in roles if r not in BLOCK_ROLES),
+    ]
+
+
+def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
     """Return a highest instant that is no point of the timeline, with blocks of its own."""
     blocks = peak.tensors[:AT_THE_PEAK]
     made = [peak.time_ns - (block.age_ns or 0) for block in blocks]
@@ -166,6 +221,12 @@ def _dropped(peak: Moment) -> dict[str, Any]:
         "time": peak.time_ns,
         "total": peak.bytes,
         "count": len(peak.tensors),
+        "roles": dict(peak.by_role),
+        "lines": [
+            [_line(recording, line, number, -1, ()), nbytes]
+            for number, (line, nbytes) in enumerate(peak.by_line.items())
+            if number < _MOST_LINES
+        ],
         "blocks": _blocks(blocks, made),
     }
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tensorlens.recording.moments import Timeline
 from tensorlens.recording.present.instants import has_times
 from tensorlens.recording.recordings import Recording
-from tensorlens.render.colours import PHASE_COLOURS, ROLE_COLOURS, STACKED
+from tensorlens.render.colours import PHASE_COLOURS, STACKED, role_colour
 from tensorlens.render.figures import counted, duration, size
 from tensorlens.render.pictures import HEIGHT, WIDTH, Area, Band, Label, Picture
 from tensorlens.render.source import printable
@@ -63,6 +63,8 @@ def picture(
         peak_y=_percent(timeline.totals[timeline.peak], top),
         dropped=counted(dropped, "earlier event") if dropped else "",
         dropped_peak=Label(size(peak.bytes), _percent(peak.bytes, top)) if peak.dropped else None,
+        begin=first,
+        span=span,
         xs=xs,
         by_time=by_time,
     )
@@ -77,7 +79,7 @@ def _areas(timeline: Timeline, xs: Sequence[int], top: int) -> tuple[Area, ...]:
     for role in roles:
         level = [below + own for below, own in zip(level, timeline.by_role[role], strict=True)]
         path = f"M0 {HEIGHT}{_steps(level, xs, top)}V{HEIGHT}Z"
-        found.append(Area(role, ROLE_COLOURS.get(role, ROLE_COLOURS["other"]), path))
+        found.append(Area(role, role_colour(role), path))
     return tuple(reversed(found))
 
 
