@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from tensorlens.records.documents import Document
 from tensorlens.records.references import ReferencePath
+from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
 
 SCHEMA = "tensorlens.leaks"
@@ -183,6 +184,7 @@ class LeakReport(Document):
     """After how many steps each a long loop was looked at."""
     balance: dict[str, Balance] = field(default_factory=dict)
     """By device, of those whose allocated bytes are known."""
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.leaks)

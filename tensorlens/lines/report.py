@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import check_schema
 from tensorlens.records.documents import Document
+from tensorlens.records.run import Run, current_run, run_from
 
 SCHEMA = "tensorlens.lines"
 VERSION = 1
@@ -128,6 +129,7 @@ class LineReport(Document):
     """Set when it is not of the only process: ``rank 1 of 2, process 4711 (SpawnProcess-1)``."""
     notes: tuple[str, ...] = ()
     """Notes on the whole report: a fallback in use, a tracer that cut in."""
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     @property
     def has_backward(self) -> bool:
@@ -167,6 +169,7 @@ class LineReport(Document):
                 provenance=data["provenance"],
                 process=data["process"],
                 notes=tuple(data["notes"]),
+                run=run_from(data),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FileFormatError(f"damaged line report: {error}") from None

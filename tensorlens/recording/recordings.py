@@ -18,6 +18,7 @@ from tensorlens.recording.moments import (
 from tensorlens.records.documents import Document
 from tensorlens.records.events import OWN_MARK, EventLog, Mark
 from tensorlens.records.origin import Origin
+from tensorlens.records.run import Run
 from tensorlens.records.tensors import SourceLine
 
 _T = TypeVar("_T")
@@ -57,6 +58,11 @@ class Recording(Document):
     def origin(self) -> Origin:
         """Where the recording is from."""
         return self._origin
+
+    @property
+    def run(self) -> Run | None:
+        """The run it is of; None where that is unknown."""
+        return self.origin.run
 
     @property
     def events(self) -> EventLog:

@@ -202,6 +202,8 @@ class Document(Shown):
         """
         check_schema(data, cls.SCHEMA, cls.VERSION, cls.KIND)
         given = {key: value for key, value in data.items() if key not in ("schema", "version")}
+        # a file of before it was kept is of no run that is known, not of this one
+        given.setdefault("run", None)
         try:
             found = restored(cls, given)
             trouble = found._trouble()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorlens.records.events import EventLog
 from tensorlens.records.merged_logs import LogPart, merge_logs
+from tensorlens.records.run import Run, current_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Origin:
     """Device to what was resident at the highest instant among the dropped: START rows alone."""
     notes: tuple[str, ...] = ()
     """Notes for the reader: a fallback in use, stacks that could not be had."""
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
     started_ns: int | None = field(default=None, compare=False)
     """When it started by the clock of :func:`time.monotonic_ns`, where the events' times are of
     that clock; within the process that recorded."""

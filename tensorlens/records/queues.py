@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tensorlens.records.documents import Document
+from tensorlens.records.run import Run, current_run
 
 SCHEMA = "tensorlens.queue"
 VERSION = 1
@@ -95,6 +96,7 @@ class Queue(Document):
     """Figure to the reason it is None."""
     notes: tuple[str, ...] = ()
     provenance: str = "measured"
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     @property
     def factor(self) -> int | None:

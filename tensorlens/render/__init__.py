@@ -25,7 +25,11 @@ _RENDERERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "html": ("tensorlens.render.html", "HtmlRenderer", {}),
     "json": ("tensorlens.render.json", "JsonRenderer", {}),
     # a file is not the terminal this happens to run in
-    "txt": ("tensorlens.render.text", "TextRenderer", {"width": 120, "encoding": "utf-8"}),
+    "txt": (
+        "tensorlens.render.text",
+        "TextRenderer",
+        {"width": 120, "encoding": "utf-8", "tells_run": True},
+    ),
 }
 _FOR_PEOPLE = ("html", "txt")
 

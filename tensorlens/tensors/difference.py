@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, overload
 
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import check_schema, integer, items, mapping, optional, text
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import FIGURES, Ledger
+from tensorlens.records.run import Run, current_run, run_from
 from tensorlens.records.tensors import TensorRecord, TensorTable
 from tensorlens.roles import ROLES
 from tensorlens.tensors.matching import matches
@@ -160,6 +161,7 @@ class Difference(Document):
     process: str | None = None
     notes: tuple[str, ...] = ()
     """Notes of both snapshots."""
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def kinds(self) -> tuple[tuple[str, Changes], ...]:
         """Return the changes by the name of their kind."""
@@ -183,6 +185,7 @@ class Difference(Document):
             "version": VERSION,
             "process": self.process,
             "notes": list(self.notes),
+            "run": self.run and asdict(self.run),
             # in the order of the changes, so that their numbers need not be kept
             "before": table_rows(self.gone.before, before).to_dict(),
             "after": table_rows(self.gone.after, after).to_dict(),
@@ -206,6 +209,7 @@ class Difference(Document):
                 ledger=mapping(_ledger_change, data["ledger"]),
                 process=optional(text, data["process"]),
                 notes=items(text, data["notes"]),
+                run=run_from(data),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(f"damaged difference: {error}") from None

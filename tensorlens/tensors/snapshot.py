@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorlens.errors import FileFormatError
 from tensorlens.records.checking import check_schema, items, mapping, optional, text
 from tensorlens.records.documents import Document
 from tensorlens.records.ledger import Ledger
+from tensorlens.records.run import Run, current_run, run_from
 from tensorlens.records.tensors import TensorTable
 from tensorlens.tensors.merged_tables import merge_tables
 
@@ -42,6 +43,7 @@ class Snapshot(Document):
     """Set when several processes were merged, or it is not the main one."""
     notes: tuple[str, ...] = ()
     """Notes for the reader: tensors left out, a fallback in use."""
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def __sub__(self, before: Snapshot) -> Difference:
         """Return what changed from ``before`` to this one."""
@@ -79,6 +81,7 @@ class Snapshot(Document):
             "provenance": self.provenance,
             "process": self.process,
             "notes": list(self.notes),
+            "run": self.run and asdict(self.run),
             "ledger": {device: asdict(ledger) for device, ledger in self.ledger.items()},
             "tensors": self.tensors.to_dict(),
         }
@@ -98,6 +101,7 @@ class Snapshot(Document):
                 provenance=text(data["provenance"]),
                 process=optional(text, data["process"]),
                 notes=items(text, data["notes"]),
+                run=run_from(data),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(f"damaged snapshot: {error}") from None

@@ -71,7 +71,7 @@ def test_it_overwrites_only_when_forced(saved):
     ]
     assert out.read_text() == "precious"
     assert tensorlens(saved.parent, "show", "-f", "-o", "out.txt", "run.json").returncode == 0
-    assert out.read_text("utf-8") == TABLE
+    assert out.read_text("utf-8").startswith(TABLE)
 
 
 def test_a_closed_pipe_is_silent(saved):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
 from tensorlens.records.documents import Document
+from tensorlens.records.run import Run, current_run
 
 _STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -210,6 +211,7 @@ class Comparison(Document):
     steps: int = 0
     repeats: int = 1
     notes: tuple[str, ...] = ()
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def __getitem__(self, name: str) -> Outcome:
         for outcome in self.outcomes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from tensorlens.recording.moments import Moment
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.checking import integer
 from tensorlens.records.documents import Document, restored
+from tensorlens.records.run import Run, current_run
 from tensorlens.records.tensors import SourceLine
 from tensorlens.units import parse_bytes
 
@@ -204,6 +205,7 @@ class Estimate(Document):
     """Results of rules of thumb, and why they are off."""
     largest: LargestBatch | None = None
     """Of :func:`tensorlens.max_batch`, where the estimate is of its answer."""
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     @property
     def peak_allocated(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tensorlens.records.documents import Document
+from tensorlens.records.run import Run, current_run
 
 SCHEMA = "tensorlens.plan"
 VERSION = 1
@@ -42,6 +43,7 @@ class Plan(Document):
     """The one shape that was asked for; None where several were."""
     batch: int | None = None
     """The one batch size that was asked for; None where several were."""
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     @property
     def factor(self) -> int:

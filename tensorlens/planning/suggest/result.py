@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from tensorlens.errors import UsageError
 from tensorlens.records.documents import Document
+from tensorlens.records.run import Run, current_run
 
 SCHEMA = "tensorlens.suggestions"
 VERSION = 1
@@ -108,6 +109,7 @@ class Suggestions(Document):
     others: tuple[str, ...] = ()
     """Further changes that would save less."""
     notes: tuple[str, ...] = ()
+    run: Run | None = field(default_factory=current_run, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.suggestions)

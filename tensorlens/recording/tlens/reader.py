@@ -21,6 +21,7 @@ from tensorlens.records.checking import check_schema, integer, items, mapping, o
 from tensorlens.records.documents import Document
 from tensorlens.records.events import START, EventLog
 from tensorlens.records.origin import Origin
+from tensorlens.records.run import run_from
 
 _GZIP = b"\x1f\x8b"
 _BEGIN = re.compile(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(SCHEMA).encode() + rb'"\s*[,}]')
@@ -182,6 +183,7 @@ class _Reader:
             dropped=integer(header["dropped"]),
             dropped_peaks=self._dropped,
             notes=items(text, header["notes"]),
+            run=run_from(header),
         )
 
     def _into(self, to: list[Any], check_item: Callable[[Any], Any]) -> Callable[[Any], object]:

@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from tensorlens.recording.recordings import SCHEMA, VERSION, Recording
@@ -66,6 +66,7 @@ def _header(log: EventLog, origin: Origin) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": VERSION,
         **known,
+        "run": origin.run and asdict(origin.run),
         "source": dict(origin.source),
         "counted": dict(origin.counted),
         "devices": log.devices,

@@ -76,6 +76,7 @@ def from_snapshot(snapshot: Any, *, budget: int = 2**40, source: str | None = No
         source={name: own.source.get(name, source or _SOURCE) for name in log.devices},
         started=started / 1e6 if started > 0 else None,
         notes=tuple(_notes(made, started)),
+        run=None,
     )
     return log, origin
 

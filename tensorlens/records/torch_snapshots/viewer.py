@@ -62,7 +62,7 @@ def _log(data: dict[str, Any]) -> Recorded:
         (there.discard if kind == FREE else there.add)(place)
         stack = stacks[number(infos[place], len(stacks))] if kind == ALLOC else -1
         log.append(kind, _DEVICE, addresses[place], sizes[place], order * _US, stack)
-    return log, Origin(source={_DEVICE: "torch memory viewer"}, notes=(_NOTE,))
+    return log, Origin(source={_DEVICE: "torch memory viewer"}, notes=(_NOTE,), run=None)
 
 
 def _stacks(data: dict[str, Any], log: EventLog) -> list[int]:

@@ -37,7 +37,9 @@ class HtmlRenderer:
         own = record.presenter()
         body = page(own.blocks(record, self.view))
         template = environment().get_template("page.html")
-        return template.render(title=own.title(record), body=body)
+        run = getattr(record, "run", None)
+        texts = run.texts if run is not None else ()
+        return template.render(title=own.title(record), body=body, run=texts)
 
 
 def fragment(record: Presentable, view: View | None = None) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tensorlens.render.blocks import Paragraph
 from tensorlens.render.text.blocks import parts
 from tensorlens.render.text.page import Page, output_width
 from tensorlens.render.view import View
@@ -26,21 +27,33 @@ class TextRenderer:
             takes that of standard output.
         view: which tensors of a snapshot, a difference or a recording are shown, and how fully.
             None shows the largest of each device. Of an estimate, ``top=None`` shows all lines and
-            modules. Line and leak reports are always shown whole.
+            modules; of a line report, all lines of all functions. Leak reports are always shown
+            whole.
+        tells_run: end with the run that the record is of, as a file does that is read elsewhere.
     """
 
     extension = "txt"
 
     def __init__(
-        self, width: int | None = None, encoding: str | None = None, view: View | None = None
+        self,
+        width: int | None = None,
+        encoding: str | None = None,
+        view: View | None = None,
+        *,
+        tells_run: bool = False,
     ) -> None:
         self.width = max(_NARROWEST, output_width() if width is None else width)
         self.encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
         self.view = view or View()
+        self.tells_run = tells_run
 
     def render(self, record: Presentable) -> str:
         """Return the record as text that ends in a newline."""
-        return self.render_blocks(record.presenter().blocks(record, self.view))
+        blocks = [*record.presenter().blocks(record, self.view)]
+        run = getattr(record, "run", None)
+        if self.tells_run and run is not None:
+            blocks.append(Paragraph("; ".join(run.texts)))
+        return self.render_blocks(blocks)
 
     def render_blocks(self, blocks: Sequence[Block]) -> str:
         """Return blocks as text that ends in a newline."""

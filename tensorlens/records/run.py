@@ -1,0 +1,121 @@
+"""The run that a record is of: command, time, host and versions, for whoever reads it later."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+_FRAMEWORKS = ("torch", "tensorflow", "keras")
+_LONGEST = 500
+"""So many characters of a command are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a program, as far as it had come when the record was made."""
+
+    command: str
+    started: float
+    """When the process began, in seconds since 1970."""
+    seconds: float
+    """From then until the record was made."""
+    host: str
+    python: str
+    system: str
+    tensorlens: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Framework to its version, of those that were imported."""
+    devices: tuple[str, ...] = ()
+    """Names of the accelerators in use: ``NVIDIA H100 80GB HBM3``."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Texts for a person, in order of interest; times are UTC."""
+        began = datetime.fromtimestamp(self.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        versions = (f"{name} {version}" for name, version in self.versions.items())
+        return (
+            self.command,
+            f"started {began}, made after {self.seconds:,.1f} s",
+            f"{self.host}, {self.system}",
+            ", ".join((f"Python {self.python}", *versions)),
+            *dict.fromkeys(self.devices),
+            f"tensorlens {self.tensorlens}",
+        )
+
+
+def current_run() -> Run | None:
+    """Return the run of this process; None where it cannot be told."""
+    try:
+        now, start = time.time(), _start()
+        return Run(
+            command=_command(),
+            started=start,
+            seconds=round(max(now - start, 0.0), 3),
+            host=platform.node(),
+            python=platform.python_version(),
+            system=f"{platform.system()} {platform.machine()}",
+            tensorlens=_own_version(),
+            versions=_versions(),
+            devices=_devices(),
+        )
+    except Exception:
+        # a record is worth more than what heads it
+        return None
+
+
+def run_from(data: Mapping[str, Any]) -> Run | None:
+    """Return the run that a file tells of.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is damaged.
+    """
+    from tensorlens.records.documents import restored
+
+    found = data.get("run")
+    return None if found is None else restored(Run, found)
+
+
+@cache
+def _start() -> float:
+    try:
+        import psutil
+
+        return float(psutil.Process().create_time())
+    except Exception:
+        return time.time()
+
+
+@cache
+def _command() -> str:
+    command = shlex.join(sys.orig_argv or sys.argv)
+    return command if len(command) <= _LONGEST else command[: _LONGEST - 1] + "…"
+
+
+@cache
+def _own_version() -> str:
+    from importlib.metadata import version
+
+    return version("tensorlens")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _FRAMEWORKS:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            found[name] = version
+    return found
+
+
+def _devices() -> tuple[str, ...]:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return ()
+    return tuple(cuda.get_device_name(number) for number in range(cuda.device_count()))
