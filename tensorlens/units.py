@@ -28,17 +28,20 @@ def format_bytes(count: int, *, signed: bool = False) -> str:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Return the bytes that ``"24 GiB"``, ``"512"`` or ``"1.5m"`` stand for.
+    """Return the bytes that ``"24 GiB"``, ``"512 B"`` or ``"1.5m"`` stand for.
 
-    Units are powers of 1024 whether or not the ``i`` is written.
+    Units are powers of 1024 whether or not the ``i`` is written. A text has one, as 24 of what is
+    meant cannot be told; only 0 needs none. An integer is bytes.
 
     Raises:
-        UsageError: the text is not a size.
+        UsageError: the text is not a size, or has no unit.
     """
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise UsageError(f"{text!r} is not a size: write for example 512, '64 MiB' or '24 GiB'")
+        raise UsageError(f"{text!r} is not a size: write for example '512 B', '64 MiB' or '24 GiB'")
     number, prefix, _ = match.groups()
+    if not prefix and float(number) and not text.rstrip().upper().endswith("B"):
+        raise UsageError(f"{text!r} has no unit: write '{number} GiB', or '{number} B' for bytes")
     return round(float(number) * float(1024 ** " KMGTP".index(prefix.upper() or " ")))

@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from tensorlens.cli.output.messages import complain, say
 from tensorlens.errors import TensorlensError
+from tensorlens.render.source import printable
 
-VERBS = (
-    *("run", "leaks", "estimate", "compare", "suggest", "plan"),
-    *("show", "diff", "merge", "convert", "doctor"),
-)
+QUESTIONS = {
+    "while a program runs": {
+        "run": "which line takes the memory; with --record also which moment",
+        "leaks": "which tensors accumulate with each step, and what holds them",
+    },
+    "before it runs": {
+        "estimate": "how much GPU memory it will need, without the GPU",
+        "compare": "what memory options save, and what they cost in time",
+        "suggest": "which changes would save most at the peak",
+        "plan": "how much batches of an input take, by size and resolution",
+    },
+    "with what was saved": {
+        "show": "print a report again, or convert it",
+        "diff": "what changed between two snapshots",
+        "merge": "one snapshot from those of several processes",
+        "convert": "write a report in another format",
+    },
+    "on this machine": {
+        "doctor": "what can be measured here, and how to get the rest",
+    },
+}
+"""The verbs, by when one asks, with the question that each answers."""
+VERBS = tuple(verb for verbs in QUESTIONS.values() for verb in verbs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(given)
+    if given and not given[0].startswith("-") and given[0] not in VERBS:
+        parser.error(_unknown_verb(given, parser.prog))
     args = parser.parse_args(given)
     if args.verb is None:
         parser.print_help()
@@ -59,8 +84,26 @@ def _place(error: OSError) -> str:
     return "" if error.filename is None else f": {os.fsdecode(error.filename)}"
 
 
+def _unknown_verb(given: Sequence[str], program: str) -> str:
+    word = printable(given[0])
+    if Path(given[0]).suffix == ".py" or Path(given[0]).is_file():
+        verb = "run" if Path(given[0]).suffix == ".py" else "show"
+        meant = printable(shlex.join((program, verb, *given)))
+        return f"{word} is no command; did you mean: {meant}"
+    near = get_close_matches(given[0], VERBS, 1)
+    meant = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(VERBS)}"
+    return f"{word} is no command; {meant}"
+
+
+_UNRECOGNIZED = re.compile(r"unrecognized arguments: (--[^\s=]+)")
+
+
 class _OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        unknown = _UNRECOGNIZED.match(message)
+        if unknown is not None:
+            near = get_close_matches(unknown[1], _options(self), 1)
+            message += f"; did you mean {near[0]}?" if near else ""
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
@@ -70,15 +113,40 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     as_module = Path(sys.argv[0]).name == "__main__.py"
     parser = _OneLineParser(
         prog="python -m tensorlens" if as_module else "tensorlens",
-        description="Which line, which tensor, which moment takes the memory.",
+        usage="%(prog)s COMMAND ...",
+        description=_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = f"tensorlens {tensorlens.__version__}"
     parser.add_argument("--version", action="version", version=version)
     parser.set_defaults(verb=None, raises_for_the_program=False)
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="verb")
+    subparsers = parser.add_subparsers(
+        prog=parser.prog, help=argparse.SUPPRESS, metavar="COMMAND", dest="verb"
+    )
     for verb in _needed(given):
         import_module(f"tensorlens.cli.{verb}").add_parser(subparsers)
     return parser
+
+
+def _help() -> str:
+    parts = ["Which line, which tensor, which moment takes the memory."]
+    for when, verbs in QUESTIONS.items():
+        width = max(map(len, VERBS))
+        rows = (f"  {verb:{width}}  {question}" for verb, question in verbs.items())
+        parts.append("\n".join((f"{when}:", *rows)))
+    parts.append("Each command has its own --help.")
+    return "\n\n".join(parts)
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options of a parser and of its commands."""
+    found: list[str] = []
+    for action in parser._actions:
+        found += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                found += _options(below)
+    return found
 
 
 def _needed(given: Sequence[str]) -> Sequence[str]:

@@ -80,7 +80,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "compare",
-        help="compare memory options on the same step",
         description="Run the same step under several memory options, each in a process of its\n"
         "own, and tell what each takes and what it costs.",
         epilog=_epilog(),

@@ -16,7 +16,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "convert",
-        help="write a saved record in another format",
         description="Write a record in the format that OUT's ending names. Read are .json and"
         " .tlens files of tensorlens and the memory snapshots that torch pickles, in which no"
         " code is run.",

@@ -13,7 +13,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "diff",
-        help="print what changed between two snapshots",
         description="Print which tensors appeared, went or changed their size between two"
         " snapshots, or write it with -o.",
     )

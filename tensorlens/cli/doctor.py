@@ -50,7 +50,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "doctor",
-        help="tell what can be measured on this machine, and how to get what cannot",
         description="Tell what can be measured on this machine, from which source and how exactly,"
         " and what is missing and how to get it. No device is initialised.",
     )

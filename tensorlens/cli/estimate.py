@@ -42,7 +42,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "estimate",
-        help="tell what a program will need on a card that need not be there",
         description="Run a program's training steps on tensors without data, and tell what they\n"
         "will need on a card: whether it fits, the peaks, and what they are made of.",
         usage="%(prog)s [OPTIONS] PROGRAM [OPTIONS | ARGS...]",

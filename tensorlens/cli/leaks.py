@@ -30,6 +30,7 @@ from tensorlens.leaks.report import LeakReport
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.render import renderer_for
+from tensorlens.render.text.colour import for_stream
 from tensorlens.streams import write
 
 _FORMATS = ("json", "html", "csv", "txt")
@@ -60,9 +61,8 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "leaks",
-        help="run a program and tell what its loop leaves behind",
-        description="Run a script or a module as python would, and tell which tensors each step\n"
-        "of its loop leaves behind, which line made them and what holds them.",
+        description="Run a script or a module as python would, and find the tensors that\n"
+        "accumulate with each step of its loop, the lines that made them and what holds them.",
         usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N]\n"
         "           [--fail] [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
@@ -310,7 +310,7 @@ def _headed(report: LeakReport | None) -> LeakReport | None:
 
 def _print(report: LeakReport) -> None:
     with suppress(OSError, ValueError, RuntimeError, AttributeError):
-        write(str(report), sys.stdout)
+        write(for_stream(str(report), sys.stdout), sys.stdout)
 
 
 class _Depth(threading.local):

@@ -18,7 +18,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "merge",
-        help="put snapshots of several processes together",
         description="Put snapshots together, such as those of the ranks of a job. A device is"
         " called after its file: rank0.json's cuda:0 is rank0/cuda:0.",
     )

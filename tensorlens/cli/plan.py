@@ -15,7 +15,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "plan",
-        help="what batches of an input take, by batch size and resolution, with their queue",
         description="Print the bytes of one batch by batch size and resolution, and by how much a"
         " loader's queue multiplies them. Nothing is run or imported.",
     )

@@ -61,7 +61,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "run",
-        help="run a program with its lines profiled",
         description="Run a script or a module as python would, with the memory of its lines\n"
         "profiled: of what @tensorlens.profile decorates, and of what -p names.",
         usage="%(prog)s [-p MODULE_OR_PATH]... [-o FILE]\n"

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.output.file import Output, add_options
+from tensorlens.cli.output.messages import waiting
 from tensorlens.cli.output.saved import (
     add_instant_option,
     add_view_options,
@@ -22,7 +23,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "show",
-        help="print a saved report again, or convert it",
         description="Print what any command of tensorlens saved as .json or .tlens, or convert it"
         " with -o. A memory snapshot that torch pickled is read as a recording, without running"
         " code in it.",
@@ -47,11 +47,13 @@ def run(args: argparse.Namespace) -> int:
     """
     view = view_of(args)
     output = Output.checked(args.output, args.force) if args.output else None
-    record = load(args.file)
+    with waiting(f"reading {args.file}"):
+        record = load(args.file)
     if args.at is not None and not isinstance(record, Recording):
         raise UsageError(f"--at is for recordings: {args.file} is {kind_text(record)}")
     try:
-        write_record(record, output, view)
+        with waiting("laying out the report"):
+            write_record(record, output, view)
     except (TensorlensError, OSError):
         raise
     except Exception as error:  # figures of the wrong type are met only where they are used

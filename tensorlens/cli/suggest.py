@@ -40,7 +40,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "suggest",
-        help="which changes would save most at the peak",
         description="Record a program's step and tell which changes would save most at its peak,\n"
         "each with its predicted saving.",
         epilog=_EPILOG,

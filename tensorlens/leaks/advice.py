@@ -257,7 +257,7 @@ def _graph(way: _Way, example: Example) -> str | None:
         calls = f"{name}.detach(), or compute it under torch.no_grad()"
     else:
         calls = f"{name}.detach(), or {name}.item() of a number"
-    return f"keep {calls}: with its grad_fn it keeps the graph of its step"
+    return f"keep {calls}: its grad_fn keeps the graph of its step"
 
 
 def _number(way: _Way, example: Example) -> str | None:
@@ -265,7 +265,7 @@ def _number(way: _Way, example: Example) -> str | None:
     if not _is_number(example) or way.grows() is None:
         return None
     call = (way.facts.words.number or "{}.item()").format(_name(way.references[-1]))
-    return f"keep {call}, a number, in place of a tensor"
+    return f"store {call} instead of the tensor"
 
 
 def _small_view(way: _Way, example: Example) -> str | None:
@@ -295,8 +295,8 @@ def _container(way: _Way) -> str | None:
         return None
     kind = re.split(r"[\[{]", way.references[place].text, maxsplit=1)[0]
     name = _name(way.references[place - 1], "") if place else ""
-    bound = "deque(maxlen=...)" if kind in ("list", "deque") else "a limit"
-    return f"clear {name or 'the ' + kind} when it is no longer needed, or bound it: {bound}"
+    how = ": deque(maxlen=...)" if kind in ("list", "deque") else ""
+    return f"clear {name or 'the ' + kind} when it is no longer needed, or cap its size{how}"
 
 
 def _is_last(item: Reference) -> bool:

@@ -221,9 +221,7 @@ def _of_heap(rate: float, objects: float | None, arrays: tuple[str, str] | None)
         return Growth(
             GrowthKind.HOST, f"{text}with about {objects:,.0f} Python objects a step", rate
         )
-    return Growth(
-        GrowthKind.HOST, f"{text}C memory of libraries, or large Python bytes and texts", rate
-    )
+    return Growth(GrowthKind.HOST, f"{text}native libraries, or large bytes/str objects", rate)
 
 
 def _freed(last: HostSample, collected: Callable[[], HostSample | None] | None) -> float:

@@ -62,7 +62,7 @@ def blocks(report: LeakReport, view: View) -> Sequence[Block]:
     found += [_item(number, count, leak) for number, leak in enumerate(report.leaks, 1)]
     if report.others:
         others = tuple(fact for other in report.others for fact in _other(other))
-        found.append(Section((KeyValues(others),), "What else grew"))
+        found.append(Section((KeyValues(others),), "Other growth"))
     return found
 
 

@@ -204,8 +204,8 @@ def _certainty(found: RetainedGroup, watched: LoopSamples) -> tuple[Certainty, s
         reason += "; what holds it cannot be seen from Python"
         reason += f" ({found.words.unseen})" if found.words.unseen else ""
     if certainty == CERTAIN and watched.made < _MANY and _may_be_emptied(found.paths):
-        text = f"; what is emptied less often than every {watched.made} steps looks the same"
-        return LIKELY, f"{reason}{text}: watch {_MANY} steps or more to be sure"
+        text = f"; a cache cleared less often than every {watched.made} steps would look the same"
+        return LIKELY, f"{reason}{text}: run {_MANY} or more steps to be sure"
     return certainty, reason
 
 

@@ -27,6 +27,7 @@ from tensorlens.lines.tracing.accounting import Account, Activation, Switch, one
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
 from tensorlens.lines.worker_files import workers_output, write_of_worker
+from tensorlens.render.text.colour import for_stream
 from tensorlens.streams import write
 
 
@@ -198,7 +199,8 @@ class DecoratorProfiler(LineProfiler):
         text = f"{report}\n"
         # a closed pipe, a full disk: the program goes on as if we were not here
         with suppress(OSError, ValueError):
-            write(text, _stream(options.stream))
+            stream = _stream(options.stream)
+            write(for_stream(text, stream), stream)
 
 
 class Profile:

@@ -296,6 +296,9 @@ class Plane:
     upward: str
     points: tuple[Point, ...]
     remark: str = ""
+    ticks_across: tuple[tuple[float, str], ...] = ()
+    """Part of the width and text."""
+    ticks_upward: tuple[tuple[float, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

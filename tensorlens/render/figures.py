@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from tensorlens.units import format_bytes
 
 UNKNOWN = "n/a"
+_GRID_LINES = 4
 _BELOW_SECONDS = ((10**3, "us"), (10**6, "ms"))
 _NUMBERED = re.compile(r"(.+):(\d+)")
 
@@ -64,3 +65,13 @@ def _ranges(numbers: list[int]) -> str:
 def counted(number: int, word: str = "tensor") -> str:
     """Return ``1 tensor``, ``1,234 tensors``."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def byte_step(highest: int) -> int:
+    """Return a round number of bytes of which some four make ``highest``."""
+    power: int = 1024 ** max((highest.bit_length() - 1) // 10, 0)
+    for unit in (power // 1024, power):
+        for factor in (1, 2, 5, 10, 20, 50, 100, 128, 200, 256, 512):
+            if unit and unit * factor * _GRID_LINES >= highest:
+                return unit * factor
+    return max(power, 1) * 512

@@ -121,11 +121,12 @@ class MemReporter:
             explain=explain,
         )
         from tensorlens.render.text import TextRenderer
+        from tensorlens.render.text.colour import for_stream
 
         snapshot = self.snapshot()
         target = sys.stdout if file is None else file
         renderer = TextRenderer(encoding=getattr(target, "encoding", None), view=view)
-        print(renderer.render(snapshot), file=target)
+        print(for_stream(renderer.render(snapshot), target), file=target)
         return snapshot
 
     def diff(self, before: Snapshot | None = None) -> Difference:

@@ -52,7 +52,7 @@ def run(*words: str) -> int:
 
 
 PRINTED = """\
-What would save most of train.py:make_step: on cpu
+Biggest savings for train.py:make_step (cpu)
   peak 6.00 MiB, in the optimizer's step, step 1; each change by itself
 
      change              saves               of        then  predicted
@@ -62,7 +62,7 @@ What would save most of train.py:make_step: on cpu
 
 1  optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
    the state of Adam
-   cost: trains differently: learning rate and schedule have to be found again
+   cost: trains differently: you must re-tune learning rate and schedule
 
 2  from torch.utils.data import DataLoader
    # with what else it is given now

@@ -18,7 +18,7 @@ from tensorlens.records.failures import Request
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""
-ASKED = "tensorlens: out of memory: 128.00 TiB (140,737,488,355,328 B) were asked for on cpu"
+ASKED = "tensorlens: out of memory: Tried to allocate 128.00 TiB (140,737,488,355,328 B) on cpu"
 
 
 @pytest.fixture(autouse=True)

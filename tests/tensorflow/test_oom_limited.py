@@ -53,10 +53,10 @@ def test_eager_operations_and_fit_under_a_limit_are_explained(tmp_path):
     )
     assert made.returncode == 1, made.stderr
     line = PROGRAM.splitlines().index("        tf.fill((1 << 32,), 2.5)") + 1
-    eager = "tensorlens: out of memory: 16.00 GiB (17,179,869,184 B) were asked for on cpu\n"
+    eager = "tensorlens: out of memory: Tried to allocate 16.00 GiB (17,179,869,184 B) on cpu\n"
     assert f"{eager}  by         {path}:{line} in <module>\n" in made.stdout, made.stdout
     # 4096 rows of 2**20 floats
-    fit = "tensorlens: out of memory: 16.00 GiB (17,179,869,184 B) were asked for on cpu\n"
+    fit = "tensorlens: out of memory: Tried to allocate 16.00 GiB (17,179,869,184 B) on cpu\n"
     assert f"{fit}  by         {path}:{len(PROGRAM.splitlines())} in <module>\n" in made.stderr
     for text in (made.stdout, made.stderr):
         assert "in all (ulimit -v)" in text

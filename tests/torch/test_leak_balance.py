@@ -670,7 +670,7 @@ def test_a_list_that_may_be_emptied_is_never_certain_in_a_short_run():
 
     (leak,) = find_leaks(step, steps=11).leaks
     assert leak.certainty == "likely"
-    assert leak.reason.endswith("looks the same: watch 24 steps or more to be sure")
+    assert leak.reason.endswith("looks the same: run 24 or more steps to be sure")
     assert find_leaks(step, steps=22).leaks == ()
 
 

@@ -31,14 +31,12 @@ TRAINER = attribute("trainer", "global")
 HISTORY = attribute("Trainer.history")
 LOSS = Reference("item", "dict['loss']", "Tensor", 1)
 GRAPH = (Reference("graph", "grad_fn"), Reference("saved", "GeluBackward0.self"))
-CLEAR = "clear Trainer.history when it is no longer needed, or bound it: deque(maxlen=...)"
+CLEAR = "clear Trainer.history when it is no longer needed, or cap its size: deque(maxlen=...)"
 
 
 def test_a_loss_with_its_graph():
     found = advice([way(TRAINER, HISTORY, item(9), LOSS)], example((), "MeanBackward0", 400))
-    assert found == (
-        "keep loss.item() or loss.detach(): with its grad_fn it keeps the graph of its step"
-    )
+    assert found == ("keep loss.item() or loss.detach(): its grad_fn keeps the graph of its step")
 
 
 def test_an_output_with_its_graph():
@@ -48,12 +46,12 @@ def test_an_output_with_its_graph():
 
 def test_what_hangs_in_a_graph():
     found = advice([way(TRAINER, HISTORY, item(9), LOSS, *GRAPH)], example())
-    assert found.startswith("keep loss.detach(), or loss.item() of a number: with its grad_fn")
+    assert found.startswith("keep loss.detach(), or loss.item() of a number: its grad_fn")
 
 
 def test_a_number_whose_graph_is_empty():
     found = advice([way(TRAINER, HISTORY, item(9), LOSS)], example((), "MeanBackward0"))
-    assert found == "keep loss.item(), a number, in place of a tensor"
+    assert found == "store loss.item() instead of the tensor"
 
 
 @pytest.mark.parametrize("kind, text", [("global", "total"), ("local", "train(): total")])
@@ -72,7 +70,7 @@ def test_a_list_that_grows():
     local = attribute("train(): kept", "local")
     assert advice([way(local, item(9))], example()).startswith("clear kept when")
     keys = Reference("item", "dict['step 9']", "Tensor", 9)
-    bounded = "clear Trainer.history when it is no longer needed, or bound it: a limit"
+    bounded = "clear Trainer.history when it is no longer needed, or cap its size"
     assert advice([way(TRAINER, HISTORY, keys)], example()) == bounded
 
 
@@ -233,4 +231,4 @@ def test_what_a_library_attached_to_a_tensor_goes_with_it():
     found = advice([way(TRAINER, HISTORY, item(9), logits)], example((32, 1), "AddmmBackward0", 9))
     assert found.startswith("keep tensor.detach(), or compute it under torch.no_grad(): with")
     found = advice([way(TRAINER, HISTORY, item(9), LOSS, logits, *GRAPH)], example())
-    assert found.startswith("keep loss.detach(), or loss.item() of a number: with its grad_fn")
+    assert found.startswith("keep loss.detach(), or loss.item() of a number: its grad_fn")

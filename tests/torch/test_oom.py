@@ -15,7 +15,7 @@ from tensorlens.recording.oom.annotation import REMARK, explain
 
 HUGE = 1 << 45
 """Floats that no machine has: 2**47 bytes."""
-ASKED = "tensorlens: out of memory: 128.00 TiB (140,737,488,355,328 B) were asked for on cpu"
+ASKED = "tensorlens: out of memory: Tried to allocate 128.00 TiB (140,737,488,355,328 B) on cpu"
 
 
 @pytest.fixture(autouse=True)
@@ -292,7 +292,7 @@ def test_errors_of_another_kind(error):
 def test_an_accelerators_size_is_said_to_be_rounded():
     error = caught(lambda: raising(torch.OutOfMemoryError(CUDA.format("2.00 GiB"))))
     assert str(explain(error)).startswith(
-        "tensorlens: out of memory: about 2.00 GiB were asked for on cuda:3\n"
+        "tensorlens: out of memory: Tried to allocate about 2.00 GiB on cuda:3\n"
     )
 
 

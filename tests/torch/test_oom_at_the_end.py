@@ -89,7 +89,7 @@ def test_under_a_limit_the_program_ends_as_it_would_with_an_explanation(tmp_path
     assert error.count("Traceback (most recent call last)") == 1
     assert found, done.stderr[-2000:]
     if act == "one huge request":
-        assert explanation.startswith("4.00 GiB (4,294,967,296 B) were asked for on cpu\n")
+        assert explanation.startswith("Tried to allocate 4.00 GiB (4,294,967,296 B) on cpu\n")
         assert "  by         " + str(tmp_path / "program.py") + ":" in explanation
     if act == "a hundred at once":
         kept = re.search(r"^ +[\d.]+ MiB  fill\(\): kept holds (\d+) tensors", explanation, re.M)

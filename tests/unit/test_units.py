@@ -47,7 +47,7 @@ def test_format_bytes_signed(count: int, text: str) -> None:
     ("text", "count"),
     [
         (512, 512),
-        ("512", 512),
+        ("512 B", 512),
         ("0", 0),
         ("512B", 512),
         ("512 b", 512),
@@ -66,6 +66,15 @@ def test_parse_bytes(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
+@pytest.mark.parametrize("text", ["24", "1.5", " 7 "])
+def test_a_size_without_a_unit_is_refused(text: str) -> None:
+    number = text.strip()
+    with pytest.raises(UsageError) as raised:
+        parse_bytes(text)
+    expected = f"{text!r} has no unit: write '{number} GiB', or '{number} B' for bytes"
+    assert str(raised.value) == expected
+
+
 @pytest.mark.parametrize(
     "text", ["", " ", "GiB", "-1", "-1 GiB", "1 XiB", "1 GiBs", "1,5 GiB", "1 2", "1e3", ".5", "1."]
 )
@@ -73,7 +82,8 @@ def test_parse_bytes_names_what_it_cannot_read(text: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_bytes(text)
     assert (
-        str(raised.value) == f"{text!r} is not a size: write for example 512, '64 MiB' or '24 GiB'"
+        str(raised.value)
+        == f"{text!r} is not a size: write for example '512 B', '64 MiB' or '24 GiB'"
     )
     assert "\n" not in str(raised.value)
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Timer
 
 from tensorlens.errors import TensorlensError
 from tensorlens.render.source import printable
+from tensorlens.render.text.colour import for_stream
 from tensorlens.streams import write
+
+_PATIENCE = 2.0
+"""Seconds."""
 
 
 def say(text: str) -> None:
@@ -26,12 +32,24 @@ def show(text: str) -> None:
         BrokenPipeError: its reader has seen enough.
     """
     try:
-        write(text, sys.stdout)
+        write(for_stream(text, sys.stdout), sys.stdout)
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise TensorlensError(f"cannot write to standard output: {reason}") from None
+
+
+@contextmanager
+def waiting(doing: str) -> Iterator[None]:
+    """Say what is being done if it takes longer than people wait in silence."""
+    timer = Timer(_PATIENCE, say, (f"{doing} …",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def complain(error: TensorlensError) -> int:

@@ -77,7 +77,13 @@ class RecordedRun:
             say(f"error: {problem}")
             return
         events = len(self._recording.log)
-        say(f"wrote {output.typed} ({_counted(events)}); {self._next_step()}")
+        say(f"wrote {output.typed} ({_counted(events)}{self._lost()}); {self._next_step()}")
+
+    def _lost(self) -> str:
+        dropped = self._recording.origin.dropped
+        if not dropped:
+            return ""
+        return f", the last of {dropped + len(self._recording.log):,}: --events N keeps more"
 
     def _begin(self) -> None:
         if self._begun:

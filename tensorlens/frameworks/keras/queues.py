@@ -35,7 +35,7 @@ from tensorlens.records.queues import Queue, QueuePart
 _ADAPTERS = "keras.src.trainers.data_adapters"
 _PY_DATASET = f"{_ADAPTERS}.py_dataset_adapter"
 _SOURCE = "keras/src/trainers/data_adapters/py_dataset_adapter.py"
-_NO_BATCH = "no batch could be looked into: give one, inputs(dataset, batch=batch)"
+_NO_BATCH = "no batch to measure: pass one, inputs(dataset, batch=batch)"
 _AUTOTUNE = "tf.data's prefetch(AUTOTUNE) has no bound of its own: ask while the model is fitted"
 _IDLE = "no model is being fitted with it: nothing is held"
 

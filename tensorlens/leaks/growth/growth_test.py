@@ -112,7 +112,7 @@ def judge(left: Mapping[int, StepResidue], span: WatchedSteps) -> Judgement:
         return Judgement(NONE, 0.0, 0.0, text)
     tensors = sum(each.tensors for each in found) / span.steps
     nbytes = sum(each.nbytes for each in found) / span.steps
-    text = f"{held} of {span.words(count)} left something behind: more steps would tell"
+    text = f"{held} of {span.words(count)} left something behind: run more steps to tell"
     return Judgement(UNCLEAR, tensors, nbytes, text, held, held / count)
 
 
@@ -132,12 +132,12 @@ def _of_every_step(found: Sequence[StepResidue], span: WatchedSteps) -> Judgemen
     nbytes = sum(each.nbytes for each in found) / span.steps
     same = len({each.tensors for each in found}) == 1
     if count < _FEWEST:
-        text = f"each of only {count} steps left something behind: more steps would make it sure"
+        text = f"each of only {count} steps left something behind: run more steps to be sure"
         return Judgement(LIKELY if count > 1 else UNCLEAR, tensors, nbytes, text, count)
     if same:
-        text = f"each of {span.words(count)} left the same number behind, the earliest too"
+        text = f"each of {span.words(count)} left the same number of tensors behind"
     else:
-        text = f"each of {span.words(count)} left something behind, the earliest too"
+        text = f"each of {span.words(count)} left tensors behind"
     return Judgement(CERTAIN, tensors, nbytes, text, count)
 
 

@@ -18,14 +18,16 @@ from tensorlens.render.blocks import (
     Section,
     Table,
 )
-from tensorlens.render.figures import UNKNOWN, size
+from tensorlens.render.figures import UNKNOWN, byte_step, size
 from tensorlens.render.view import View
 
 _TITLES = (
-    *("option", "peak", "against", "reserved", "least capacity", "largest batch"),
+    *("option", "peak", "against", "reserved", "minimum that fits", "largest batch"),
     *("held ahead", "time", "loss"),
 )
-_GIVES_WAY = ("reserved", "least capacity", "loss", "against", "held ahead")
+_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+_MOST_TICKS = 8
+_GIVES_WAY = ("reserved", "minimum that fits", "loss", "against", "held ahead")
 """Columns in the order in which they go where the page is too narrow."""
 _ALWAYS = 3
 """Columns that are shown also where no row has a figure."""
@@ -144,8 +146,21 @@ def _plane(found: Comparison) -> Iterator[Plane]:
         "time, as a ratio to the baseline",
         "peak",
         tuple(points),
-        "Green: of the Pareto set. The line is the 95 % interval of the time.",
+        "Green: of the Pareto set. The line is the 95 % interval of the time."
+        if found.pareto
+        else "One run each: noise, and so the Pareto set, are unknown. Use repeats=3.",
+        tuple((each / last, f"x{each:g}") for each in _ratios(last)),
+        tuple(
+            (each / highest, size(each).replace(".00 ", " "))
+            for each in range(0, highest + 1, byte_step(highest))
+        ),
     )
+
+
+def _ratios(last: float) -> list[float]:
+    """Return round ratios up to ``last``."""
+    step = next((each for each in _STEPS if last / each <= _MOST_TICKS), last)
+    return [step * number for number in range(int(last / step) + 1)]
 
 
 def _conditions(found: Comparison) -> str:
@@ -229,7 +244,7 @@ def _winners(found: Comparison) -> tuple[tuple[str, str, str], ...]:
         warning = f"; the loss differs: {', '.join(off)}" if off else ""
         rows.append((winner.question, names, winner.why + warning))
     if found.pareto:
-        less = "none takes less memory and no more time"
+        less = "no option is both smaller and as fast"
         rows.append(("Pareto set", ", ".join(found.pareto), less))
     return tuple(rows)
 
@@ -252,7 +267,7 @@ def _remarks(found: Comparison) -> tuple[str, ...]:
     if any(each.held_ahead is not None for each in found.outcomes):
         said.append("held ahead: by DataLoaders when their queues are full; it is beside the peak")
     if any("same at first" == _loss_text(found, each) for each in found.outcomes):
-        said.append("same at first: the loss of the first step is the baseline's, later ones not")
+        said.append("same at first: the first loss matches the baseline, later ones differ")
     noted: dict[str, list[str]] = {}
     for each in found.outcomes:
         for note in each.notes:
@@ -271,7 +286,7 @@ def _remarks(found: Comparison) -> tuple[str, ...]:
 
 def _noise(found: Comparison) -> str:
     if found.repeats < 2:
-        return "noise is unknown: the times are of one run each (repeats=3 tells)"
+        return "timing noise unknown after one run: use repeats=3"
     apart = spread(found[found.baseline].seconds)
     own = "" if apart is None else f"; the baseline's runs lie {100 * apart:.0f} % apart"
     return (

@@ -250,8 +250,10 @@ class Comparison(Document):
     def pareto(self) -> tuple[str, ...]:
         """The options of which none other takes less memory and no more time.
 
-        Empty where no times are known.
+        Empty where no times are known, or only those of one run each: their noise is not.
         """
+        if self.repeats < 2:
+            return ()
         timed = [each for each in self._running() if each.seconds]
         return tuple(
             each.name

@@ -117,7 +117,8 @@ def _about_workers(queue: Queue) -> str:
 def _amount(batches: int | None, nbytes: int | None) -> str:
     if batches is None:
         return UNKNOWN if nbytes is None else f"{size(nbytes)}, batches {UNKNOWN}"
-    return f"{batches:,} batch{'' if batches == 1 else 'es'}, {size(nbytes)}"
+    what = f"{batches:,} batch{'' if batches == 1 else 'es'}"
+    return f"{what}; their size is not known" if nbytes is None else f"{what}, {size(nbytes)}"
 
 
 def _with_one(queue: Queue) -> str:

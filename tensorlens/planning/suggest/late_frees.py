@@ -88,7 +88,7 @@ def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
         yield Candidate(
             kind="kept",
             change=f"free {name} before backward",
-            what=f"a variable of {each.function}() that backward has no use for",
+            what=f"a variable of {each.function}() that backward does not need",
             code=f"# before {short_line(line)}\ndel {each.name}",
             peak=replay.peak()[0],
             cost="none",

@@ -15,7 +15,7 @@ _SMALLEST_8BIT = 4096 * 4
 bitsandbytes' optimizers)."""
 _BLOCK = 256
 """Elements that share one single-precision scale (``blockwise`` state of bitsandbytes 0.41 on)."""
-_TRAINS = "trains differently: learning rate and schedule have to be found again"
+_TRAINS = "trains differently: you must re-tune learning rate and schedule"
 
 
 def without_state(record: RecordedSteps) -> Iterator[Candidate]:

@@ -51,10 +51,10 @@ def title(found: Suggestions) -> str:
 
 def blocks(found: Suggestions, view: View) -> Sequence[Block]:
     """Return the savings, what to write for each, remarks."""
-    of = f" of {found.program}" if found.program else ""
+    of = f" for {found.program}" if found.program else ""
     conditions = f"peak {size(found.peak)}, {found.moment}; each change by itself"
     shown: list[Block] = [
-        Heading(f"What would save most{of}: on {found.device}", conditions=(conditions,))
+        Heading(f"Biggest savings{of} ({found.device})", conditions=(conditions,))
     ]
     count = len(found.suggestions)
     if count:

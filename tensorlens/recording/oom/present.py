@@ -38,7 +38,7 @@ def blocks(failure: OutOfMemory, view: View) -> Sequence[Block]:
     facts = (*_facts(failure.request), *labelled("note", failure.remarks))
     shown: list[Block] = [Section((heading, KeyValues(facts)))]
     if failure.remedies:
-        shown.append(Section((_remedies(failure.remedies),), "What could be freed"))
+        shown.append(Section((_remedies(failure.remedies),), "Memory that could be freed"))
     shown += [
         _device(device, failure.handled, view)
         for device in inventories(failure.snapshot, view)
@@ -66,8 +66,8 @@ def _asked(request: Request) -> str:
     if request.nbytes is None:
         return f"a request{where} was refused; its size is not known"
     if not request.exact:
-        return f"about {size(request.nbytes)} were asked for{where}"
-    return f"{exact_size(request.nbytes)} were asked for{where}"
+        return f"Tried to allocate about {size(request.nbytes)}{where}"
+    return f"Tried to allocate {exact_size(request.nbytes)}{where}"
 
 
 def _remedies(remedies: Sequence[Remedy]) -> Table:

@@ -71,7 +71,7 @@ def _table(
             lines.append((Cell(f"of it {line_place(line)}"), source_of(recording.log, line)))
             details.append(())
     columns = (
-        Column("Allocated", tip="Bytes handed out while the nodes that the line made ran"),
+        Column("Handed out", tip="Bytes handed out while the nodes that the line made ran"),
         Column("Kept", tip="Of it, what outlived the backward pass"),
         Column("Peak", tip="The most of it that was resident at once"),
         *line_columns(any(source for _, source in lines)),

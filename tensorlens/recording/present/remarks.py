@@ -55,7 +55,7 @@ def extent(recording: Recording) -> str:
 
 def backward_title(recording: Recording) -> str:
     """Return what the table of the backward pass is of."""
-    found = ["allocated in backward", "by the forward line that it goes back to"]
+    found = ["backward memory", "by the forward line that caused it"]
     return ", ".join(filter(None, [*found, _of_events_kept(recording)]))
 
 
@@ -72,7 +72,7 @@ def _allocator(instant: Instant) -> list[str]:
     if moment.reserved is not None:
         found.append(f"reserved {exact_size(moment.reserved)} at that instant")
     else:
-        found.append("reserved n/a: the recording knows no segments of the allocator")
+        found.append("reserved: not available (this allocator has no segments)")
     if instant.is_peak and moment.counted is not None:
         same = moment.counted == moment.bytes
         by_itself = "the same peak" if same else f"a peak of {exact_size(moment.counted)}"

@@ -151,7 +151,13 @@ def _growth(recording: Recording, view: View) -> Iterator[Block]:
     if span is None:
         return
     growths = [each for each in recording.growth(span.start, span.end) if each.nbytes]
-    total = size(sum(each.nbytes for each in growths), signed=True)
+    # what balances a growth stands beside it, not behind all the small ones
+    growths.sort(key=lambda each: -abs(each.nbytes))
+    more = sum(each.nbytes for each in growths if each.nbytes > 0)
+    whole = sum(each.nbytes for each in growths)
+    total = size(whole, signed=True)
+    if 0 < more != whole:
+        total += f" ({size(more)} more, {size(more - whole)} less)"
     shown = growths if view.top is None else growths[:_GROWTHS_OF_A_PAGE]
     sources = [source_of(recording.log, each.line) for each in shown]
     most = max((abs(each.nbytes) for each in shown), default=1)
@@ -172,6 +178,6 @@ def _growth(recording: Recording, view: View) -> Iterator[Block]:
     )
     rest = growths[len(shown) :]
     nbytes = size(sum(each.nbytes for each in rest), signed=True)
-    more = (f"{counted(len(rest), 'more line')}, {nbytes}",) if rest else ()
-    table = Table(columns, tuple(Row(row[: len(columns)]) for row in rows), rest=more)
+    hidden = (f"{counted(len(rest), 'more line')}, {nbytes}",) if rest else ()
+    table = Table(columns, tuple(Row(row[: len(columns)]) for row in rows), rest=hidden)
     yield Section((table,) if shown else (), f"Growth {span.text}: {total}")

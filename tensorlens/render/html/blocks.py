@@ -23,7 +23,7 @@ from tensorlens.render.series import heights, thinned
 _WIDTH, _HEIGHT = 240, 28
 """Of a line of levels."""
 _MOST_POINTS = 240
-_PLANE = (720, 300, 46)
+_PLANE = (720, 300, 64)
 """Width and height of a plane, in its own units, and the room for its labels."""
 
 
@@ -51,6 +51,8 @@ def _written(blocks: Sequence[Block], medium: Medium) -> str:
         line=_line,
         box=(_WIDTH, _HEIGHT),
         plane=_plane,
+        across=_across,
+        upward=_upward,
         size=_PLANE,
     )
 
@@ -91,20 +93,25 @@ def _line(levels: Levels) -> str:
     return " ".join(points if len(points) > 1 else [*points, f"{_WIDTH}.0,{_HEIGHT - 2}.0"])
 
 
+def _across(part: float) -> float:
+    wide, _, room = _PLANE
+    return round(room + (wide - 2 * room) * part, 1)
+
+
+def _upward(part: float) -> float:
+    _, high, room = _PLANE
+    return round(high - room - (high - 2 * room) * part, 1)
+
+
 def _plane(plane: Plane) -> list[dict[str, Any]]:
     """Return where the points of a plane are drawn."""
-    wide, high, room = _PLANE
-
-    def across(part: float) -> float:
-        return round(room + (wide - 2 * room) * part, 1)
-
     return [
         {
             "point": point,
-            "x": across(point.x),
-            "low": across(point.low),
-            "high": across(point.high),
-            "y": round(high - room - (high - 2 * room) * point.y, 1),
+            "x": _across(point.x),
+            "low": _across(point.low),
+            "high": _across(point.high),
+            "y": _upward(point.y),
         }
         for point in plane.points
     ]

@@ -24,7 +24,7 @@ def blocks(difference: Difference, view: View) -> Sequence[Block]:
     changed = any(changes for _, changes in difference.kinds())
     nothing = () if changed else (Note("no tensor appeared, went or changed its size"),)
     notes = (Note(note, label="note") for note in difference.notes)
-    heading = Heading("What changed in memory", process=difference.process)
+    heading = Heading("Changes in memory", process=difference.process)
     shown: list[Block] = [Section((heading, *notes, *nothing))]
     others = []
     for device in devices_changed(difference):

@@ -64,8 +64,8 @@ def test_the_heap_grows_and_nobody_knows_in_what() -> None:
     (found,) = host_growth(samples(heap=[50_000 * step for step in range(9)]), 2)
     assert (found.kind, found.bytes_per_step, found.path) == ("host", 50_000.0, "")
     assert found.text == (
-        "host memory without tensors grew 48.83 KiB a step: C memory of libraries, or large"
-        " Python bytes and texts"
+        "host memory without tensors grew 48.83 KiB a step: native libraries, or large"
+        " bytes/str objects"
     )
 
 

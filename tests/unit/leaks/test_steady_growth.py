@@ -196,8 +196,5 @@ def test_as_many_blocks_may_get_larger():
 def test_stretches_of_several_steps_are_told_by_the_step():
     found = judge(left(4, 4, 4, 4, 4), WatchedSteps(6, 0, 8))
     assert (found.tensors_per_step, found.bytes_per_step) == (0.5, 4.0)
-    assert (
-        found.reason
-        == "each of 5 stretches of 8 steps left the same number behind, the earliest too"
-    )
+    assert found.reason == "each of 5 stretches of 8 steps left the same number of tensors behind"
     assert growing([0, 80, 160, 240], 8).bytes_per_step == 10.0

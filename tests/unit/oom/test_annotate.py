@@ -54,7 +54,7 @@ def test_a_failed_allocation_gets_one_note(reporter):
     lines = note.splitlines()
     assert lines[:3] == [
         "",
-        "tensorlens: out of memory: 4.00 KiB (4,096 B) were asked for on cpu",
+        "tensorlens: out of memory: Tried to allocate 4.00 KiB (4,096 B) on cpu",
         "  by         a line that is not known",
     ]
     assert "Resident on cpu: 4.00 KiB in 1 tensor, all of 4.00 KiB allocated" in lines
@@ -118,7 +118,7 @@ def test_what_was_handled_before_is_not_shown_as_resident_at_the_failure(reporte
     assert "Resident on cpu now, after the error was handled: 4.00 KiB in 1 tensor" in of_second
     # what is resident now is told once
     assert of_first.splitlines()[1:] == [
-        "tensorlens: out of memory: 4.00 KiB (4,096 B) were asked for on cpu",
+        "tensorlens: out of memory: Tried to allocate 4.00 KiB (4,096 B) on cpu",
         "  by         a line that is not known",
     ]
     assert reporter.asked == 1

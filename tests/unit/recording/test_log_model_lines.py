@@ -88,7 +88,7 @@ def test_lines_of_the_model_stand_below_the_users() -> None:
     # of the block itself the innermost of both
     (row,) = [line for line in text.splitlines() if line.startswith("  layer.self: aten::bmm")]
     assert row.endswith("modeling_bert.py:245")
-    _, backward = text.split("goes back to")
+    _, backward = text.split("that caused it")
     kept = [line.split() for line in backward.splitlines() if "modeling_bert.py" in line]
     assert [line[:3] for line in kept] == [
         ["100", "B", "modeling_bert.py:245"],

@@ -56,8 +56,8 @@ LOSSES = Leak(
     device="cpu",
     example=Example("trainer.history[7]", "float32", (), 4, 4, "MeanBackward0", 1, 12 * KIB, 3),
     certainty=Certainty.CERTAIN,
-    reason="each of 5 steps left the same number behind, the earliest too",
-    advice="keep loss.item() or loss.detach(): with its grad_fn it keeps the graph of its step",
+    reason="each of 5 steps left the same number of tensors behind",
+    advice="keep loss.item() or loss.detach(): its grad_fn keeps the graph of its step",
     source="        loss = criterion(self.net(batch), target)\n",
 )
 

@@ -31,7 +31,7 @@ def test_a_fragment_is_whole_and_offline(kind: str) -> None:
 def test_a_page_has_the_estimate_and_its_recording(kind: str) -> None:
     page = HtmlRenderer().render(estimates.ALL[kind]())
     assert "<title>tensorlens: what it will need</title>" in page
-    assert page.index("What it needs") < page.index("Memory over time")
+    assert page.index("Memory needed") < page.index("Memory over time")
     assert HOSTILE not in page
 
 
@@ -40,7 +40,7 @@ def test_the_verdict_and_the_figures() -> None:
     assert '<div class="tl-remark tl-error">does not fit into 400.00 MiB: needs 446.00 MiB' in text
     rows = [[cell.strip() for cell in row] for row in Reader(text).rows]
     assert [
-        *("= card must have", "446.00 MiB", "334.00 MiB", "588.00 MiB", "467,664,896"),
+        *("= required on the card", "446.00 MiB", "334.00 MiB", "588.00 MiB", "467,664,896"),
         "decides whether it fits",
     ] in rows
     assert ["step 2", "33.50 MiB", "40.00 MiB", "25.00 MiB", "40.00 MiB"] in rows

@@ -20,18 +20,18 @@ Estimate for cuda:0: train.py:make_step
   card      NVIDIA H100 80GB HBM3, 79.19 GiB, compute capability 9.0
   versions  torch 2.13.0
 
-                       Likeliest    At least     At most        Bytes
-  ───────────────────────────────────────────────────────────────────
-  peak allocated       33.50 MiB                           35,127,296
-  peak reserved        40.00 MiB   40.00 MiB   42.00 MiB   41,943,040
-  taken, no context    50.00 MiB   36.00 MiB  100.40 MiB   52,428,800
-  least capacity       36.00 MiB   34.00 MiB   38.00 MiB   37,748,736
-  + outside of torch  410.00 MiB  300.00 MiB  550.00 MiB  429,916,160
-  = card must have    446.00 MiB  334.00 MiB  588.00 MiB  467,664,896
+                           Likeliest    At least     At most        Bytes
+  ───────────────────────────────────────────────────────────────────────
+  peak allocated           33.50 MiB                           35,127,296
+  peak reserved            40.00 MiB   40.00 MiB   42.00 MiB   41,943,040
+  allocator total          50.00 MiB   36.00 MiB  100.40 MiB   52,428,800
+  minimum that fits        36.00 MiB   34.00 MiB   38.00 MiB   37,748,736
+  + outside of torch      410.00 MiB  300.00 MiB  550.00 MiB  429,916,160
+  = required on the card  446.00 MiB  334.00 MiB  588.00 MiB  467,664,896
 
 At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
     step, in fc1, for aten::mm
-  Of it                           Size   Share
+  Component                       Size   Share
   ────────────────────────────────────────────
   parameters                  4.00 MiB  11.9 %
   gradients                   4.00 MiB  11.9 %
@@ -73,10 +73,10 @@ Outside of torch's memory
 MEANINGS = {
     "peak allocated": "torch.cuda.max_memory_allocated()",
     "peak reserved": "torch.cuda.max_memory_reserved()",
-    "taken, no context": "reserved + kernels: nvidia-smi less context",
-    "least capacity": "reserved, once unused cache went back",
+    "allocator total": "reserved + kernels: nvidia-smi less context",
+    "minimum that fits": "reserved, without unused cache",
     "+ outside of torch": "CUDA context, loaded kernels",
-    "= card must have": "decides whether it fits",
+    "= required on the card": "decides whether it fits",
 }
 
 
@@ -121,7 +121,7 @@ SUM = """\
   +  419,430,400  400.00 MiB  CUDA context
   +   10,485,760   10.00 MiB  loaded kernels
   ────────────────────────────────────────────────────────────────
-  =  467,664,896  446.00 MiB  what the card must have
+  =  467,664,896  446.00 MiB  required on the card
 """
 
 
@@ -276,8 +276,8 @@ def test_words_for_what_the_batch_takes() -> None:
     assert "a batch of 16 would need about 455.00 MiB" in text
     assert "1.00 GiB have room for about 521 items" in text
     # 4 + 4 + 8 + 1 of what stays, with 2 / 8 and with twice 2 of activations
-    assert "With the activations of one item it is 17.25 MiB" in text
-    assert "for their gradients, it is 21.00 MiB" in text
+    assert "the activations of one item make 17.25 MiB" in text
+    assert "for their gradients, makes 21.00 MiB" in text
 
 
 def test_more_items_at_another_peak() -> None:
@@ -309,7 +309,7 @@ def test_words_for_the_allocator_and_what_is_outside() -> None:
     text = flat(explained("training"))
     assert "sets 512.00 KiB (524,288 B) aside that it cannot split off of them" in text
     assert "40.00 MiB (41,943,040 B) at the peak, 6.50 MiB beyond what is handed out" in text
-    assert "it can do with 36.00 MiB (37,748,736 B), 4.00 MiB less." in text
+    assert "so 36.00 MiB (37,748,736 B) is enough, 4.00 MiB less." in text
     assert "CUDA context: 400.00 MiB (300.00 MiB to 500.00 MiB). Measured on cards like it." in text
     assert "cuBLAS workspace: 8.00 MiB (8,388,608 B). One handle on this card." in text
 

@@ -41,17 +41,17 @@ def test_a_leak_has_its_facts_in_rows() -> None:
             "trainer.history[7]: float32 (), 4 B, grad_fn MeanBackward0, activation on cpu,"
             " made 1 step ago, below it 3 tensors, 12.00 KiB",
         ],
-        ["certain", "each of 5 steps left the same number behind, the earliest too"],
+        ["certain", "each of 5 steps left the same number of tensors behind"],
         [
             "advice",
-            "keep loss.item() or loss.detach(): with its grad_fn it keeps the graph of its step",
+            "keep loss.item() or loss.detach(): its grad_fn keeps the graph of its step",
         ],
     ]
 
 
 def test_what_else_grew_is_told() -> None:
     text = fragment_of("several")
-    assert "What else grew" in text
+    assert "Other growth" in text
     assert "garbage that waited for the collector" in text
     assert "<span>window (global)</span> <span>-&gt; deque[6]</span>" in text
     assert text.count("Node.me -&gt; Node") == 1

@@ -46,9 +46,9 @@ def test_a_leak_at_80_columns() -> None:
         "   example    trainer.history[7]: float32 (), 4 B, grad_fn MeanBackward0,\n"
         "                activation on cpu, made 1 step ago,\n"
         "                below it 3 tensors, 12.00 KiB\n"
-        "   certain    each of 5 steps left the same number behind, the earliest too\n"
-        "   advice     keep loss.item() or loss.detach(): with its grad_fn it keeps the\n"
-        "              graph of its step\n"
+        "   certain    each of 5 steps left the same number of tensors behind\n"
+        "   advice     keep loss.item() or loss.detach(): its grad_fn keeps the graph of\n"
+        "              its step\n"
     )
 
 
@@ -77,7 +77,7 @@ def test_one_tensor_that_is_replaced_by_larger_ones() -> None:
 
 
 def test_what_else_grew_comes_with_its_reason_and_its_path_once() -> None:
-    text = text_of("several").partition("What else grew\n")[2]
+    text = text_of("several").partition("Other growth\n")[2]
     assert text == (
         "  garbage    1 tensor, 400 B a step, made at train.py:27 in step: garbage that\n"
         "             waited for the collector, a cycle: Node.me -> Node\n"

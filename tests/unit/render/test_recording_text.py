@@ -41,13 +41,13 @@ cpu  peak 268.00 KiB (274,432 B) in 5 blocks, after 3.00 ms, event 4, in
   120.00 KiB  44.8 %  (no line known)
     8.00 KiB   3.0 %  train.py:3       loss = h.sum()
 
-  reserved n/a: the recording knows no segments of the allocator; the allocator
+  reserved: not available (this allocator has no segments); the allocator
     counted the same peak by itself
   churn: 178.00 KiB handed out in 4 allocations, 0.7 times the peak; most by
     train.py:2 (140.00 KiB)
 
-cpu  allocated in backward, by the forward line that it goes back to: 100.00 KiB
-   Allocated        Kept        Peak  Line        Source
+cpu  backward memory, by the forward line that caused it: 100.00 KiB
+  Handed out        Kept        Peak  Line        Source
   ──────────────────────────────────────────────────────────
   100.00 KiB  100.00 KiB  100.00 KiB  train.py:2  h = net(x)
 
@@ -103,7 +103,7 @@ def test_what_is_not_known_says_why() -> None:
     text = text_of(recordings.one_event())
     assert "cpu  peak 512 B in 1 block, event 0\n" in text
     assert "  By line: not available (no block has a Python stack)\n" in text
-    assert "reserved n/a: the recording knows no segments" in text
+    assert "this allocator has no segments" in text
 
 
 def test_the_start_and_what_was_dropped() -> None:

@@ -296,7 +296,7 @@ def test_changes() -> None:
     # cache +2 KiB, buffer -2 KiB, ten more of 1 KiB, 2 KiB lost; 18 KiB before, 26 KiB after
     text = text_of(snapshots.grown(), 100)
     assert text == (
-        "What changed in memory\n"
+        "Changes in memory\n"
         "\n"
         "cpu  +8.00 KiB in tensors (17.00 KiB to 25.00 KiB), allocated +13.00 KiB,"
         " unnamed +5.00 KiB\n"
@@ -337,7 +337,7 @@ def test_changes() -> None:
 def test_no_change_says_so() -> None:
     text = text_of(snapshots.changes()["none"])
     assert text.startswith(
-        "What changed in memory\n  no tensor appeared, went or changed its size\n\n"
+        "Changes in memory\n  no tensor appeared, went or changed its size\n\n"
         "cpu  0 B in tensors (1.00 MiB to 1.00 MiB), allocated 0 B, unnamed 0 B\n"
     )
 

@@ -256,7 +256,7 @@ class _Look:
         return tuple(parts)
 
 
-_UNSEEN = "no batch could be looked into: give one, inputs(loader, batch=batch)"
+_UNSEEN = "no batch to measure: pass one, inputs(loader, batch=batch)"
 
 
 def _together(batches: Sequence[Any]) -> int | None:

@@ -203,8 +203,8 @@ def _caching(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
     back = estimate.peak_reserved - estimate.least_capacity.point
     if back > 0:
         text += (
-            f". When the card is full, segments without any block in use go back: it can do with"
-            f" {exact_size(estimate.least_capacity.point)}, {size(back)} less"
+            ". When the card is full, unused segments are returned, so"
+            f" {exact_size(estimate.least_capacity.point)} is enough, {size(back)} less"
         )
     return f"{text}."
 
@@ -275,12 +275,11 @@ def _rules_of_thumb(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
     kept += bytes_of(parts, "parameter") + bytes_of(parts, "input")
     once, twice = kept + activations // batch, kept + 2 * activations
     return (
-        "Two sums are often made by hand, of parameters, as much for their gradients, optimizer"
-        f" state, inputs and activations. With the activations of one item it is {size(once)}: too"
-        f" little, for they are kept of all {batch:,}. With those of the batch counted twice, for"
-        f" their gradients, it is {size(twice)}: gradients of activations are not all there at"
-        " once, each goes when the layer before it has its own. Allocated at the peak is"
-        f" {size(estimate.peak_allocated)}."
+        "Two common rules of thumb are wrong here. Parameters, gradients, optimizer state, inputs"
+        f" and the activations of one item make {size(once)}: too little, as activations are kept"
+        f" for all {batch:,} items. Counting the activations of the batch twice, for their"
+        f" gradients, makes {size(twice)}: but each of these gradients is freed once the layer"
+        f" before it has its own. Allocated at the peak is {size(estimate.peak_allocated)}."
     )
 
 

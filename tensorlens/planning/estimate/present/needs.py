@@ -158,15 +158,15 @@ def _of_card(estimate: Estimate) -> tuple[Figure, ...]:
     return (
         Figure("peak allocated", estimate.allocated, allocated),
         Figure("peak reserved", estimate.reserved, reserved),
-        Figure("taken, no context", estimate.taken, "reserved + kernels: nvidia-smi less context"),
-        Figure("least capacity", estimate.least_capacity, "reserved, once unused cache went back"),
+        Figure("allocator total", estimate.taken, "reserved + kernels: nvidia-smi less context"),
+        Figure("minimum that fits", estimate.least_capacity, "reserved, without unused cache"),
         Figure(outside, estimate.apart, "CUDA context, loaded kernels", "+"),
-        Figure("card must have", estimate.needed, "decides whether it fits", "="),
+        Figure("required on the card", estimate.needed, "decides whether it fits", "="),
     )
 
 
 def rungs(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[Rung]:
-    """Give the sum from the parts of the peak up to what the card must have.
+    """Give the sum from the parts of the peak up to required on the card.
 
     It adds up to the byte: to the peaks of what is allocated and reserved, to the least capacity,
     and with the terms outside of torch to what is needed.
@@ -188,7 +188,7 @@ def rungs(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[Rung]:
     for term in estimate.terms:
         if term.apart and term.nbytes.high:
             yield _signed(term.nbytes.point, printable(term.name))
-    yield Rung("=", "what the card must have", estimate.needed.point)
+    yield Rung("=", "required on the card", estimate.needed.point)
 
 
 def peak_block(estimate: Estimate) -> Resident | None:

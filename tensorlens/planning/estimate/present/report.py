@@ -128,12 +128,12 @@ def _figures(estimate: Estimate) -> Table:
     if all(row.nbytes.is_exact for row in rows):
         columns = (Column("", "text"), Column("Size"), Column("Bytes", rank=1), *meaning)
         cells = [_exact(row)[: len(columns)] for row in rows]
-        return Table(columns, tuple(cells), "What it needs")
+        return Table(columns, tuple(cells), "Memory needed")
     columns = (
         *(Column("", "text"), Column("Likeliest"), Column("At least"), Column("At most")),
         *(Column("Bytes", rank=1), *meaning),
     )
-    return Table(columns, tuple(_bounds(row)[: len(columns)] for row in rows), "What it needs")
+    return Table(columns, tuple(_bounds(row)[: len(columns)] for row in rows), "Memory needed")
 
 
 def _exact(row: Figure) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def _peak(estimate: Estimate) -> Section:
         )
         for part in peak_parts(estimate).values()
     )
-    table = Table((Column("Of it", "text"), Column("Size"), Column("Share")), rows)
+    table = Table((Column("Component", "text"), Column("Size"), Column("Share")), rows)
     title = f"At the peak, {exact_size(whole)}, {peak_place(estimate)}"
     return Section((table,), title)
 

@@ -10,11 +10,10 @@ from tensorlens.recording.moments import Timeline
 from tensorlens.recording.present.instants import has_times
 from tensorlens.recording.recordings import Recording
 from tensorlens.render.colours import PHASE_COLOURS, STACKED, role_colour
-from tensorlens.render.figures import counted, duration, size
+from tensorlens.render.figures import byte_step, counted, duration, size
 from tensorlens.render.pictures import HEIGHT, WIDTH, Area, Band, Label, Picture
 from tensorlens.render.source import printable
 
-_GRID_LINES = 4
 _TICKS = 6
 _MARKS = 60
 _MARK_LABELS = 12
@@ -39,7 +38,7 @@ def picture(
     xs = tuple((value - first) * WIDTH // span for value in values)
     peak, dropped = recording.peak(timeline.device), recording.origin.dropped
     highest = max(peak.bytes, *timeline.totals, *(timeline.reserved or ()))
-    step = _byte_step(highest)
+    step = byte_step(highest)
     top = max(math.ceil(highest / step), 1) * step
     marks = [
         (((mark.time_ns if by_time else mark.row) - first) * WIDTH // span, mark.name)
@@ -102,16 +101,6 @@ def _steps(values: Sequence[int], xs: Sequence[int], top: int) -> str:
         parts.append(f"V{height}")
         y = height
     return "".join(parts) + f"H{WIDTH}"
-
-
-def _byte_step(highest: int) -> int:
-    """Return a round number of bytes of which some four make ``highest``."""
-    power: int = 1024 ** max((highest.bit_length() - 1) // 10, 0)
-    for unit in (power // 1024, power):
-        for factor in (1, 2, 5, 10, 20, 50, 100, 128, 200, 256, 512):
-            if unit and unit * factor * _GRID_LINES >= highest:
-                return unit * factor
-    return max(power, 1) * 512
 
 
 def _ticks(first: int, span: int, by_time: bool) -> tuple[Label, ...]:

@@ -199,7 +199,7 @@ def test_what_the_log_says():
     seen = [(event.action, event.address, event.nbytes) for event in log]
     assert seen == [
         ("segment_alloc", FIRST, 2 * MIB),
-        # all of the 2 MiB, of which 1500 KiB were asked for
+        # all of the 2 MiB, of which Tried to allocate 1500 KiB
         ("alloc", FIRST, 1500 * KIB),
         ("segment_alloc", FIRST + 2 * MIB, 4 * MIB),
         ("alloc", FIRST + 2 * MIB, 100 * KIB),
