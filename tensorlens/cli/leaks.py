@@ -30,7 +30,7 @@ from tensorlens.leaks.report import LeakReport
 from tensorlens.lines.exit_report import ExitReport
 from tensorlens.ranks import current_rank
 from tensorlens.render import renderer_for
-from tensorlens.render.text.colour import for_stream
+from tensorlens.render.terminal import for_stream
 from tensorlens.streams import write
 
 _FORMATS = ("json", "html", "csv", "txt")
@@ -62,7 +62,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "leaks",
         description="Run a script or a module as python would, and find the tensors that\n"
-        "accumulate with each step of its loop, the lines that made them and what holds them.",
+        "accumulate with each step of its loop: the lines that made them, what holds them.",
         usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N]\n"
         "           [--fail] [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,

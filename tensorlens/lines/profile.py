@@ -27,7 +27,7 @@ from tensorlens.lines.tracing.accounting import Account, Activation, Switch, one
 from tensorlens.lines.tracing.engine import Engine, engine
 from tensorlens.lines.tracing.tracer import original
 from tensorlens.lines.worker_files import workers_output, write_of_worker
-from tensorlens.render.text.colour import for_stream
+from tensorlens.render.terminal import for_stream
 from tensorlens.streams import write
 
 

@@ -120,8 +120,8 @@ class MemReporter:
             verbose=verbose,
             explain=explain,
         )
+        from tensorlens.render.terminal import for_stream
         from tensorlens.render.text import TextRenderer
-        from tensorlens.render.text.colour import for_stream
 
         snapshot = self.snapshot()
         target = sys.stdout if file is None else file

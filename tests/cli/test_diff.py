@@ -21,7 +21,7 @@ def test_it_prints_what_changed(folder):
     assert (done.returncode, done.stderr) == (0, "")
     # 4 KiB and 1 KiB before, 4 KiB and 3 times 1 KiB after
     assert done.stdout.startswith(
-        "What changed in memory\n\ncpu  +2.00 KiB in tensors (5.00 KiB to 7.00 KiB),"
+        "Changes in memory\n\ncpu  +2.00 KiB in tensors (5.00 KiB to 7.00 KiB),"
     )
     assert "history[0..2] x 3" in done.stdout
 

@@ -14,7 +14,7 @@ def test_alone_it_prints_its_help(tmp_path):
     assert done.returncode == 0
     assert done.stdout.startswith("usage: tensorlens ")
     for verb in ("run", "show", "doctor"):
-        assert f"    {verb} " in done.stdout
+        assert f"\n  {verb} " in done.stdout
 
 
 @pytest.mark.parametrize("module", ["tensorlens", "tensorlens.cli"])
@@ -26,7 +26,7 @@ def test_it_runs_as_a_module_and_tells_its_version(tmp_path, module):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["frob"], "invalid choice: 'frob'"),
+        (["frob"], "frob is no command; the commands are run, leaks"),
         (["run"], "tensorlens run: error: give a SCRIPT, or -m MODULE"),
         (["run", "-m"], "tensorlens run: error: give a SCRIPT, or -m MODULE"),
         (["run", "-o"], "tensorlens run: error: argument -o/--output: expected one argument"),
@@ -40,6 +40,24 @@ def test_errors_of_usage_are_one_line_and_exit_with_2(tmp_path, arguments, text)
     assert text in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stderr.rstrip().endswith("--help)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["train.py", "--lr", "0.1"], "did you mean: tensorlens run train.py --lr 0.1 (see"),
+        (["saved.json"], "did you mean: tensorlens show saved.json (see"),
+        (["rum"], "rum is no command; did you mean run? (see"),
+        (["estimate", "a.py:f", "--capactiy", "1GiB"], "--capactiy; did you mean --capacity? (see"),
+        (["diff", "a", "b", "--outptu=c"], "did you mean --output? (see"),
+        (["diff", "a", "b", "--zzzz"], "unrecognized arguments: --zzzz (see"),
+    ],
+)
+def test_the_nearest_name_is_offered(tmp_path, arguments, meant):
+    (tmp_path / "saved.json").write_text("{}")
+    done = tensorlens(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert meant in done.stderr
 
 
 def test_what_starts_quickly_loads_little(tmp_path):

@@ -9,7 +9,7 @@ from threading import Timer
 
 from tensorlens.errors import TensorlensError
 from tensorlens.render.source import printable
-from tensorlens.render.text.colour import for_stream
+from tensorlens.render.terminal import for_stream
 from tensorlens.streams import write
 
 _PATIENCE = 2.0
