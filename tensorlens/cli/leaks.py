@@ -62,7 +62,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "leaks",
         description="Run a script or a module as python would, and find the tensors that\n"
-        "accumulate with each step of its loop: the lines that made them, what holds them.",
+        "accumulate with each step of its loop: lines that made them, what holds them.",
         usage="%(prog)s [--step FUNCTION] [--warmup N] [--steps N]\n"
         "           [--fail] [-o FILE] [-f] (-m MODULE | SCRIPT) [ARGS...]",
         epilog=_EPILOG,
