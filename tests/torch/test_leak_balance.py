@@ -670,7 +670,7 @@ def test_a_list_that_may_be_emptied_is_never_certain_in_a_short_run():
 
     (leak,) = find_leaks(step, steps=11).leaks
     assert leak.certainty == "likely"
-    assert leak.reason.endswith("looks the same: run 24 or more steps to be sure")
+    assert leak.reason.endswith("would look the same: run 24 or more steps to be sure")
     assert find_leaks(step, steps=22).leaks == ()
 
 
@@ -719,7 +719,9 @@ def test_a_leak_in_a_long_loop_is_told_by_the_step():
     (leak,) = watch.report.leaks
     assert (leak.tensors_per_step, leak.bytes_per_step, leak.certainty) == (1.0, 8.0, "certain")
     # 128 stretches of 8 steps, of which the first has the warm-up and the last may be in use
-    assert leak.reason.startswith("each of 126 stretches of 8 steps left the same number behind")
+    assert leak.reason.startswith(
+        "each of 126 stretches of 8 steps left the same number of tensors behind"
+    )
     assert watch.report.balance["cpu"].leaks == 126 * 8 * 8
     check = watch.report.balance["cpu"]
     assert check.steps == 126 * 8

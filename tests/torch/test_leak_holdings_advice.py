@@ -41,7 +41,9 @@ def test_a_loss_with_its_graph():
 
 def test_an_output_with_its_graph():
     found = advice([way(TRAINER, HISTORY, item(9))], example((7, 10), "AddmmBackward0", 400))
-    assert found.startswith("keep tensor.detach(), or compute it under torch.no_grad(): with")
+    assert found.startswith(
+        "keep tensor.detach(), or compute it under torch.no_grad(): its grad_fn"
+    )
 
 
 def test_what_hangs_in_a_graph():
@@ -229,6 +231,8 @@ def test_what_a_library_attached_to_a_tensor_goes_with_it():
     # Keras keeps the logits of what a sigmoid gave at the output itself
     logits = Reference("attribute", "Tensor._keras_logits (attribute)", "Tensor")
     found = advice([way(TRAINER, HISTORY, item(9), logits)], example((32, 1), "AddmmBackward0", 9))
-    assert found.startswith("keep tensor.detach(), or compute it under torch.no_grad(): with")
+    assert found.startswith(
+        "keep tensor.detach(), or compute it under torch.no_grad(): its grad_fn"
+    )
     found = advice([way(TRAINER, HISTORY, item(9), LOSS, logits, *GRAPH)], example())
     assert found.startswith("keep loss.detach(), or loss.item() of a number: its grad_fn")

@@ -97,7 +97,7 @@ ASKED = {
         (
             ("estimate", "estimate_cards", "max_batch"),
             {"card": "t4", "capacity": "24 Gb/s"},
-            "'24 Gb/s' is not a size: write for example 512, '64 MiB' or '24 GiB'",
+            "'24 Gb/s' is not a size: write for example '512 B', '64 MiB' or '24 GiB'",
         ),
         (
             ("estimate", "estimate_cards", "max_batch"),

@@ -84,8 +84,8 @@ class Overview:
 def overview(functions: Sequence[FunctionLayout]) -> Overview:
     """Return the overview of functions whose figures can be compared.
 
-    A line whose peak is that of another function's to the byte, and which rose further to it, only
-    called the other: it is left out.
+    A line whose peak is that of another function's to the byte, and which rose further to it or
+    took longer, only called the other: it is left out.
     """
     devices = _of_devices(functions)
     # of many devices few lines each
@@ -152,14 +152,19 @@ def _once(places: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def _without_callers(places: Sequence[Place]) -> Iterator[Place]:
-    rises: dict[int, list[tuple[int, FunctionLayout]]] = {}
+    spans: dict[int, list[tuple[tuple[int, int], FunctionLayout]]] = {}
     for each in places:
-        if each.peak and (rise := _rise(each)) > 0:
-            rises.setdefault(each.peak, []).append((rise, each.function))
+        if each.peak and _rise(each) > 0:
+            spans.setdefault(each.peak, []).append((_span(each), each.function))
     for each in places:
-        alike = rises.get(each.peak, ())
-        if not any(rise < _rise(each) and by is not each.function for rise, by in alike):
+        alike = spans.get(each.peak, ())
+        if not any(span < _span(each) and by is not each.function for span, by in alike):
             yield each
+
+
+def _span(place: Place) -> tuple[int, int]:
+    """Return what a caller has more of than what it calls: how far it rose, and its time."""
+    return _rise(place), place.row.line.time_ns
 
 
 def _rise(place: Place) -> int:

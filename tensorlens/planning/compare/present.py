@@ -51,17 +51,17 @@ def title(found: Comparison) -> str:
 
 
 def blocks(found: Comparison, view: View) -> Sequence[Block]:
-    """Return the options, the winners, what did not run, and remarks."""
+    """Return the winners, the options, what did not run, and remarks."""
     of = f" of {found.program}" if found.program else ""
     where = f"{found.device}, {found.card}" if found.card else found.device
     text = f"Memory options{of}: {found.provenance} on {where}"
     shown: list[Block] = [Heading(text, conditions=(_conditions(found),))]
-    if any(each.ran for each in found.outcomes):
-        shown.append(_options(found))
     winners = _winners(found)
     sentences = tuple(f"{question}: {names} ({why})" for question, names, why in winners)
     columns = tuple(Column(each, "text") for each in _WINNERS)
     shown.append(Table(columns, winners, sentences=sentences))
+    if any(each.ran for each in found.outcomes):
+        shown.append(_options(found))
     failures = tuple(
         Note(f"{each.name}: {'' if each.status == Status.CANNOT else f'{each.status}: '}{each.why}")
         for each in found.outcomes
