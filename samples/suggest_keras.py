@@ -1,4 +1,4 @@
-"""What would save most of three Keras models, and what it really saves.
+"""The biggest savings for three Keras models, and what it really saves.
 
 ``python samples/suggest_keras.py`` runs each operation by operation, ``--graph`` as Keras does by
 default; it takes a minute or two for each. Of one alone:

@@ -9,6 +9,7 @@ from line_checks import Table, tables
 
 from tensorlens.frameworks.tensorflow.native import install
 from tensorlens.lines.present.layout import layouts
+from tensorlens.lines.present.overview import overview
 from tensorlens.lines.profile import Options, Profile
 from tensorlens.lines.profiler import LineProfiler
 from tensorlens.lines.report import LineReport
@@ -555,7 +556,7 @@ def test_what_replaces_what_was_there_is_no_growth():
     memory = graph_table(profiler).memory("state.assign(x @ x)")
     assert (memory.net, memory.growth) == (4 * SQUARE, 0)
     (layout,) = layouts(profiler.result())
-    assert not any(entry.largest_growth for entry in layout.entries)
+    assert overview([layout]).growths == ()
 
 
 def test_what_stays_is_growth():
@@ -573,7 +574,7 @@ def test_what_stays_is_growth():
     memory = graph_table(profiler).memory("return x @ x")
     assert memory.net == memory.growth == len(kept) * SQUARE
     (layout,) = layouts(profiler.result())
-    assert [entry.largest_growth for entry in layout.entries] == [True]
+    assert [each.entry for each in overview([layout]).growths] == [*layout.entries]
 
 
 def test_cleared_graph_is_no_table_of_what_ran_to_build_it():
