@@ -152,7 +152,7 @@ def _once(places: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def _without_callers(places: Sequence[Place]) -> Iterator[Place]:
-    spans: dict[int, list[tuple[tuple[int, int], FunctionLayout]]] = {}
+    spans: dict[int, list[tuple[tuple[int, float], FunctionLayout]]] = {}
     for each in places:
         if each.peak and _rise(each) > 0:
             spans.setdefault(each.peak, []).append((_span(each), each.function))
@@ -162,9 +162,13 @@ def _without_callers(places: Sequence[Place]) -> Iterator[Place]:
             yield each
 
 
-def _span(place: Place) -> tuple[int, int]:
-    """Return what a caller has more of than what it calls: how far it rose, and its time."""
-    return _rise(place), place.row.line.time_ns
+def _span(place: Place) -> tuple[int, float]:
+    """Return what a caller has more of than what it calls: how far it rose, and the time of a hit.
+
+    What is called may be called from elsewhere as well: its times are not compared as sums.
+    """
+    line = place.row.line
+    return _rise(place), line.time_ns / max(line.hits, 1)
 
 
 def _rise(place: Place) -> int:
