@@ -120,7 +120,7 @@ def _exception(way: _Way) -> str | None:
     if way.place("exception", "traceback") is None:
         return None
     return (
-        "drop each exception when it was handled, or keep str(error) alone: its traceback keeps "
+        "drop each exception once it is handled, or keep str(error) alone: its traceback keeps "
         "the variables of every function it went through"
     )
 
@@ -153,7 +153,7 @@ def _queue(way: _Way) -> str | None:
         return None
     bound = "queue.Queue(maxsize=...)"
     what = f"use {bound}" if way.references[place].text == "SimpleQueue" else "give it a maxsize"
-    return f"take out what is put into the queue, or {what}"
+    return f"consume what is put into the queue, or {what}"
 
 
 def _loader(way: _Way) -> str | None:
@@ -170,14 +170,14 @@ def _suspended(way: _Way) -> str | None:
     each = way.references[place]
     name = each.text.partition("()")[0]
     end = "await it" if each.kind == "coroutine" else "let it run to its end"
-    return f"close() each {each.kind} of {name}(), or {end}: suspended it keeps its variables"
+    return f"close() each {each.kind} of {name}(), or {end}: a suspended one keeps its variables"
 
 
 def _future(way: _Way) -> str | None:
     place = way.place("future")
     if place is None or way.grows(0, place) is None:
         return None
-    return "drop each future when its result was taken: it keeps the result"
+    return "drop each future once its result is read: it keeps the result"
 
 
 def _optimizer(way: _Way) -> str | None:
@@ -186,14 +186,14 @@ def _optimizer(way: _Way) -> str | None:
         if not is_groups and each.kind != "optimizer state":
             continue
         if way.grows(0, at) is not None:
-            return "make the optimizer once, before the loop: each one that was made is kept"
+            return "make the optimizer once, before the loop: every one made is kept"
         if is_groups and way.grows() == at + 1:
             return "call add_param_group() once, not in each step"
         if not is_groups:
             return "make the parameters once: the optimizer keeps the state of replaced ones"
     is_kerass = way.facts.role == "optimizer" and way.facts.words is not TORCH
     if is_kerass and any(map(way.may_grow, way.references)):
-        return "make the optimizer once, before the loop: each one that was made is kept"
+        return "make the optimizer once, before the loop: every one made is kept"
     return None
 
 
@@ -284,8 +284,8 @@ def _larger(way: _Way) -> str | None:
         return None
     name, cat = _name(way.references[-1], "the tensor"), way.facts.words.concatenation
     return (
-        f"bound {name}, which a larger tensor replaces in each step, as {cat} makes it: keep its "
-        "latest part alone, or write into one of a fixed size"
+        f"cap the size of {name}, which {cat} replaces by a larger tensor in each step: keep only "
+        "its latest part, or write into a tensor of fixed size"
     )
 
 

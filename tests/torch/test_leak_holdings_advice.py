@@ -130,7 +130,7 @@ def test_a_small_view():
 def test_exceptions():
     kept = Reference("exception", "exception kept in errors", "ValueError")
     path = way(kept, Reference("traceback", "traceback"), attribute("forward(): x", "frame"))
-    assert advice([path], example()).startswith("drop each exception when it was handled")
+    assert advice([path], example()).startswith("drop each exception once it is handled")
 
 
 def test_caches():
@@ -185,7 +185,7 @@ def test_iterators_of_a_data_loader():
 def test_futures():
     future = Reference("future", "Future._result (future)")
     found = advice([way(TRAINER, HISTORY, item(9), future)], example())
-    assert found == "drop each future when its result was taken: it keeps the result"
+    assert found == "drop each future once its result is read: it keeps the result"
 
 
 def test_optimizers():
@@ -217,7 +217,7 @@ def test_gradients_with_a_graph():
 def test_a_tensor_that_a_larger_one_replaces():
     facts = Facts(5, is_replaced=True)
     found = advice([way(attribute("Attention.keys"))], example(), facts)
-    assert found.startswith("bound Attention.keys, which a larger tensor replaces in each step")
+    assert found.startswith("cap the size of Attention.keys, which ")
     assert advice([way(attribute("buffer", "closure"))], example(), facts).startswith(
         "bound buffer,"
     )

@@ -193,7 +193,7 @@ def test_a_tensor_that_gets_longer_has_its_advice():
 
     (leak,) = find_leaks(step).leaks
     assert leak.bytes_per_step == 5 * 4
-    assert leak.advice.startswith("bound longer, which a larger tensor replaces in each step")
+    assert leak.advice.startswith("cap the size of longer, which ")
 
 
 def test_what_is_left_out_is_told():

@@ -59,9 +59,7 @@ _TIPS = {
     "Net": "Allocated at the end minus at the start, summed over the hits",
     "Net max": "The largest net of a single hit",
     "Net first": "The net of the first hit",
-    "Backward": (
-        "Bytes handed out in backward for the nodes that the line itself made, as recorded"
-    ),
+    "Backward": ("Bytes allocated in backward because of this line, as recorded"),
 }
 """The columns in order, and what they mean."""
 _GIVE_WAY = {

@@ -277,7 +277,7 @@ def _unrecorded(function: FunctionLines, report: LineReport) -> list[str]:
     others = (each for each in report.functions if each.execution == "lines")
     if _has_backward(function) or not any(_has_backward(each) for each in others):
         return []
-    return ["Backward is blank: no recording has anything of these lines"]
+    return ["Backward is blank: no recording saw these lines"]
 
 
 def _has_backward(function: FunctionLines) -> bool:

@@ -265,7 +265,7 @@ def _remarks(found: Comparison) -> tuple[str, ...]:
         if each.largest_batch is not None and each.beyond
     ]
     if any(each.held_ahead is not None for each in found.outcomes):
-        said.append("held ahead: by DataLoaders when their queues are full; it is beside the peak")
+        said.append("held ahead: batches in the full queues of DataLoaders; not part of the peak")
     if any("same at first" == _loss_text(found, each) for each in found.outcomes):
         said.append("same at first: the first loss matches the baseline, later ones differ")
     noted: dict[str, list[str]] = {}
@@ -290,8 +290,8 @@ def _noise(found: Comparison) -> str:
     apart = spread(found[found.baseline].seconds)
     own = "" if apart is None else f"; the baseline's runs lie {100 * apart:.0f} % apart"
     return (
-        "time: mean ratio of the runs taken in turns, +- half of its 95 % interval;"
-        f" = is no difference{own}"
+        "time: mean ratio to the baseline, +- half of its 95 % interval;"
+        f" = means no difference{own}"
     )
 
 

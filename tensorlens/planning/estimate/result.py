@@ -128,7 +128,9 @@ class Fits:
         """
         wanted = self._capacity if capacity is None else parse_bytes(capacity)
         if wanted is None:
-            raise UsageError('host memory has no end here: fits("24 GiB") answers for a capacity')
+            raise UsageError(
+                'host memory has no fixed size here: fits("24 GiB") answers for a capacity'
+            )
         return Fit(wanted, self._needed, self._is_bounded)
 
     def __bool__(self) -> bool:
@@ -177,7 +179,7 @@ class Estimate(Document):
     reserved: Range
     """Peak over all steps, as ``torch.cuda.max_memory_reserved()`` will tell."""
     least_capacity: Range
-    """The least that the allocator can do with: cached segments go back when there is no room."""
+    """The minimum that fits: cached segments go back when there is no room."""
     steps: Sequence[StepFigures]
     terms: Sequence[Term]
     recording: Recording

@@ -80,7 +80,7 @@ def test_recordings_one_after_the_other_are_added_up(bench: Bench, memory: FakeM
     assert figures(bench) == [328_712, 64, None]
     report = bench.profiler.result()
     remarks = [layout.remarks for layout in layouts(report)]
-    text = "Backward is blank: no recording has anything of these lines"
+    text = "Backward is blank: no recording saw these lines"
     assert remarks == [(), (), (text,)]
     assert str(report).count(text) == 1
 

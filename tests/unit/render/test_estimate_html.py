@@ -59,7 +59,7 @@ def test_the_bar_is_the_card() -> None:
 
 
 def test_what_is_cached_goes_back_when_there_is_no_room() -> None:
-    # the least that the allocator can do with is 36: 2.5 beside 33.5, and 410 outside
+    # the minimum that fits is 36: 2.5 beside 33.5, and 410 outside
     found = bar_of("too large")
     kept = {stripe.label: stripe.nbytes for stripe in found.stripes}
     assert kept["cached"] == 5 * MIB // 2

@@ -56,7 +56,7 @@ At the peak, 33.50 MiB (35,127,296 B), in backward of step 2, at train.py:2 in
   step 1  25.00 MiB      40.00 MiB   25.00 MiB      40.00 MiB
   step 2  33.50 MiB      40.00 MiB   25.00 MiB      40.00 MiB
 
-Besides the program's tensors, at the peak
+Other memory at the peak
   Term              Size
   ──────────────────────────
   cuBLAS workspace  8.00 MiB
@@ -100,7 +100,7 @@ TRAINING_120 = (
 
 SUM = """\
            Bytes        Size  The sum
-  ────────────────────────────────────────────────────────────────
+  ────────────────────────────────────────────────────────
        4,194,304    4.00 MiB  parameters
   +    4,194,304    4.00 MiB  gradients
   +    8,388,608    8.00 MiB  optimizer state
@@ -110,17 +110,17 @@ SUM = """\
   +    4,194,304    4.00 MiB  temporaries of operators
   +    8,388,608    8.00 MiB  cuBLAS workspace
   +      524,288  512.00 KiB  remainders of blocks
-  ────────────────────────────────────────────────────────────────
+  ────────────────────────────────────────────────────────
   =   35,127,296   33.50 MiB  allocated at the peak
   +    6,815,744    6.50 MiB  held in segments beyond that
-  ────────────────────────────────────────────────────────────────
+  ────────────────────────────────────────────────────────
   =   41,943,040   40.00 MiB  reserved at the peak
-  -    4,194,304    4.00 MiB  cached, goes back when it must
-  ────────────────────────────────────────────────────────────────
-  =   37,748,736   36.00 MiB  least that the allocator can do with
+  -    4,194,304    4.00 MiB  cached, returned when needed
+  ────────────────────────────────────────────────────────
+  =   37,748,736   36.00 MiB  minimum that fits
   +  419,430,400  400.00 MiB  CUDA context
   +   10,485,760   10.00 MiB  loaded kernels
-  ────────────────────────────────────────────────────────────────
+  ────────────────────────────────────────────────────────
   =  467,664,896  446.00 MiB  required on the card
 """
 
@@ -172,7 +172,7 @@ def test_no_line_is_wider_than_the_page(of, kind: str, columns: int, encoding: s
         (
             "too large",
             "does not fit into 400.00 MiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB), 46.00 MiB"
-            " more than there is",
+            " short",
         ),
         ("unasked", "fits into the card's 79.19 GiB: needs 446.00 MiB (334.00 MiB to 588.00 MiB)"),
         ("approximate", "needs 3.00 MiB"),

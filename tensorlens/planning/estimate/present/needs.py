@@ -132,7 +132,7 @@ def verdict(estimate: Estimate) -> str:
             f"tight in {where}: likely needs {size(needed.point)}, {size(spare)} to spare,"
             f" but may need up to {size(needed.high)}"
         )
-    return f"does not fit into {where}: needs {spread(needed)}, {size(-spare)} more than there is"
+    return f"does not fit into {where}: needs {spread(needed)}, {size(-spare)} short"
 
 
 def figures(estimate: Estimate) -> tuple[Figure, ...]:
@@ -182,9 +182,9 @@ def rungs(estimate: Estimate, parts: Mapping[str, PeakPart]) -> Iterator[Rung]:
     yield Rung("=", "reserved at the peak", estimate.peak_reserved)
     given_back = estimate.least_capacity.point - estimate.peak_reserved
     if given_back:
-        label = "cached, goes back when it must" if given_back < 0 else "up to whole segments"
+        label = "cached, returned when needed" if given_back < 0 else "up to whole segments"
         yield _signed(given_back, label)
-        yield Rung("=", "least that the allocator can do with", estimate.least_capacity.point)
+        yield Rung("=", "minimum that fits", estimate.least_capacity.point)
     for term in estimate.terms:
         if term.apart and term.nbytes.high:
             yield _signed(term.nbytes.point, printable(term.name))

@@ -199,7 +199,7 @@ def _terms(estimate: Estimate) -> Iterator[Block]:
     inside = [term for term in estimate.terms if not term.apart]
     outside = [term for term in estimate.terms if term.apart]
     if inside:
-        yield Section((_term_table(inside),), "Besides the program's tensors, at the peak")
+        yield Section((_term_table(inside),), "Other memory at the peak")
     if outside:
         yield Section((_term_table(outside),), f"Outside of {estimate.framework}'s memory")
 
