@@ -219,7 +219,7 @@ def test_a_tensor_that_a_larger_one_replaces():
     found = advice([way(attribute("Attention.keys"))], example(), facts)
     assert found.startswith("cap the size of Attention.keys, which ")
     assert advice([way(attribute("buffer", "closure"))], example(), facts).startswith(
-        "bound buffer,"
+        "cap the size of buffer,"
     )
 
 
