@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
 
-from tensorlens.records.events import START, EventLog, Mark
+from tensorlens.records.events import OWN_MARK, START, EventLog, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ def merge_logs(parts: Sequence[LogPart], *, same_marks: bool = False) -> EventLo
 
     Args:
         parts: the logs.
-        same_marks: each mark was made in all of them, and is one moment: behind what stood
-            before it in any.
+        same_marks: each mark of the program was made in all of them, and is one moment: behind
+            what stood before it in any.
     """
     whole = EventLog()
     rows = [_taken_over(whole, part) for part in parts]
@@ -67,12 +67,17 @@ def merge_logs(parts: Sequence[LogPart], *, same_marks: bool = False) -> EventLo
 
 
 def _same(columns: Sequence[Sequence[Mark]]) -> list[Mark]:
-    """Return marks of which each column has the last ones: it may have dropped the first."""
+    """Return marks of which each column has the last ones: it may have dropped the first.
+
+    Marks that no program made are of one column alone.
+    """
+    own = [mark for mark in chain.from_iterable(columns) if mark.name.startswith(OWN_MARK)]
+    given = [[mark for mark in column if not mark.name.startswith(OWN_MARK)] for column in columns]
     found = []
-    for place in range(max(map(len, columns), default=0), 0, -1):
-        one, *others = (column[-place] for column in columns if len(column) >= place)
+    for place in range(max(map(len, given), default=0), 0, -1):
+        one, *others = (column[-place] for column in given if len(column) >= place)
         found.append(replace(one, row=max([one.row, *(each.row for each in others)])))
-    return found
+    return sorted([*found, *own], key=lambda mark: mark.row)
 
 
 def _keys(part: LogPart, number: int) -> list[tuple[bool, int, int, int]]:

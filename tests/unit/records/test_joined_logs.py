@@ -1,4 +1,14 @@
-from tensorlens.records.events import ALLOC, FREE, START, Context, EventLog, Frame, Label, Mark
+from tensorlens.records.events import (
+    ALLOC,
+    FREE,
+    GRAPH_CALL,
+    START,
+    Context,
+    EventLog,
+    Frame,
+    Label,
+    Mark,
+)
 from tensorlens.records.merged_logs import LogPart, merge_logs
 
 
@@ -60,6 +70,20 @@ def test_a_mark_stays_behind_the_event_it_stood_behind():
     rows = {mark.name: mark.row for mark in whole.marks}
     assert whole[rows["begun"] - 1].nbytes == 100
     assert whole[rows["end"] - 1].action == "free"
+
+
+def test_marks_of_one_log_alone_do_not_shift_those_of_the_program():
+    one, other = host(), device()
+    call = Mark(GRAPH_CALL, 2, 6)
+    one.marks.insert(1, call)
+    other.marks = [Mark("begun", 1, 1), Mark("end", 2, 30)]
+    whole = merge_logs([LogPart(one), LogPart(other)], same_marks=True)
+    # cpu start, cuda:0 start, cuda:0 alloc, cpu alloc, cpu free
+    assert [(mark.name, mark.row) for mark in whole.marks] == [
+        ("begun", 2),
+        (GRAPH_CALL, 4),
+        ("end", 5),
+    ]
 
 
 def test_nothing_joined_is_empty():
