@@ -1,6 +1,8 @@
 """``suggest()`` on steps of TensorFlow and Keras, its predictions against what is measured."""
 
-import gc
+import os
+import subprocess
+import sys
 
 import keras
 import pytest
@@ -12,7 +14,6 @@ from tensorlens.cli import main
 from tensorlens.errors import UsageError
 from tensorlens.planning import processes
 from tensorlens.planning.processes import ProgramFailed
-from tensorlens.planning.suggest import api as asking
 from tensorlens.planning.suggest.recorded_steps import RecordedSteps
 from tensorlens.planning.tensorflow.step_facts import StepWatch
 from tests import warm
@@ -166,27 +167,46 @@ def test_a_compiled_graph():
     assert "in likely orders the peaks are as it is" in " ".join(found.notes)
 
 
-def test_a_recording_alone(tmp_path, capsys, monkeypatch):
-    # a part of all that the process holds, other tests' models too
-    monkeypatch.setattr(asking, "WORTH", 0)
-    # and what they left in cycles may not go meanwhile
-    gc.collect()
-    with tensorlens.record() as recording:
-        step = programs.make_tape("outputs")
-        for number in range(1, 4):
-            recording.mark(f"step {number}")
-            step()
-    found = tensorlens.suggest(recording, top=9)
-    assert found["optimizer"].predicted_saving == 2 * (LOOP_BYTES + 2 * LOOP * HANDLE)
-    assert found["checkpoint"].change == "recompute 2 blocks"
+ALONE = """
+import sys
+import tensorlens
+import tf_suggest_programs as programs
+from tensorlens.planning.suggest import api as asking
+
+asking.WORTH = 0
+with tensorlens.record() as recording:
+    step = programs.make_tape("outputs")
+    for number in range(1, 4):
+        recording.mark(f"step {number}")
+        step()
+found = tensorlens.suggest(recording, top=9)
+for kind in ("optimizer", "checkpoint", "kept"):
+    print(kind, found[kind].predicted_saving, found[kind].change, sep="|")
+print(repr(found["kept"].code))
+print({str(each.how) for each in found})
+recording.save(sys.argv[1])
+"""
+
+
+def test_a_recording_alone(tmp_path, capsys):
+    # its own process: a recording has all that its process holds, and whatever else records there
+    saved = tmp_path / "steps.tlens"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(saved)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    optimizer, checkpoint, kept, code, how = done.stdout.splitlines()
+    assert optimizer.startswith(f"optimizer|{2 * (LOOP_BYTES + 2 * LOOP * HANDLE)}|")
+    assert checkpoint.endswith("|recompute 2 blocks")
     # of the two steps before the last
-    assert found["kept"].predicted_saving == 2 * A
-    assert found["kept"].change == "free outputs after the step"
-    assert "float(...)" in found["kept"].code
-    assert found["kept"].code.endswith("\ndel outputs")
-    assert {each.how for each in found} == {"replayed"}
-    recording.save(tmp_path / "steps.tlens")
-    assert main(["suggest", str(tmp_path / "steps.tlens"), "--top", "1"]) == 0
+    assert kept == f"kept|{2 * A}|free outputs after the step"
+    assert "float(...)" in code and code.endswith("\\ndel outputs'")
+    assert how == "{'replayed'}"
+    assert main(["suggest", str(saved), "--top", "1"]) == 0
     assert "recompute 2 blocks" in capsys.readouterr().out
 
 
