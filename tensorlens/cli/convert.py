@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.output.file import Output
-from tensorlens.cli.output.messages import say
+from tensorlens.cli.output.messages import say, waiting
 from tensorlens.errors import FileFormatError, TensorlensError
 from tensorlens.loading import load
 from tensorlens.render import OF_ALL, OF_RECORDINGS, either
@@ -41,9 +41,11 @@ def run(args: argparse.Namespace) -> int:
         UsageError: the ending is not known, or not for this kind of record.
     """
     output = Output.checked(args.output, args.force)
-    record = load(args.file)
+    with waiting(f"reading {args.file}"):
+        record = load(args.file)
     try:
-        output.write(record)
+        with waiting(f"writing {output.typed}"):
+            output.write(record)
     except (TensorlensError, OSError):
         raise
     except Exception as error:  # figures of the wrong type are met only where they are used
