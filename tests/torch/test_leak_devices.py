@@ -169,7 +169,7 @@ def test_a_tensor_that_gets_longer(device):
     (leak,) = find_leaks(step).leaks
     # its block, of 512 B, does not grow in these steps: what was asked for does
     assert (leak.device, leak.bytes_per_step, leak.tensors_per_step) == ("cuda:0", 20, 0)
-    assert leak.advice.startswith("bound longer, ")
+    assert leak.advice.startswith("cap the size of longer, ")
 
 
 def test_a_tensor_that_gets_longer_in_few_looks(device, monkeypatch):
