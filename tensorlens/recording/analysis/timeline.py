@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import TypeAlias, TypeVar
 
 from tensorlens.errors import UsageError
 from tensorlens.recording.analysis.devices import beginning, chosen, device_levels, device_peak
-from tensorlens.recording.analysis.event_index import Place, event_index
+from tensorlens.recording.analysis.event_index import event_index
 from tensorlens.recording.analysis.instants import roles_of
 from tensorlens.recording.analysis.roles import role_codes
 from tensorlens.recording.analysis.segments import reserved_levels
@@ -16,6 +17,10 @@ from tensorlens.recording.moments import Timeline
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import FREE, SEGMENT_ALLOC, EventLog
 from tensorlens.records.tensors import SourceLine
+
+_K = TypeVar("_K")
+Levels: TypeAlias = Sequence[tuple[int, int]]
+"""Numbers of points, rising, each with the bytes from there on; before the first there are none."""
 
 
 def timeline(recording: Recording, device: str | None = None, points: int = 2000) -> Timeline:
@@ -53,37 +58,62 @@ def timeline(recording: Recording, device: str | None = None, points: int = 2000
 
 def line_levels(
     recording: Recording, of: Timeline
-) -> dict[tuple[SourceLine | None, SourceLine | None], list[tuple[int, int]]]:
+) -> dict[tuple[SourceLine | None, SourceLine | None], Levels]:
     """Return the bytes of each line over a timeline, as the points where they change and to what.
 
     A key is the line that blocks are counted for and None, or that line and a line of the model
     that it calls, of which the bytes are a part.
     """
-    log, places = recording.log, event_index(recording)
-    device = log.devices.index(of.device)
-    reached = _first_point([max(row, log.starts - 1) for row in of.rows], len(log))
-    last = len(of.rows)
-    changes: dict[Place, dict[int, int]] = {}
-    columns = zip(log.kind, log.device, log.pair, log.size, places.places(), reached, strict=True)
-    for kind, here, pair, size, place, point in columns:
-        if kind < FREE and here == device:
-            end = reached[pair] if pair >= 0 else last
-            if point < end:
-                own = changes.setdefault(place, {})
-                own[point] = own.get(point, 0) + size
-                own[end] = own.get(end, 0) - size
+    places = event_index(recording)
     sums: dict[tuple[SourceLine | None, SourceLine | None], dict[int, int]] = {}
-    for place, own in changes.items():
+    for place, changes in _changes(recording, of, places.places()).items():
         charged, model = places.charged[place], places.model[place]
         for key in ((charged, None), (charged, model))[: 1 if model is None else 2]:
             whole = sums.setdefault(key, {})
-            for point, nbytes in own.items():
+            for point, nbytes in changes.items():
                 whole[point] = whole.get(point, 0) + nbytes
+    last = len(of.rows)
     return {key: _levels(each, last) for key, each in sums.items()}
 
 
-def _levels(changes: dict[int, int], last: int) -> list[tuple[int, int]]:
-    found, level = [], 0
+def module_levels(recording: Recording, of: Timeline) -> dict[str | None, Levels]:
+    """Return the same of each module."""
+    modules = map(roles_of(recording).module, range(len(recording.log)))
+    last = len(of.rows)
+    return {key: _levels(each, last) for key, each in _changes(recording, of, modules).items()}
+
+
+def summed_levels(several: Sequence[Levels]) -> Levels:
+    """Return the sum of levels, as the points where it changes and to what."""
+    changes: dict[int, int] = {}
+    for levels in several:
+        before = 0
+        for point, level in levels:
+            changes[point] = changes.get(point, 0) + level - before
+            before = level
+    return _levels(changes, max(changes, default=0) + 1)
+
+
+def _changes(recording: Recording, of: Timeline, keys: Iterable[_K]) -> dict[_K, dict[int, int]]:
+    """Return for each key, one an event, by how many bytes its blocks change at which points."""
+    log = recording.log
+    device, last = log.devices.index(of.device), len(of.rows)
+    reached = _first_point([max(row, log.starts - 1) for row in of.rows], len(log))
+    found: dict[_K, dict[int, int]] = {}
+    columns = zip(log.kind, log.device, log.pair, log.size, keys, reached, strict=True)
+    for kind, here, pair, size, key, point in columns:
+        if kind < FREE and here == device:
+            end = reached[pair] if pair >= 0 else last
+            if point < end:
+                own = found.setdefault(key, {})
+                own[point] = own.get(point, 0) + size
+                own[end] = own.get(end, 0) - size
+    return found
+
+
+def _levels(changes: Mapping[int, int], last: int) -> Levels:
+    found: list[tuple[int, int]] = []
+    level = 0
     for point, change in sorted(changes.items()):
         level += change
         if change and point < last:

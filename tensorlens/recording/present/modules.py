@@ -53,22 +53,28 @@ def module_rows(
 
 
 def _rows(by_module: Mapping[str | None, int]) -> list[ModuleRow]:
-    parts = {path: tuple(path.split(".")) for path in by_module if path is not None}
+    rows = [
+        ModuleRow(name, len(paths), sum(by_module[path] for path in paths))
+        for name, paths in module_families(by_module)
+    ]
+    return sorted(rows, key=lambda row: (-row.nbytes, row.path))
+
+
+def module_families(modules: Iterable[str | None]) -> list[tuple[str, list[str | None]]]:
+    """Return modules that differ in numbers of their path alone together, with their name."""
+    modules = [*modules]
+    parts = {path: tuple(path.split(".")) for path in modules if path is not None}
     above = _numbered(parts.values())
-    groups: dict[tuple[str, ...], list[str]] = {}
+    groups: dict[tuple[str, ...], list[str | None]] = {}
     for path, found in parts.items():
         groups.setdefault(_pattern(found, above), []).append(path)
-    rows = [
-        ModuleRow(
-            _text([parts[path] for path in paths], pattern),
-            len(paths),
-            sum(by_module[path] for path in paths),
-        )
+    families = [
+        (_text([parts[path] for path in paths if path is not None], pattern), paths)
         for pattern, paths in groups.items()
     ]
-    if None in by_module:
-        rows.append(ModuleRow("(no module known)", 1, by_module[None]))
-    return sorted(rows, key=lambda row: (-row.nbytes, row.path))
+    if None in modules:
+        families.append(("(no module known)", [None]))
+    return families
 
 
 def _numbered(paths: Iterable[Sequence[str]]) -> set[tuple[str, ...]]:

@@ -47,6 +47,7 @@ _ROWS_OF_A_CELL = 10
 _ROWS_WITHOUT_SCRIPT = 40
 _GROWTHS_OF_A_PAGE = 30
 _LIVE_LINES: dict[str, Any] = {"name": "by-line", "is_live": True}
+_LIVE_MODULES: dict[str, Any] = {"name": "by-module", "is_live": True}
 _RESIDENT = "Bytes resident then that are counted for the line"
 _OF_MODULE = "Bytes resident then that were allocated in the module"
 
@@ -84,7 +85,12 @@ def _not_shown(recording: Recording, view: View) -> Iterator[Block]:
 def _devices(recording: Recording, view: View, medium: Medium) -> Sequence[Block]:
     shown = []
     for instant in instants(recording, view):
-        page = None if medium == "text" else page_device(recording, instant, medium == "page")
+        modules = module_rows(instant.moment.by_line, instant.moment.by_module, None)[0]
+        page = None
+        if medium != "text":
+            page = page_device(
+                recording, instant, is_live=medium == "page", has_modules=bool(modules)
+            )
         found = tuple(_device(recording, instant, view, medium, page))
         title = instant.headline
         shown.append(Section(found, title, instant.device, is_parted=True, script="tl-recording"))
@@ -118,9 +124,8 @@ def _device(
     limit = lines_limit(view) if medium == "text" else LINES_SHOWN
     modules, hidden = module_rows(instant.moment.by_line, instant.moment.by_module, limit)
     if modules:
-        when = "at the peak" if instant.is_peak else "then"
-        heading = f"By module, {when}" if is_live else "By module"
-        yield replace(module_table(modules, hidden, whole, _OF_MODULE), heading=heading)
+        table = module_table(modules, hidden, whole, _OF_MODULE)
+        yield replace(table, heading="By module", **(_LIVE_MODULES if is_live else {}))
     if page is not None:
         yield from page.sources
     remarks = tuple(map(Note, device_remarks(recording, instant)))

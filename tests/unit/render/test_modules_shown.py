@@ -1,12 +1,13 @@
 """The table by module: when there is one, and which layers are one row."""
 
+import json
 import re
 
 import pytest
 
 from tensorlens.recording.present.modules import module_rows
 from tensorlens.recording.recordings import Recording
-from tensorlens.records.events import ALLOC, Context, EventLog, Frame
+from tensorlens.records.events import ALLOC, FREE, Context, EventLog, Frame
 from tensorlens.records.tensors import SourceLine
 from tensorlens.render.text import TextRenderer
 
@@ -108,9 +109,31 @@ def test_the_page_has_the_same_tables():
     log.append(ALLOC, "cpu", 100, 10, 12, engine, node)
     for page in (Recording(log).to_html(), Recording(log)._repr_html_()):
         # of backward one module is known: its line says as much
-        (table,) = re.split(">By module(?:, at the peak)?<", page)[1:]
+        (table,) = page.split(">By module<")[1:]
         table = table.partition("</div>\n<div")[0]
         assert table.count("&lt;b&gt;net&lt;/b&gt;.") == 10
         assert "<b>" not in page
         # 12 modules of 100 B, of which the last one has 10 B more
         assert "… 2 more modules, 200 B" in page
+
+
+def test_modules_at_each_point_are_those_of_the_instant():
+    log = EventLog()
+    call = log.stacks.push(-1, Frame("train.py", 9, "step"))
+    rows = [("net.layers.0.fc", 100), ("net.layers.1.fc", 40), ("net.head", 7), (None, 3)]
+    for number, (module, nbytes) in enumerate(rows):
+        stack = call if module is None else log.stacks.push(call, CALL, module)
+        log.append(ALLOC, "cpu", 1 + number, nbytes, number, stack, None)
+    log.append(FREE, "cpu", 1, 100, 9, call, None)
+    recording = Recording(log)
+    page = recording.to_html()
+    (found,) = re.findall(r'class="tl-data">(.*?)</script>', page, re.S)
+    data = json.loads(found)
+    shown = {each["path"]: (each["count"], *each["levels"]) for each in data["modules"]}
+    # points: the start, then each event
+    assert data["row"] == [-1, 0, 1, 2, 3, 4]
+    assert shown == {
+        "net.layers[0,1].fc": (2, [1, 2, 5], [100, 140, 40]),
+        "net.head": (1, [3], [7]),
+        "(no module known)": (1, [4], [3]),
+    }

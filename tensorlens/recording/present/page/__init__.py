@@ -36,7 +36,9 @@ class PageDevice:
     sources: tuple[Block, ...] = ()
 
 
-def page_device(recording: Recording, instant: Instant, is_live: bool) -> PageDevice:
+def page_device(
+    recording: Recording, instant: Instant, *, is_live: bool, has_modules: bool
+) -> PageDevice:
     """Return what a page has of a device at an instant; on a live one any other can be chosen."""
     device = instant.device
     timeline = recording.timeline(
@@ -53,7 +55,9 @@ def page_device(recording: Recording, instant: Instant, is_live: bool) -> PageDe
     drawn = picture(recording, timeline, made, f"Bytes resident over time, {instant.headline}")
     if not is_live:
         return PageDevice((drawn,))
-    data: dict[str, Any] = device_data(recording, timeline, drawn, made, shown)
+    data: dict[str, Any] = device_data(
+        recording, timeline, drawn, made, shown, has_modules=has_modules
+    )
     by_line: dict[SourceLine | None, int] = {
         cost.line: cost.nbytes for cost in recording.backward(device)
     }

@@ -6,9 +6,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tensorlens.recording.analysis.timeline import line_levels
+from tensorlens.recording.analysis.timeline import line_levels, module_levels, summed_levels
 from tensorlens.recording.moments import Moment, Resident, Timeline
 from tensorlens.recording.present.instants import LineRow, source_of, start_text
+from tensorlens.recording.present.modules import module_families
 from tensorlens.recording.recordings import Recording
 from tensorlens.records.events import ALLOC, START, EventLog
 from tensorlens.records.tensors import SourceLine
@@ -122,7 +123,13 @@ _LINES: dict[str, Callable[[Resident], SourceLine | None]] = {
 
 
 def device_data(
-    recording: Recording, timeline: Timeline, picture: Picture, made: Sequence[int], shown: int
+    recording: Recording,
+    timeline: Timeline,
+    picture: Picture,
+    made: Sequence[int],
+    shown: int,
+    *,
+    has_modules: bool = False,
 ) -> dict[str, Any]:
     """Return plain data: the columns of the points and of the blocks, texts by their number.
 
@@ -134,6 +141,7 @@ def device_data(
         picture: how they are drawn.
         made: the rows of the device's allocations.
         shown: the point that is shown first; -1 is the highest instant, which was dropped.
+        has_modules: whether the page has a table of modules.
     """
     log = recording.log
     peak = recording.peak(timeline.device)
@@ -159,6 +167,7 @@ def device_data(
         "roles": {role: list(timeline.by_role[role]) for role in _in_order(timeline.by_role)},
         "colours": {role: role_colour(role) for role in (*timeline.by_role, *peak.by_role)},
         "lines": lines_data(recording, timeline),
+        "modules": modules_data(recording, timeline) if has_modules else [],
         "reserved": list(timeline.reserved) if timeline.reserved else None,
         "blocks": {
             "row": rows,
@@ -186,6 +195,25 @@ def lines_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]
     for number, (line, model) in enumerate(models, len(users)):
         found.append(_line(recording, model, number, numbers[line], levels[line, model]))
     return found
+
+
+def modules_data(recording: Recording, timeline: Timeline) -> list[dict[str, Any]]:
+    """Return the modules that had the most bytes at any point, equal layers together."""
+    levels = module_levels(recording, timeline)
+    found = []
+    for name, modules in module_families(levels):
+        whole = summed_levels([levels[each] for each in modules])
+        found.append((max((level for _, level in whole), default=0), name, len(modules), whole))
+    found.sort(key=lambda each: -each[0])
+    return [
+        {
+            "path": _short(name),
+            "count": count,
+            "levels": [[point for point, _ in whole], [level for _, level in whole]],
+        }
+        for highest, name, count, whole in found[:_MOST_LINES]
+        if highest
+    ]
 
 
 def _line(
@@ -226,6 +254,10 @@ def _dropped(recording: Recording, peak: Moment) -> dict[str, Any]:
             [_line(recording, line, number, -1, ()), nbytes]
             for number, (line, nbytes) in enumerate(peak.by_line.items())
             if number < _MOST_LINES
+        ],
+        "modules": [
+            [{"path": _short(name), "count": len(paths)}, sum(peak.by_module[p] for p in paths)]
+            for name, paths in module_families(peak.by_module)
         ],
         "blocks": _blocks(blocks, made),
     }
