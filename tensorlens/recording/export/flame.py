@@ -15,6 +15,8 @@ from tensorlens.render.source import printable
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _CALLS = ("Module._wrapped_call_impl", "Module._call_impl", "Module._call_impl.<locals>.inner")
 """Functions of torch that stand between a module and its ``forward``."""
+_OURS = re.compile(r"[/\\]tensorlens[/\\]lines[/\\]\w+\.py$")
+"""Files whose functions stand around a profiled one."""
 _NO_STACK = Frame("", 0, "no stack known")
 
 
@@ -82,12 +84,18 @@ def _stacks(recording: Recording, peak: Moment) -> Iterator[tuple[Sequence[Frame
 
 
 def _of_program(stack: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return a stack from the program's own frame on, without the calls of ``nn.Module``.
+    """Return a stack from the program's own frame on, without calls that say nothing of it.
 
-    What starts a program, a test or a thread says nothing of it; a stack of no user's is whole.
+    Those are ``nn.Module``'s, and ours around a profiled function. What starts a program, a test or
+    a thread is left out too; a stack of no user's is whole.
     """
     begin = next((place for place, frame in enumerate(stack) if frame.user), 0)
-    return tuple(frame for frame in stack[begin:] if frame.user or frame.function not in _CALLS)
+    return tuple(frame for frame in stack[begin:] if frame.user or not _is_call(frame))
+
+
+def _is_call(frame: Frame) -> bool:
+    is_ours = frame.filename.startswith("<tensorlens ") or _OURS.search(frame.filename)
+    return frame.function in _CALLS or bool(is_ours)
 
 
 def _called(frame: Frame) -> str:

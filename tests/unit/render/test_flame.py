@@ -46,7 +46,11 @@ def test_stacks_begin_at_the_program_and_leave_out_the_calls_of_modules():
     log = EventLog()
     start = log.stacks.push(-1, Frame("/usr/lib/python3.11/runpy.py", 88, "_run_code", False))
     main = log.stacks.push(start, Frame("/me/run.py", 9, "<module>"))
-    call = log.stacks.push(main, Frame(module, 1778, "Module._wrapped_call_impl", False))
+    # what stands around a profiled function is ours
+    ours = "/x/site-packages/tensorlens/lines/wrappers.py"
+    wrapper = log.stacks.push(main, Frame(ours, 78, "WrappingMixin.wrap.<locals>.wrapper", False))
+    wrapper = log.stacks.push(wrapper, Frame("<tensorlens call>", 1, "<lambda>", False))
+    call = log.stacks.push(wrapper, Frame(module, 1778, "Module._wrapped_call_impl", False))
     for line in (1789, 1884):  # with and without hooks: for the reader one stack
         inner = log.stacks.push(call, Frame(module, line, "Module._call_impl", False))
         stack = log.stacks.push(inner, Frame("/x/torch/nn/linear.py", 134, "Linear.forward", False))
