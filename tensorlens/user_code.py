@@ -33,7 +33,13 @@ def foreign_folders() -> list[str]:
     folders += [compiled] if compiled else []
     both = {path for folder in folders for path in (folder, os.path.realpath(folder))}
     generated = sorted({*_generated(tempfile.gettempdir())})
-    return ["<frozen ", "<eval_with_key>", *generated, *sorted(path + os.sep for path in both)]
+    return [
+        "<frozen ",
+        "<eval_with_key>",
+        "<tensorlens ",
+        *generated,
+        *sorted(path + os.sep for path in both),
+    ]
 
 
 def _generated(folder: str) -> Iterator[str]:

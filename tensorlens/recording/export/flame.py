@@ -90,12 +90,14 @@ def _of_program(stack: Sequence[Frame]) -> tuple[Frame, ...]:
     a thread is left out too; a stack of no user's is whole.
     """
     begin = next((place for place, frame in enumerate(stack) if frame.user), 0)
-    return tuple(frame for frame in stack[begin:] if frame.user or not _is_call(frame))
+    return tuple(frame for frame in stack[begin:] if not _is_call(frame))
 
 
 def _is_call(frame: Frame) -> bool:
-    is_ours = frame.filename.startswith("<tensorlens ") or _OURS.search(frame.filename)
-    return frame.function in _CALLS or bool(is_ours)
+    if frame.filename.startswith("<tensorlens "):
+        return True
+    is_known = frame.function in _CALLS or _OURS.search(frame.filename) is not None
+    return is_known and not frame.user
 
 
 def _called(frame: Frame) -> str:
