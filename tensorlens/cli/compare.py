@@ -95,15 +95,19 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         help="a name, or none, then settings: NAME optimizer=adam,fused=True; repeatable",
     )
-    parser.add_argument("--baseline", metavar="NAME", help="what others are compared with")
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="the option that others are compared with"
+    )
     parser.add_argument(
         "--estimated", action="store_true", help="on tensors without data, for a card: no times"
     )
     parser.add_argument(
-        "--framework", choices=tuple(OPTIONS), help="whose settings (what the program imports)"
+        "--framework",
+        choices=tuple(OPTIONS),
+        help="framework of the settings (the one the program imports)",
     )
-    parser.add_argument("--device", metavar="NAME", help="whose memory: cpu, cuda:0")
-    parser.add_argument("--card", metavar="NAME", help="of an estimate: h100, 'rtx 4090'")
+    parser.add_argument("--device", metavar="NAME", help="device to measure: cpu, cuda:0")
+    parser.add_argument("--card", metavar="NAME", help="card to estimate for: h100, 'rtx 4090'")
     parser.add_argument("--capacity", metavar="SIZE", help="find the largest batch under it: 24GiB")
     add_step_options(parser, _NUMBERS, called=", for all options")
     parser.add_argument(

@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
     with waiting(f"reading {args.file}"):
         record = load(args.file)
     try:
-        with waiting(f"writing {output.typed}"):
-            output.write(record)
+        output.write(record)
     except (TensorlensError, OSError):
         raise
     except Exception as error:  # figures of the wrong type are met only where they are used

@@ -70,7 +70,9 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         help="the card: h100, a100-40gb, 'rtx 4090'; repeatable, for one table of several",
     )
     parser.add_argument(
-        "--capacity", metavar="SIZE", help="what it is to fit into, all included: 24GiB"
+        "--capacity",
+        metavar="SIZE",
+        help="the memory that it must fit into, everything included: 24GiB",
     )
     parser.add_argument(
         "--steps", metavar="N", type=int, default=2, help="how many steps are run (2)"
@@ -104,7 +106,9 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
 
 def _add_answers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--explain", action="store_true", help="in words: what takes how much and why, and the sum"
+        "--explain",
+        action="store_true",
+        help="explain in words what takes how much and why, with the sum",
     )
     parser.add_argument(
         "-o",

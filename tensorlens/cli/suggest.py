@@ -52,9 +52,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="run the step with each change, and measure"
     )
-    parser.add_argument("--device", metavar="NAME", help="whose memory: cpu, cuda:0")
+    parser.add_argument("--device", metavar="NAME", help="device to measure: cpu, cuda:0")
     parser.add_argument(
-        "--framework", choices=tuple(WATCHES), help="whose steps (what the program imports)"
+        "--framework",
+        choices=tuple(WATCHES),
+        help="framework of the steps (the one the program imports)",
     )
     add_step_options(parser, _NUMBERS)
     add_options(parser, "the suggestions")

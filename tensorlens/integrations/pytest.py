@@ -92,7 +92,7 @@ def _size(item: pytest.Item, mark: pytest.Mark, options: Sequence[str]) -> int:
     except TensorlensError as error:
         raise _refused(item, mark, str(error)) from None
     if size < 0:
-        raise _refused(item, mark, f"{given!r} is not a size: it is less than nothing")
+        raise _refused(item, mark, f"{given!r} is not a size: it is negative")
     return size
 
 

@@ -197,7 +197,7 @@ COMPLAINTS = [
     ("limit_tensor_leaks()", 'it takes one size, as in limit_tensor_leaks("64 MiB")'),
     ("limit_tensor_leaks('1 B', '2 B')", "it takes one size, as in"),
     ("limit_tensor_leaks('many')", "'many' is not a size: write for example"),
-    ("limit_tensor_leaks(-1)", "-1 is not a size: it is less than nothing"),
+    ("limit_tensor_leaks(-1)", "-1 is not a size: it is negative"),
     ("limit_tensor_leaks(True)", "True is not a size"),
     ("limit_tensor_leaks(1.5)", "1.5 is not a size"),
     ("limit_tensor_leaks('1 B', device='cpu')", "unknown argument 'device'"),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorlens.cli.output.messages import show
+from tensorlens.cli.output.messages import show, waiting
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.folders import temporary_folder
 from tensorlens.guards import reason
@@ -82,7 +82,8 @@ class Output:
         Raises:
             TensorlensError: it could not be written.
         """
-        save(record, self.path, overwrite=self.overwrite, view=view)
+        with waiting(f"writing {self.typed}"):
+            save(record, self.path, overwrite=self.overwrite, view=view)
 
     def write_or_print(self, record: Record, view: View | None = None) -> str | None:
         """Write the record and return None, or do :meth:`instead` and return its line."""

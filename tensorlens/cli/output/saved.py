@@ -34,7 +34,7 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
         "-v", "--verbose", action="store_true", help="also views, strides, storages, births"
     )
     group.add_argument(
-        "--explain", action="store_true", help="also what each figure of the ledger is"
+        "--explain", action="store_true", help="also explain each figure of the ledger"
     )
 
 

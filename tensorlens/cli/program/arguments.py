@@ -61,7 +61,7 @@ def add_step_options(
     for name, text in numbers.items():
         parser.add_argument(f"--{name}", metavar="N", type=int, help=text)
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, help="after which a process is ended"
+        "--timeout", metavar="SECONDS", type=float, help="end a process after so many seconds"
     )
     add_set_option(parser, called=called)
 

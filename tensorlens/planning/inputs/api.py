@@ -38,7 +38,7 @@ class Inputs:
         """
         if isinstance(loader_or_iterator, type):
             name = loader_or_iterator.__name__
-            raise UsageError(f"inputs() takes {name}() in place of the class {name}")
+            raise UsageError(f"inputs() takes an instance, {name}(), not the class")
         found = find_queue(loader_or_iterator, batch)
         if found is None:
             kind = type(loader_or_iterator).__name__

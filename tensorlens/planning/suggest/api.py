@@ -41,7 +41,7 @@ from tensorlens.recording.recordings import Recording
 from tensorlens.units import format_bytes
 
 _ON_HOST = (
-    "of TensorFlow's steps suggest() knows the CPU's memory alone: TensorFlow does not tell of"
+    "suggest() knows only the CPU memory of TensorFlow's steps: TensorFlow does not tell of"
     " single blocks on an accelerator; compare() measures its options there"
 )
 WORTH = 0.01
@@ -107,7 +107,7 @@ def suggest(
         repeats: how often each change is run where changes are verified; of several peaks the
             median counts. By default once, and such a graph three times.
         arguments: keyword arguments of ``make_step``.
-        timeout: seconds after which a process is ended.
+        timeout: seconds end a process after so many seconds.
         framework: whose steps they are: ``torch`` or ``tensorflow``, which has Keras's; by default
             what the program imports, and torch's where a recording has both.
 

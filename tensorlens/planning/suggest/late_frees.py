@@ -234,7 +234,7 @@ def set_to_none(record: RecordedSteps) -> Iterator[Candidate]:
         what=f"{len(kept):,} gradients that stay while forward runs",
         code="optimizer.zero_grad(set_to_none=True)",
         peak=replay.peak()[0],
-        cost="none; a parameter that backward does not reach has no gradient then, in place of 0",
+        cost="none; a parameter that backward does not reach then has no gradient instead of 0",
         settings={"set_to_none": True},
     )
 

@@ -44,7 +44,7 @@ def smaller_queue(record: RecordedSteps) -> Iterator[Candidate]:
             f"loader = DataLoader(dataset, {count}prefetch_factor={_LEAST})"
         ),
         peak=after,
-        cost="where a batch takes longer than a step now and then, the step waits for it sooner",
+        cost="the step waits sooner where a batch takes longer than a step",
         settings={"prefetch_factor": _LEAST},
         how=Method.COUNTED,
         memory=memory,

@@ -40,15 +40,15 @@ _POOLING = (
     "their gradients too, are copied (cudnn_pooling_gpu.cc)"
 )
 _RECURRENT = (
-    "recurrent layers are told as loops; on a GPU Keras takes cuDNN's own kernels where it can, "
-    "which keep a reserve of their own"
+    "recurrent layers are estimated as loops; on a GPU Keras takes cuDNN's own kernels where it"
+    " can, which keep a reserve of their own"
 )
 _ORDER = (
     "operations that are ready at the same time run in an order that only a run tells: two "
     "orders were simulated, and the bounds are as far apart as measured steps were"
 )
 _UNROLLED = "recurrent layers were written out step by step, as Python runs them"
-_ONE_BATCH = "one batch is counted: what the input pipeline holds ahead is tensorlens.inputs()'s"
+_ONE_BATCH = "one batch is counted; tensorlens.inputs() tells what the input pipeline holds ahead"
 _AHEAD = (
     "the upper bound has room for {} more batches ({} each), which fit() holds ahead of the step; "
     "of NumPy arrays it may keep a copy, of all samples, which is not counted"

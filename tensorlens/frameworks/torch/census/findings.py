@@ -201,7 +201,7 @@ def _notes(found: FoundTensors) -> list[str]:
     notes = []
     if not found.graph.is_whole:
         notes.append(
-            "another thread is in a backward pass that goes on and on: not all of what autograd's "
+            "another thread is in a long backward pass: not all of what autograd's "
             "graphs hold was looked at"
         )
     if found.scan.fakes:
