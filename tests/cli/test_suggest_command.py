@@ -69,8 +69,7 @@ Biggest savings for train.py:make_step (cpu)
    loader = DataLoader(dataset, num_workers=2, prefetch_factor=1)
    2.00 MiB held ahead at most by DataLoader, 2 workers x prefetch 4: shared
      memory, beside what the process allocates
-   cost: where a batch takes longer than a step now and then, the step waits for
-     it sooner
+   cost: the step waits sooner where a batch takes longer than a step
 
   replayed: the recording, with tensors gone, freed earlier or computed again
   counted: batches that loaders ask for ahead of the step, times the bytes of
