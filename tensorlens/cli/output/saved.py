@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tensorlens.cli.output.file import Output
-from tensorlens.cli.output.messages import say, show
+from tensorlens.cli.output.messages import say, show, waiting
 from tensorlens.errors import FileFormatError, TensorlensError, UsageError
 from tensorlens.loading import Record, load
 from tensorlens.render.view import View
@@ -85,7 +85,8 @@ def read_snapshot(name: str) -> Snapshot:
         TensorlensError: there is no such file, or it cannot be read.
         FileFormatError: it is no snapshot.
     """
-    record = load(name)
+    with waiting(f"reading {name}"):
+        record = load(name)
     if not isinstance(record, Snapshot):
         raise FileFormatError(f"{name}: {kind_text(record)}, not a snapshot")
     return record
