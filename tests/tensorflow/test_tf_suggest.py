@@ -231,7 +231,7 @@ def make_failing():
 def test_what_cannot_work_is_one_line():
     with pytest.raises(ProgramFailed, match="Matrix size-incompatible"):
         tensorlens.suggest(make_failing)
-    with pytest.raises(UsageError, match="the CPU's memory alone"):
+    with pytest.raises(UsageError, match="only the CPU memory of TensorFlow's steps"):
         tensorlens.suggest(programs.make_mlp, device="cuda")
 
 
