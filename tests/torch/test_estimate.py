@@ -83,6 +83,20 @@ def test_bounds_and_the_batch(adam):
     assert adam.fits("1 GiB") and not adam.fits("40 MiB")
 
 
+def make_inference():
+    layer = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+
+    def step():
+        return layer.weight.sum()
+
+    return step
+
+
+def test_weights_of_a_model_that_never_trains_are_parameters():
+    estimate = tensorlens.estimate(make_inference, card="a100", steps=1)
+    assert estimate.by_role["parameter"] == 1024 * 1024 * 4
+
+
 def test_inputs_are_told():
     estimate = tensorlens.estimate(make, arguments={"batch": 4096, "optimizer": "SGD"})
     inputs = [label for label in estimate.recording.log.labels if label.role == "input"]

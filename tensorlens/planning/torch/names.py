@@ -30,9 +30,13 @@ class BlockNames:
         """Look no more."""
         self._handle.remove()
 
+    def name_models_of(self, step: Any) -> Any:
+        """Name what the models hold that a step was made with; return the step."""
+        self.look()
+        return step
+
     def look(self) -> None:
         """Name what models and optimizers hold now, and the gradients there are."""
-        self._looks += 1
         objects = without_tuples()
         found = [each for each in objects if issubclass(type(each), _KINDS)]
         modules = [each for each in found if isinstance(each, torch.nn.Module)]
@@ -63,6 +67,7 @@ class BlockNames:
     def _stepping(self, *step: Any) -> None:
         # to look at all objects takes longer than the step; by the second one its state is there
         if self._looks < _LOOKS:
+            self._looks += 1
             self.look()
             return
         living = ((parameter(), name) for parameter, name in self._parameters)

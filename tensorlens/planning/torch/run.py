@@ -127,7 +127,7 @@ def _run(
         steps = Steps(job.steps, tracker, tell, OptimizerSteps)
         steps.run(
             job.program,
-            lambda: stacks.call_program(_begun, job, trace, enter),
+            lambda: names.name_models_of(stacks.call_program(_begun, job, trace, enter)),
             stacks.call_program,
         )
         names.look()
