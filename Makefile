@@ -24,7 +24,7 @@ NEWEST := $(lastword $(NEWER))
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
-.PHONY: demo test quick lint pytest bench clean test-torch $(NEWER:%=test-%)
+.PHONY: demo test quick lint pytest bench wheel clean test-torch $(NEWER:%=test-%)
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
@@ -69,6 +69,17 @@ test-torch:
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.benchmarks
 
+# dist/: a wheel for each machine of MACHINES with its native parts in it, and a pure one.
+# For another machine than this one it takes a cross compiler: g++-aarch64-linux-gnu
+MACHINES ?= x86_64 aarch64
+WHEEL := -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+wheel: $(VENV)/.tensorflow
+	rm -rf build dist
+	$(foreach machine,$(MACHINES),$(BIN)/python packaging/prebuilt.py build/$(machine) --machine $(machine) && \
+	    TENSORLENS_PREBUILT=build/$(machine) TENSORLENS_PLATFORM=manylinux_2_34_$(machine) \
+	    $(BIN)/python $(WHEEL) &&) true
+	$(BIN)/python $(WHEEL)
+
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP) "$(TORCH)"
@@ -93,4 +104,4 @@ $(VENV)-torch-%/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-3.* $(VENV)-torch-*
+	rm -rf build dist $(VENV) $(VENV)-3.* $(VENV)-torch-*

@@ -113,7 +113,7 @@ def _torch() -> Iterator[Finding]:
         yield _source(source)
         if source.name == "cpu":
             if inventory.native:
-                detail = _kept(inventory.cache)
+                detail = inventory.origin
             else:
                 detail = inventory.fallback or "TENSORLENS_COUNTER asks for another"
             yield Finding("native counter", inventory.native, detail, part_of="torch")
@@ -133,12 +133,6 @@ def _unusable(framework: str, reason: str, works: bool) -> str:
     if works:
         return f"it works, but tensorlens cannot read it: {reason}"
     return f"installed but unusable: {reason}; reinstall {framework}"
-
-
-def _kept(cache: str | None) -> str:
-    if cache is None:
-        return "built anew by each process: no folder to keep it in; set XDG_CACHE_HOME to one"
-    return f"built, and kept in {cache}"
 
 
 def _source(source: Any) -> Finding:
@@ -193,7 +187,7 @@ def _tensorflow() -> Iterator[Finding]:
     detail = f"{', '.join(found['figures'])} from: {found['source']}; {found['precision']}"
     yield Finding("cpu", True, detail, measures=True, part_of=part)
     if found["native"]:
-        detail = _kept(found["cache"])
+        detail = found["origin"]
     else:
         detail = found["fallback"] or "TENSORLENS_COUNTER asks for another"
     yield Finding("native counter", found["native"], detail, part_of=part)

@@ -19,7 +19,7 @@ PART = Part(
     name="heap",
     label="the native reader of the heap",
     source=SOURCES / "heap" / "heap.cpp",
-    arguments=lambda: ["-std=c++17"],
+    options=("-std=c++17",),
 )
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)

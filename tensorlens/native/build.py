@@ -1,9 +1,10 @@
-"""Builds a native part on first use, and keeps it in the user's cache.
+"""Loads a native part: the binary that came with the package, or one compiled on first use.
 
-A part is one C++ file, compiled with the user's compiler in about a second. The result is kept as
-``NAME-KEY-DIGEST.so``: the key stands for all that the binary depends on, and the digest for its
-bytes, so that a damaged file is known by its name and a finished one appears in a single rename,
-however many processes build at once.
+A part is one C++ file. A wheel for Linux brings it built for the releases of the frameworks, as
+``prebuilt/NAME-RELEASE-KEY.so``. Where that is missing, the user's compiler makes it in about a
+second, and the cache keeps it as ``NAME-KEY-DIGEST.so``: the key stands for all that the binary
+depends on, and the digest for its bytes, so that a damaged file is known by its name and a
+finished one appears in a single rename, however many processes build at once.
 """
 
 from __future__ import annotations
@@ -38,9 +39,14 @@ SOURCES = Path(__file__).parent
 SHARED = SOURCES / "counting"
 """Headers that native parts of several frameworks include."""
 
+PREBUILT = SOURCES / "prebuilt"
+"""The binaries of a wheel for this machine; there is no such folder in a pure one."""
+
 _COMPILERS = ("c++", "g++", "clang++")
 _hung: set[str] = set()
 """Compilers that were not done in time: the next part does not wait for them again."""
+_shipped: set[str] = set()
+"""Names of the parts that were loaded as the package brought them."""
 _REMEDY = "install g++ or set CXX to a working C++ compiler"
 
 
@@ -56,10 +62,19 @@ class Part:
     label: str
     """Name in messages: ``the native CPU counter``."""
     source: Path
+    options: tuple[str, ...] = ()
+    """Compiler options that hold wherever the part is built."""
+    libraries: tuple[str, ...] = ()
+    """Linker options for the libraries that it uses, ``-lc10``; they are loaded before it is."""
     arguments: Callable[[], Sequence[str]] = list
-    """Gives compiler arguments besides the source and the common ones.
+    """Gives compiler arguments for the installed framework: its headers and libraries.
 
     It may raise :class:`NativeUnavailable`.
+    """
+    release: Callable[[], str | None] = str
+    """Gives the release that a shipped binary must be made for, ``torch2.13-abi1``.
+
+    None where no shipped binary is for this framework, and the part has to be compiled.
     """
     depends_on: Callable[[], tuple[Any, ...]] = tuple
     """Gives what the binary depends on besides the source, Python and the machine."""
@@ -89,6 +104,9 @@ def load(part: Part) -> ctypes.PyDLL:
 def _load(part: Part) -> ctypes.PyDLL:
     if sys.platform == "win32":
         raise NativeUnavailable(f"{part.label} is not available on Windows")
+    shipped = _shipped_library(part)
+    if shipped is not None:
+        return shipped
     folder, key = cache_folder(), _key(part)
     for path in _cached(folder, part, key):
         try:
@@ -102,6 +120,45 @@ def _load(part: Part) -> ctypes.PyDLL:
         return _load_any(part, _store(built, folder, part, key), built)
 
 
+def origin(part: Part) -> str:
+    """Return where a part that was loaded comes from, as `doctor` says it."""
+    if part.name in _shipped:
+        return "came built with the package"
+    folder = cache_folder()
+    if folder is None:
+        return "built anew by each process: no folder to keep it in; set XDG_CACHE_HOME to one"
+    return f"built, and kept in {folder}"
+
+
+def shipped_name(part: Part, release: str, machine: str) -> str:
+    """Return the file name of a part's binary in a wheel for ``machine`` (``x86_64``).
+
+    A change of a source changes the name, so that no binary is taken for another.
+    """
+    digest = hashlib.sha256()
+    for each in (*map(str.encode, (*part.options, release, machine)), *_contents(part)):
+        digest.update(hashlib.sha256(each).digest())
+    return "-".join(filter(None, (part.name, release, digest.hexdigest()[:16]))) + ".so"
+
+
+def _shipped_library(part: Part) -> ctypes.PyDLL | None:
+    release = part.release() if PREBUILT.is_dir() else None
+    if release is None:
+        return None
+    path = PREBUILT / shipped_name(part, release, platform.machine())
+    try:
+        library = ctypes.PyDLL(str(path))
+    except OSError:
+        # none for this release, or an older C library than it was linked for
+        return None
+    _shipped.add(part.name)
+    return library
+
+
+def _contents(part: Part) -> list[bytes]:
+    return [path.read_bytes() for path in _sources(part)]
+
+
 def _sources(part: Part) -> list[Path]:
     """Return the source, and the headers beside it and in the folder that parts share."""
     folders = (part.source.parent, SHARED)
@@ -111,7 +168,7 @@ def _sources(part: Part) -> list[Path]:
 
 def _key(part: Part) -> str:
     try:
-        sources = [path.read_bytes() for path in _sources(part)]
+        sources = _contents(part)
         depends_on = part.depends_on()
     except OSError as error:
         raise NativeUnavailable(
@@ -119,6 +176,7 @@ def _key(part: Part) -> str:
         ) from None
     parts = (
         *(hashlib.sha256(source).hexdigest() for source in sources),
+        *part.options,
         *depends_on,
         sysconfig.get_config_var("SOABI"),
         platform.machine(),
@@ -199,26 +257,30 @@ def _compiler(part: Part) -> list[str]:
     )
 
 
-def _command(part: Part, output: Path) -> list[str]:
+def command(
+    part: Part, output: Path, compiler: Sequence[str], arguments: Sequence[str]
+) -> list[str]:
+    """Return the command that compiles a part; ``arguments`` are those of the framework."""
     mac = sys.platform == "darwin"
     return [
-        *_compiler(part),
+        *compiler,
         *("-O2", "-fPIC", "-fvisibility=hidden", "-w", "-shared", f"-I{SHARED}"),
         *(("-undefined", "dynamic_lookup") if mac else ()),
-        *(str(part.source), "-o", str(output)),
-        *part.arguments(),
+        *(*part.options, str(part.source), "-o", str(output)),
+        *arguments,
+        *part.libraries,
     ]
 
 
 def _compile(part: Part, output: Path) -> None:
-    command = _command(part, output)
-    shown = shlex.quote(command[0])
+    arguments = command(part, output, _compiler(part), part.arguments())
+    shown = shlex.quote(arguments[0])
     hangs = f"{part.label} was not built: {shown} was not done after {TIMEOUT:g} s: {_REMEDY}"
-    if command[0] in _hung:
+    if arguments[0] in _hung:
         raise NativeUnavailable(hangs)
     try:
         process = subprocess.Popen(
-            command,
+            arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -233,7 +295,7 @@ def _compile(part: Part, output: Path) -> None:
     try:
         _, messages = process.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        _hung.add(command[0])
+        _hung.add(arguments[0])
         raise NativeUnavailable(hangs) from None
     finally:
         _end(process)

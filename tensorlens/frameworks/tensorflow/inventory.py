@@ -11,7 +11,7 @@ import sys
 import tensorflow
 
 from tensorlens.errors import TensorlensError
-from tensorlens.folders import cache_folder
+from tensorlens.native.build import origin
 
 
 def take() -> dict[str, object]:
@@ -20,18 +20,18 @@ def take() -> dict[str, object]:
     ``version``, ``source`` and ``precision`` of the host counter, ``figures`` that it has,
     ``native`` (whether the allocator is tapped) and ``fallback`` (why it is not), ``unread`` and
     ``not_followed`` (why tensors are read from Python, and why nodes have no lines; None where they
-    are), ``gpu`` (``CUDA``, ``ROCm`` or None) and ``cache``, where native
-    parts are kept (None: nowhere).
+    are), ``gpu`` (``CUDA``, ``ROCm`` or None) and ``origin`` of the native
+    parts.
     """
     from tensorlens.frameworks.tensorflow import cpu
     from tensorlens.frameworks.tensorflow.census import tensor_reader
     from tensorlens.frameworks.tensorflow.graphs.calls import not_followed
+    from tensorlens.frameworks.tensorflow.native import TAP
 
     counter = cpu.cpu_counter()
     tensor_reader.reader()
     built = tensorflow.sysconfig.get_build_info()
     gpu = "CUDA" if built.get("is_cuda_build") else "ROCm" if built.get("is_rocm_build") else None
-    cache = cache_folder()
     figures = ("allocated", "peak", "reserved")
     return {
         "version": str(tensorflow.__version__),
@@ -43,7 +43,7 @@ def take() -> dict[str, object]:
         "unread": tensor_reader.fallback_reason(),
         "not_followed": not_followed(),
         "gpu": gpu,
-        "cache": None if cache is None else str(cache),
+        "origin": origin(TAP),
     }
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
 from tensorlens.errors import TensorlensError
-from tensorlens.folders import cache_folder
 from tensorlens.frameworks.base import Counter
 from tensorlens.frameworks.torch import accelerators, cpu
 from tensorlens.frameworks.torch.backends import KINDS, Backend
 from tensorlens.frameworks.torch.census.tensors.scan import Scan, fallback_reason
+from tensorlens.frameworks.torch.native.build import COUNTER
 from tensorlens.heap import not_native
+from tensorlens.native.build import origin
 
 FIGURES = ("allocated", "peak", "reserved")
 
@@ -52,8 +52,8 @@ class Inventory:
     """Whether the native CPU counter is in place."""
     fallback: str | None
     """Why the native counter could not be had, and what to do; None when it was not wanted."""
-    cache: str | None
-    """The folder that keeps native parts; None where there is none, and each process builds."""
+    origin: str
+    """Where the native parts come from: the package, or a compiler and a folder."""
     slow: str | None
     """Why snapshots are taken from Python, many times slower; None where they are not."""
     no_births: str | None
@@ -72,14 +72,10 @@ def take() -> Inventory:
         sources=tuple(sources),
         native=native,
         fallback=_fallback(),
-        cache=_text(cache_folder()),
+        origin=origin(COUNTER),
         slow=_slow(),
         no_births=_no_births(),
     )
-
-
-def _text(folder: Path | None) -> str | None:
-    return None if folder is None else str(folder)
 
 
 def _slow() -> str | None:

@@ -5,13 +5,13 @@
 // variant that holds them. No reference is kept, and no buffer is read but those of handles,
 // variants and strings in host memory.
 
-#include <Python.h>
-
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include <sys/types.h>
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/resource_handle.h"
@@ -22,6 +22,22 @@
 #include "tensorflow/core/kernels/tensor_list.h"
 
 #define TL_API extern "C" __attribute__((visibility("default")))
+
+// of Python.h, so that one binary serves every Python
+struct _object {
+  ssize_t references;
+  void* type;
+};
+using PyObject = _object;
+extern "C" {
+PyObject* PyList_New(ssize_t);
+int PyList_Append(PyObject*, PyObject*);
+PyObject* PyTuple_New(ssize_t);
+int PyTuple_SetItem(PyObject*, ssize_t, PyObject*);
+PyObject* PyLong_FromLongLong(long long);
+PyObject* Py_BuildValue(const char*, ...);
+void Py_DecRef(PyObject*);
+}
 
 namespace tensorflow {
 
@@ -217,7 +233,8 @@ struct Tape {
 };
 
 struct TapeObject {
-  PyObject_HEAD Tape* tape;
+  PyObject head;
+  Tape* tape;
 };
 
 }  // namespace
@@ -246,17 +263,17 @@ TL_API PyObject* tl_tf_tape(PyObject* object) {
   PyObject* made = PyList_New(0);
   if (operations == nullptr || made == nullptr) return nullptr;
   for (const auto& [number, entry] : tape.operations) {
-    PyObject* inputs = PyTuple_New(static_cast<Py_ssize_t>(entry.inputs.size()));
+    PyObject* inputs = PyTuple_New(static_cast<ssize_t>(entry.inputs.size()));
     for (size_t each = 0; inputs != nullptr && each < entry.inputs.size(); ++each)
-      PyTuple_SET_ITEM(inputs, each, PyLong_FromLongLong(entry.inputs[each]));
+      PyTuple_SetItem(inputs, each, PyLong_FromLongLong(entry.inputs[each]));
     PyObject* item = Py_BuildValue("(LsN)", static_cast<long long>(number), entry.type.c_str(), inputs);
     if (item == nullptr || PyList_Append(operations, item) != 0) return nullptr;
-    Py_DECREF(item);
+    Py_DecRef(item);
   }
   for (const auto& [tensor, operation] : tape.made_by) {
     PyObject* item = Py_BuildValue("(LL)", static_cast<long long>(tensor), static_cast<long long>(operation));
     if (item == nullptr || PyList_Append(made, item) != 0) return nullptr;
-    Py_DECREF(item);
+    Py_DecRef(item);
   }
   return Py_BuildValue("(NN)", operations, made);
 }

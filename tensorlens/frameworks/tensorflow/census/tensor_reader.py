@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes
 
 from tensorlens import locks
+from tensorlens.frameworks.tensorflow.native import release
 from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 
 _LABEL = "the native reader of TensorFlow's tensors"
@@ -42,8 +42,7 @@ def _arguments() -> Sequence[str]:
         raise NativeUnavailable(f"{_LABEL} was not built: TensorFlow's libraries are elsewhere")
     return [
         *(flag for flag in tf.sysconfig.get_compile_flags() if flag.startswith(("-D", "--std"))),
-        *("-isystem", str(include), "-isystem", sysconfig.get_path("include")),
-        *(f"-L{folder}", f"-L{bindings}", *(f"-l:{name}" for name in (*_LIBRARIES, _BINDINGS))),
+        *("-isystem", str(include), f"-L{folder}", f"-L{bindings}"),
         *(f"-Wl,-rpath,{path}" for path in (folder, bindings)),
     ]
 
@@ -53,7 +52,15 @@ def _depends_on() -> tuple[Any, ...]:
     return (tf.__version__, *((stat.st_size, stat.st_mtime_ns) for stat in stats))
 
 
-READER = Part("reader", _LABEL, SOURCES / "tensorflow" / "reader.cpp", _arguments, _depends_on)
+READER = Part(
+    "reader",
+    _LABEL,
+    SOURCES / "tensorflow" / "reader.cpp",
+    libraries=tuple(f"-l:{name}" for name in (*_LIBRARIES, _BINDINGS)),
+    arguments=_arguments,
+    release=release,
+    depends_on=_depends_on,
+)
 
 
 PLAIN, STRINGS, VARIABLE, RESOURCE, VARIANT, ELEMENT, UNREAD = range(7)

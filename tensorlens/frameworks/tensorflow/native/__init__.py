@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,9 +42,15 @@ def _arguments() -> Sequence[str]:
     return [
         *compile_flags,
         *("-isystem", str(folder)),
-        *tensorflow.sysconfig.get_link_flags(),
+        *(flag for flag in tensorflow.sysconfig.get_link_flags() if flag[:2] == "-L"),
         f"-Wl,-rpath,{library}",
     ]
+
+
+def release() -> str | None:
+    """Return what a shipped binary must be made for; the headers of a minor release are one."""
+    published = re.match(r"(\d+\.\d+)\.\d+$", tensorflow.version.VERSION)
+    return None if published is None else f"tensorflow{published[1]}"
 
 
 def _depends_on() -> tuple[Any, ...]:
@@ -51,7 +58,15 @@ def _depends_on() -> tuple[Any, ...]:
     return versions.VERSION, versions.GIT_VERSION, tuple(tensorflow.sysconfig.get_compile_flags())
 
 
-TAP = Part("tap", _LABEL, SOURCES / "tensorflow" / "tap.cpp", _arguments, _depends_on)
+TAP = Part(
+    "tap",
+    _LABEL,
+    SOURCES / "tensorflow" / "tap.cpp",
+    libraries=tuple(f for f in tensorflow.sysconfig.get_link_flags() if f[:2] == "-l"),
+    arguments=_arguments,
+    release=release,
+    depends_on=_depends_on,
+)
 
 
 class TensorflowAllocator(NativeAllocator):

@@ -42,7 +42,15 @@ def _depends_on() -> tuple[Any, ...]:
     )
 
 
-def _part(name: str, label: str, *options: str) -> Part:
+def _release() -> str | None:
+    """Return what a shipped binary must be made for; the headers of a minor release are one."""
+    published = re.match(r"(\d+\.\d+)\.\d+(\+|$)", torch.__version__)
+    return None if published is None else f"torch{published[1]}-abi{_cxx11_abi()}"
+
+
+def _part(
+    name: str, source: str, label: str, *libraries: str, options: tuple[str, ...] = ()
+) -> Part:
     def arguments() -> Sequence[str]:
         include, library = _folder() / "include", _folder() / "lib"
         if not (include / "c10" / "core" / "Allocator.h").is_file():
@@ -54,15 +62,16 @@ def _part(name: str, label: str, *options: str) -> Part:
             f"-std={_standard()}",
             f"-D_GLIBCXX_USE_CXX11_ABI={_cxx11_abi()}",
             *("-isystem", str(include)),
-            *(f"-L{library}", *options, "-lc10", f"-Wl,-rpath,{library}"),
+            *(f"-L{library}", f"-Wl,-rpath,{library}"),
         ]
 
-    source = SOURCES / "torch" / f"{name}.cpp"
-    return Part(name, label, source, arguments, lambda: (*_depends_on(), *options))
+    path = SOURCES / "torch" / source
+    return Part(name, label, path, options, libraries, arguments, _release, _depends_on)
 
 
-COUNTER = _part("counter", "the native CPU counter")
-TENSORS = _part("tensors", "the native tensor reader")
-OPS = _part("ops", "the native recorder of operators", "-ltorch_cpu")
-OPS_ALONE = _part("ops", "the native recorder of operators", "-ltorch_cpu", "-DTL_NO_GRADIENTS")
+COUNTER = _part("counter", "counter.cpp", "the native CPU counter", "-lc10")
+TENSORS = _part("tensors", "tensors.cpp", "the native tensor reader", "-lc10")
+_RECORDER = ("ops.cpp", "the native recorder of operators", "-ltorch_cpu", "-lc10")
+OPS = _part("ops", *_RECORDER)
+OPS_ALONE = _part("ops_alone", *_RECORDER, options=("-DTL_NO_GRADIENTS",))
 """Where autograd's headers are not as this torch's: it does not tell whose a gradient is."""

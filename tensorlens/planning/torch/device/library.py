@@ -99,7 +99,7 @@ def load_library(devices: int) -> DeviceLibrary:
             ctypes.CDLL(str(folder / "lib" / f"{name}.{suffix}"), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise NativeUnavailable(f"{_LABEL} was not loaded: {error}") from None
-    library = DeviceLibrary(load(_part(folder)))
+    library = DeviceLibrary(load(device_part(folder)))
     library.set_device_count(devices)
     return library
 
@@ -111,10 +111,11 @@ def _torch_folder() -> Path:
     return Path(specification.origin).resolve().parent
 
 
-def _part(folder: Path) -> Part:
+def device_part(folder: Path) -> Part:
+    """Return the part for the torch in a folder, which need not be imported."""
     configuration = _text(folder / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
-    standard = _stated(r"CXX_STANDARD (\d+)", configuration, 17)
-    abi = _stated(r"CXX11_ABI=(\d)", configuration, 1)
+    standard = _stated(r"CXX_STANDARD (\d+)", configuration, "17")
+    abi = _stated(r"CXX11_ABI=(\d)", configuration, "1")
 
     def arguments() -> Sequence[str]:
         include, libraries = folder / "include", folder / "lib"
@@ -127,14 +128,26 @@ def _part(folder: Path) -> Part:
             f"-std=c++{standard}",
             f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
             *("-isystem", str(include)),
-            *(f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"),
+            *(f"-L{libraries}", f"-Wl,-rpath,{libraries}"),
         ]
 
     def depends_on() -> tuple[Any, ...]:
         stat = (folder / "lib" / _LIBRARY_FILE).stat()
         return (_text(folder / "version.py"), configuration, stat.st_size, stat.st_mtime_ns)
 
-    return Part("device", _LABEL, _SOURCE, arguments, depends_on)
+    def release() -> str | None:
+        version = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", _text(folder / "version.py"), "")
+        return f"torch{version}-abi{abi}" if version else None
+
+    return Part(
+        "device",
+        _LABEL,
+        _SOURCE,
+        libraries=("-ltorch_cpu", "-lc10"),
+        arguments=arguments,
+        release=release,
+        depends_on=depends_on,
+    )
 
 
 _LIBRARY_FILE = "libc10.dylib" if sys.platform == "darwin" else "libc10.so"
@@ -147,6 +160,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _stated(pattern: str, text: str, otherwise: int) -> int:
+def _stated(pattern: str, text: str, otherwise: str) -> str:
     found = re.search(pattern, text)
-    return otherwise if found is None else int(found[1])
+    return otherwise if found is None else found[1]
