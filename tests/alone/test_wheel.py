@@ -42,9 +42,10 @@ if __name__ == "__main__":
 """
 
 
-def _run(*arguments: str | Path, **environment: str) -> str:
+def _run(*arguments: str | Path, cwd: Path = ROOT, **environment: str) -> str:
     done = subprocess.run(
         [str(each) for each in arguments],
+        cwd=cwd,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -75,12 +76,13 @@ def test_wheel_with_native_parts_needs_no_compiler(tmp_path: Path) -> None:
     program.write_text(PROGRAM, "utf-8")
 
     bare = {"PATH": "", "HOME": str(home), "XDG_CACHE_HOME": "", "CXX": "", "PYTHONPATH": ""}
-    result = json.loads(_run(python, program, **bare).splitlines()[-1])
+    result = json.loads(_run(python, program, cwd=home, **bare).splitlines()[-1])
     assert result["place"].startswith(str(folder))
     assert result["net"] == [4000, 4000, -4000]
     assert result["parameter"] == 1024 * 1024 * 4
 
-    findings = json.loads(_run(python, "-m", "tensorlens", "doctor", "--json", **bare))["findings"]
+    doctor = _run(python, "-m", "tensorlens", "doctor", "--json", cwd=home, **bare)
+    findings = json.loads(doctor)["findings"]
     counters = [each for each in findings if each["name"] == "native counter"]
     assert [each["detail"] for each in counters] == ["came built with the package"] * 2
     assert not list(home.rglob("*.so"))
