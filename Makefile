@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+TRAINERS := transformers accelerate peft lightning
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
@@ -32,7 +33,7 @@ demo: $(VENV)/.ready
 # what runs in one process each goes side by side, installations too, then what fills all cores
 test:
 	$(MAKE) -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	    $(VENV)/.ready $(NEWER:%=test-%) lint $(VENV)/.tensorflow
+	    $(VENV)/.ready $(NEWER:%=test-%) lint $(VENV)/.frameworks
 	$(MAKE) pytest
 
 lint: $(VENV)/.ready
@@ -46,12 +47,12 @@ quick: $(VENV)/.ready
 	$(BIN)/python $(PYTEST) $(PURE:%=tests/unit/%)
 
 # each room by itself: every look at the heap is as long as what its process has imported
-pytest: $(VENV)/.tensorflow
+pytest: $(VENV)/.frameworks
 	$(BIN)/python $(PYTEST) tests/unit/frameworks tests/unit/heap
 	$(BIN)/python $(PYTEST) tests/unit --ignore=tests/unit/frameworks tests/unit/heap
 	$(BIN)/python $(PYTEST) tests/smoke
 	$(foreach file,$(wildcard tests/alone/test_*.py),$(BIN)/python -m pytest --tb=short $(file) &&) true
-	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/gpu
+	$(BIN)/python $(PYTEST) tests/cli tests/torch tests/trainers tests/gpu
 	$(BIN)/python $(PYTEST) -n $(TENSORFLOW_WORKERS) tests/tensorflow
 
 $(NEWER:%=test-%): test-%: $(VENV)-%/.ready
@@ -73,7 +74,7 @@ bench: $(VENV)/.ready
 # For another machine than this one it takes a cross compiler: g++-aarch64-linux-gnu
 MACHINES ?= x86_64 aarch64
 WHEEL := -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
-wheel: $(VENV)/.tensorflow
+wheel: $(VENV)/.frameworks
 	rm -rf build dist
 	$(foreach machine,$(MACHINES),$(BIN)/python packaging/prebuilt.py build/$(machine) --machine $(machine) && \
 	    TENSORLENS_PREBUILT=build/$(machine) TENSORLENS_PLATFORM=manylinux_2_34_$(machine) \
@@ -86,8 +87,9 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python $(PIP) -e ".[test]"
 	touch $@
 
-$(VENV)/.tensorflow: $(VENV)/.ready
-	$(BIN)/python $(PIP) "$(TENSORFLOW)"
+# what tests run under besides torch
+$(VENV)/.frameworks: $(VENV)/.ready
+	$(BIN)/python $(PIP) "$(TORCH)" "$(TENSORFLOW)" $(TRAINERS)
 	touch $@
 
 $(VENV)-%/.ready: pyproject.toml

@@ -40,6 +40,12 @@ def current_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
     return None
 
 
+def tag() -> str:
+    """Return what tells the files of this process from others': ``4711``, ``rank1.4711``."""
+    rank = current_rank()
+    return str(os.getpid()) if rank is None else f"rank{rank.number}.{os.getpid()}"
+
+
 def label(process: str | None = None) -> str | None:
     """Return what heads a report of this process; None of a job's only one.
 

@@ -1,0 +1,81 @@
+"""``MemoryCallback`` for the ``Trainer`` of Lightning.
+
+::
+
+    from tensorlens.integrations.lightning import MemoryCallback
+    trainer = Trainer(callbacks=[MemoryCallback()])
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tensorlens.integrations.step_monitor import StepMonitor
+
+if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
+    from lightning.pytorch.callbacks import Callback
+else:
+    # the program uses the package of the older name, whose trainer takes its own callbacks alone
+    from pytorch_lightning.callbacks import Callback
+
+
+class MemoryCallback(Callback):  # type: ignore[misc]
+    """Gives the trainer's loggers the memory of each batch, in bytes.
+
+    * ``memory/peak_allocated_mem``: the most that was allocated at any instant of the batch;
+      followed by ``/forward``, ``/backward`` and ``/optimizer``, that of each phase;
+    * ``memory/current_allocated_mem``, ``memory/current_reserved_mem``: when it ended;
+    * ``memory/parameter_mem``, ``memory/optimizer_mem`` and so on, every ``roles_every`` batches.
+
+    They are of the accelerator that trains, or of the host; those logged are of the largest batch
+    since the last log.
+
+    Args:
+        options: as :class:`~tensorlens.integrations.step_monitor.StepMonitor` takes them.
+
+    Raises:
+        UsageError: an option has no such value.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.monitor = StepMonitor(**options)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The training begins."""
+        self.monitor.begin((pl_module, *trainer.optimizers), trainer.default_root_dir)
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch begins."""
+        self.monitor.step_begins()
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """The loss is there."""
+        self.monitor.phase_ends("forward")
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        """The gradients are there."""
+        self.monitor.phase_ends("backward")
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch ends."""
+        self.monitor.phase_ends("optimizer")
+        self.monitor.step_ends()
+        step = trainer.global_step
+        if step % max(trainer.log_every_n_steps, 1) == 0:
+            figures = self.monitor.metrics()
+            for logger in trainer.loggers if figures else ():
+                logger.log_metrics(figures, step=step)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """An exception ends the training."""
+        self.monitor.failed(exception)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """The training has ended."""
+        self.monitor.end()

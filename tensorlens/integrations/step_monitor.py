@@ -1,0 +1,258 @@
+"""Memory of a training loop step by step: what the callbacks of all trainers share."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tensorlens import ranks, render
+from tensorlens.errors import UsageError
+from tensorlens.guards import warn
+from tensorlens.leaks.report import LeakReport
+from tensorlens.leaks.watch import LeakWatch
+from tensorlens.lines.region import MeasuredRegion
+from tensorlens.lines.tracing.accounting import WIDTH
+from tensorlens.recording.oom import reserve
+from tensorlens.recording.oom.region import may_be_out_of_memory
+from tensorlens.recording.record import LiveRecording, record
+from tensorlens.signals import is_from_a_handler
+from tensorlens.tensors.reporter import MemReporter
+from tensorlens.units import format_bytes
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""Where torchrun has a worker write how it failed."""
+
+
+def _quiet(method: _Method) -> _Method:
+    """Keep what fails in a method from the training: one line says so, and no more is measured."""
+
+    @functools.wraps(method)
+    def run(self: StepMonitor, *arguments: Any) -> None:
+        if not self.is_on:
+            return
+        try:
+            method(self, *arguments)
+        except Exception as failure:
+            if is_from_a_handler(failure):
+                raise
+            self.is_on = False
+            warn("the memory of the steps is measured no more", failure)
+            with suppress(Exception):
+                self._region.end()
+
+    return run  # type: ignore[return-value]
+
+
+class StepMonitor:
+    """Measures the steps of one training; a callback tells it where they begin and end.
+
+    Files are written into a folder of the run, each named by rank and process and never
+    overwritten: ``oom.4711.txt``, ``leaks.rank1.4712.json``. No method raises.
+
+    Args:
+        folder: where files go; the trainer's own folder by default.
+        roles_every: add the bytes of parameters, gradients, optimizer state and so on to the
+            figures of every so many steps; 0 is never. It takes as long as a snapshot.
+        record_steps: ``(i, j)`` records steps i to j - 1, counted from 0.
+        leaks: watch for tensors that stay behind with each step.
+        explain_oom: write a report where an allocation fails.
+        show: print a line at the end, on rank 0.
+
+    Raises:
+        UsageError: a number is negative, or ``record_steps`` is no range.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        roles_every: int = 0,
+        record_steps: tuple[int, int] | None = None,
+        leaks: bool = False,
+        explain_oom: bool = True,
+        show: bool = False,
+    ) -> None:
+        if roles_every < 0:
+            raise UsageError(f"roles_every={roles_every}: a number of steps, 0 for never")
+        if record_steps is not None and not 0 <= record_steps[0] < record_steps[1]:
+            raise UsageError(
+                f"record_steps={record_steps}: the first step and the one after the last"
+            )
+        self.is_on = True
+        self.leak_report: LeakReport | None = None
+        """The verdict on the steps, when the training has ended."""
+        self.files: list[Path] = []
+        """What was written."""
+        self._folder = None if folder is None else Path(folder)
+        self._roles_every = roles_every
+        self._record_steps = record_steps
+        self._explains_oom = explain_oom
+        self._show = show
+        self._region = MeasuredRegion()
+        self._watch = LeakWatch() if leaks else None
+        self._recording: LiveRecording | None = None
+        self._roots: tuple[Any, ...] = ()
+        self._steps = 0
+        self._device = 0
+        """Slot of the device that the figures are of."""
+        self._step_peaks: list[int] = []
+        self._highest = (0, 0)
+        """The peak of the run so far, and its step."""
+        self._phases: dict[str, int] = {}
+        self._metrics: dict[str, float] = {}
+
+    @_quiet
+    def begin(self, roots: Sequence[Any], folder: str | os.PathLike[str] | None = None) -> None:
+        """The training begins; ``roots`` are its model and optimizers."""
+        if self._folder is None:
+            self._folder = Path(folder or ".")
+        self._roots = tuple(root for root in roots if root is not None)
+        self._steps, self._highest = 0, (0, 0)
+        # a trainer that finds a batch size begins anew where memory ran out
+        self._leave()
+        self._region.begin()
+        if self._explains_oom:
+            reserve.reserve()
+        if self._watch is not None:
+            self._watch.start()
+
+    @_quiet
+    def step_begins(self) -> None:
+        """A step begins: what happened since the last one is not its."""
+        self._step_peaks, self._phases = [], {}
+        first = self._record_steps and self._record_steps[0]
+        if first == self._steps and self._recording is None:
+            self._recording = record(*self._roots).start()
+        self._region.read()
+
+    @_quiet
+    def phase_ends(self, name: str) -> None:
+        """Say that what ran since the step or the phase before was this phase of the step."""
+        figures = self._read()
+        if figures:
+            self._phases[name] = max(figures[1], self._phases.get(name, 0))
+
+    @_quiet
+    def step_ends(self) -> None:
+        """A step ends: its figures are among those that :meth:`metrics` gives."""
+        figures = self._read()
+        if not figures:
+            return
+        allocated, _, reserved = figures
+        peak = max(self._step_peaks)
+        metrics: dict[str, float] = {
+            "memory/current_allocated_mem": allocated,
+            "memory/peak_allocated_mem": peak,
+            "memory/current_reserved_mem": reserved,
+        }
+        metrics |= {
+            f"memory/peak_allocated_mem/{name}": peak for name, peak in self._phases.items()
+        }
+        if self._roles_every and self._steps % self._roles_every == 0:
+            metrics |= self._by_role()
+        if peak > self._highest[0]:
+            self._highest = peak, self._steps
+        self._steps += 1
+        if self._watch is not None:
+            self._watch.step()
+        if (
+            self._recording is not None
+            and self._record_steps
+            and self._record_steps[1] <= self._steps
+        ):
+            self._save_recording()
+        for name, value in metrics.items():
+            if value >= 0:
+                self._metrics[name] = max(float(value), self._metrics.get(name, 0.0))
+
+    def metrics(self) -> dict[str, float]:
+        """Return bytes by the name to log them under: the most of the steps since the last call."""
+        metrics, self._metrics = self._metrics, {}
+        return metrics
+
+    @_quiet
+    def end(self) -> None:
+        """The training has ended."""
+        if self._recording is not None:
+            self._save_recording()
+        if self._watch is not None:
+            self.leak_report = self._watch.stop()
+            self._save(self.leak_report, "leaks.json")
+        self._leave()
+        rank = ranks.current_rank()
+        if self._show and (rank is None or rank.number == 0) and self._steps:
+            size, step = format_bytes(self._highest[0]), self._highest[1]
+            print(f"tensorlens: peak {size} in step {step} of {self._steps}", file=sys.stderr)
+
+    @_quiet
+    def failed(self, error: BaseException) -> None:
+        """An exception ends the training; if memory ran out, a report is written."""
+        if self._explains_oom and may_be_out_of_memory(error):
+            with reserve.released():
+                from tensorlens.recording.oom.annotation import explain
+
+                found = explain(error)
+                if found is not None:
+                    self._save(found, "oom.txt")
+                    beside = os.environ.get(_ERROR_FILE)
+                    if beside:
+                        self._save(found, "oom.txt", Path(beside).parent)
+        if self._recording is not None:
+            self._save_recording()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._region.thread is not None:
+            self._region.end()
+            if self._explains_oom:
+                reserve.release()
+
+    def _read(self) -> Sequence[int]:
+        """Return allocated, peak since the last read and reserved of the device that trains."""
+        figures = self._region.read()
+        if not figures:
+            return ()
+        # the accelerator that holds most; without one the host
+        others = range(WIDTH, len(figures), WIDTH)
+        at = max((at for at in others if figures[at] > 0), key=figures.__getitem__, default=0)
+        if at != self._device:
+            self._device, self._step_peaks = at, []
+        self._step_peaks.append(max(figures[at], figures[at + 1]))
+        return figures[at], self._step_peaks[-1], figures[at + 2]
+
+    def _by_role(self) -> dict[str, int]:
+        device = self._region.counters[self._device // WIDTH].device
+        totals = MemReporter(*self._roots).snapshot().tensors.role_totals()
+        found = {
+            f"memory/{role}_mem": size for (name, role), size in totals.items() if name == device
+        }
+        # the snapshot's own memory is nobody's step
+        self._region.read()
+        return found
+
+    def _save_recording(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.stop()
+            self._save(recording, "recording.tlens")
+
+    def _save(self, report: Any, name: str, folder: Path | None = None) -> None:
+        target = folder or self._folder or Path()
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            path = target / render.tagged(name, ranks.tag())
+            number = 1
+            while path.exists():
+                number += 1
+                path = target / render.tagged(name, f"{ranks.tag()}.{number}")
+            self.files.append(render.save(report, path))
+        except Exception as failure:
+            if is_from_a_handler(failure):
+                raise
+            warn(f"{name} was not written", failure)

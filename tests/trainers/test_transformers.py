@@ -1,0 +1,134 @@
+"""``MemoryCallback`` in the ``Trainer`` of Hugging Face, on models with random weights."""
+
+import json
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+import tensorlens  # noqa: E402
+from tensorlens.errors import UsageError  # noqa: E402
+from tensorlens.integrations.transformers import MemoryCallback  # noqa: E402
+
+
+class Logger(transformers.TrainerCallback):
+    """Stands before ours in the list, as the trainer puts its loggers."""
+
+    def __init__(self):
+        self.logged = []
+
+    def on_log(self, args, state, control, logs=None, **given):
+        self.logged.append(dict(logs))
+
+
+class Hoarder(transformers.TrainerCallback):
+    def __init__(self):
+        self.kept = []
+
+    def on_step_end(self, args, state, control, **given):
+        self.kept.append(torch.zeros(1000))
+
+
+def gpt2():
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=32, n_head=2, vocab_size=128, n_positions=16,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def trainer(model, folder, *callbacks, steps=8, **options):
+    ids = torch.arange(16) % 128
+    arguments = transformers.TrainingArguments(
+        str(folder), per_device_train_batch_size=2, max_steps=steps, logging_steps=2,
+        use_cpu=True, save_strategy="no", report_to=[], disable_tqdm=True, **options,
+    )  # fmt: skip
+    data = [{"input_ids": ids, "labels": ids}] * 64
+    return transformers.Trainer(model, arguments, train_dataset=data, callbacks=[*callbacks])
+
+
+def test_memory_by_role_reaches_loggers_and_history(tmp_path):
+    model, logger = gpt2(), Logger()
+    run = trainer(model, tmp_path, logger, MemoryCallback(roles_every=1))
+    run.train()
+    parameters = sum(each.nbytes for each in model.parameters())
+    count = len([*model.parameters()])
+    for seen in (logger.logged[0], run.state.log_history[0]):
+        assert seen["memory/parameter_mem"] == parameters
+        # two moments, and a step of four bytes for each parameter
+        assert seen["memory/optimizer_mem"] == 2 * parameters + 4 * count
+        current = seen["memory/current_allocated_mem"]
+        # the trainer sets gradients to None before the step ends
+        assert current >= 3 * parameters + 4 * count
+        assert seen["memory/peak_allocated_mem"] >= current + parameters
+        phases = [seen[f"memory/peak_allocated_mem/{p}"] for p in ("forward_backward", "optimizer")]
+        assert seen["memory/peak_allocated_mem"] == max(phases)
+
+
+def test_figures_with_lora_are_of_all_weights(tmp_path):
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(gpt2(), peft.LoraConfig(target_modules=["c_attn"], r=4))
+    run = trainer(model, tmp_path, MemoryCallback(roles_every=1), steps=2)
+    run.train()
+    trained = [each for each in model.parameters() if each.requires_grad]
+    (seen, *_) = run.state.log_history
+    assert seen["memory/parameter_mem"] == sum(each.nbytes for each in model.parameters())
+    moments = 2 * sum(each.nbytes for each in trained)
+    assert seen["memory/optimizer_mem"] == moments + 4 * len(trained)
+
+
+def test_recorded_steps_and_leaks_are_files_of_the_run(tmp_path):
+    callback = MemoryCallback(leaks=True, record_steps=(2, 4))
+    trainer(gpt2(), tmp_path, Hoarder(), callback, steps=10).train()
+    recording, leaks = map(tensorlens.load, callback.monitor.files)
+    assert recording.peak("cpu").bytes > 0
+    (leak,) = leaks.leaks
+    assert (leak.tensors_per_step, leak.bytes_per_step) == (1, 4000)
+
+
+def test_memory_that_runs_out_is_explained_beside_the_error_file(tmp_path, monkeypatch):
+    class Greedy(transformers.GPT2LMHeadModel):
+        def forward(self, input_ids, labels=None, **options):
+            torch.empty(1 << 50, dtype=torch.uint8)
+
+    launched = tmp_path / "attempt_0" / "0"
+    launched.mkdir(parents=True)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(launched / "error.json"))
+    callback = MemoryCallback()
+    run = trainer(Greedy(gpt2().config), tmp_path / "run", callback)
+    with pytest.raises(RuntimeError, match="allocate"):
+        run.train()
+    assert [each.parent for each in callback.monitor.files] == [tmp_path / "run", launched]
+    for each in callback.monitor.files:
+        assert "Tried to allocate 1.00 PiB" in each.read_text("utf-8")
+    assert "training_step" not in vars(run)
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path, capfd):
+    (tmp_path / "file").write_text("")
+    callback = MemoryCallback(folder=tmp_path / "file", leaks=True)
+    run = trainer(gpt2(), tmp_path / "run", callback)
+    run.train()
+    assert run.state.global_step == 8
+    assert callback.monitor.files == []
+    assert "leaks.json was not written" in capfd.readouterr().err
+
+
+def test_options_that_mean_nothing_are_refused():
+    with pytest.raises(UsageError, match="roles_every"):
+        MemoryCallback(roles_every=-1)
+    with pytest.raises(UsageError, match="record_steps"):
+        MemoryCallback(record_steps=(4, 4))
+
+
+def test_nothing_is_computed_differently(tmp_path):
+    losses = []
+    for callbacks in ([], [MemoryCallback(roles_every=1, leaks=True, record_steps=(0, 2))]):
+        transformers.set_seed(1)
+        run = trainer(gpt2(), tmp_path, *callbacks, seed=1)
+        run.train()
+        losses.append([each["loss"] for each in run.state.log_history if "loss" in each])
+    assert losses[0] == losses[1]
+    assert json.dumps(losses[0])
