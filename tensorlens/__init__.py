@@ -40,6 +40,8 @@ _HOME = {
     "Scaling": "tensorlens.planning.estimate.scaling",
     "estimate": "tensorlens.planning.estimate.api",
     "estimate_cards": "tensorlens.planning.estimate.api",
+    "JobReport": "tensorlens.jobs.report",
+    "gather": "tensorlens.jobs.gather",
     "max_batch": "tensorlens.planning.estimate.batches",
     "scaling": "tensorlens.planning.estimate.scaling",
     "TensorlensError": "tensorlens.errors",
@@ -53,6 +55,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "Estimate",
+    "JobReport",
     "LeakReport",
     "LeakWatch",
     "LineProfiler",
@@ -72,6 +75,7 @@ __all__ = [
     "estimate_cards",
     "explain_oom",
     "find_leaks",
+    "gather",
     "inputs",
     "load",
     "max_batch",
@@ -85,6 +89,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tensorlens.errors import TensorlensError
+    from tensorlens.jobs.gather import gather
+    from tensorlens.jobs.report import JobReport
     from tensorlens.leaks.report import LeakReport
     from tensorlens.leaks.watch import LeakWatch, find_leaks
     from tensorlens.lines.profile import (

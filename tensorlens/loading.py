@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from tensorlens.errors import FileFormatError, TensorlensError
+from tensorlens.jobs import report as jobs
 from tensorlens.leaks import report as leaks
 from tensorlens.lines import report as lines
 from tensorlens.planning.compare import result as comparisons
@@ -30,6 +31,7 @@ Record: TypeAlias = (
     | plans.Plan
     | comparisons.Comparison
     | suggestions.Suggestions
+    | jobs.JobReport
 )
 """Everything that can be shown, saved, and read again."""
 

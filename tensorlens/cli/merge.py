@@ -1,16 +1,19 @@
-"""``tensorlens merge``: the snapshots of several processes as one."""
+"""``tensorlens merge``: the ranks of a job beside each other, or several snapshots as one."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tensorlens.cli.output.file import Output, add_options
-from tensorlens.cli.output.saved import add_view_options, read_snapshot, view_of, write_record
+from tensorlens.cli.output.messages import show
+from tensorlens.cli.output.saved import add_view_options, read, view_of, write_record
 from tensorlens.errors import UsageError
+from tensorlens.jobs.merge import merged
+from tensorlens.jobs.parts import rank_of
 from tensorlens.tensors.snapshot import Snapshot
 
 
@@ -18,28 +21,51 @@ def add_parser(subparsers: Any) -> None:
     """Add the verb to the ``tensorlens`` command line."""
     parser = subparsers.add_parser(
         "merge",
-        description="Put snapshots together, such as those of the ranks of a job. A device is"
-        " called after its file: rank0.json's cuda:0 is rank0/cuda:0.",
+        description="Compare the ranks of a job: one recording, line report, leak report or"
+        " snapshot of each, also torch's own memory snapshots. A rank is told by the file or by its"
+        " name (run.rank3.tlens, 000003_step_10.pickle). Snapshots are put together as well: a"
+        " device is called after its file, rank0.json's cuda:0 is rank0/cuda:0.",
     )
-    parser.add_argument("files", metavar="[LABEL=]FILE", nargs="+", help="a snapshot, a .json file")
-    add_options(parser, "the merged snapshot")
+    parser.add_argument(
+        "files",
+        metavar="[LABEL=]FILE",
+        nargs="+",
+        help="a file of each rank; snapshots of any kind",
+    )
+    parser.add_argument("--ranks", action="store_true", help="of snapshots, only compare the ranks")
+    add_options(parser, "the report")
     add_view_options(parser)
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the merged snapshot; return 0.
+    """Print or write what the files are together; return 0.
 
     Raises:
-        TensorlensError: a file cannot be read or is no snapshot, two have one label, or the
-            output cannot be written.
+        TensorlensError: a file cannot be read, is of no known rank, two have one label or rank,
+            or the output cannot be written.
     """
     view = view_of(args)
     output = Output.checked(args.output, args.force) if args.output else None
     files = _labelled(args.files)
-    merged = Snapshot.merged({label: read_snapshot(name) for label, name in files.items()})
-    write_record(merged, output, view)
+    records = {label: read(name) for label, name in files.items()}
+    snapshots = {label: each for label, each in records.items() if isinstance(each, Snapshot)}
+    if len(snapshots) == len(records) and not args.ranks:
+        if output is None and _are_ranks(files, snapshots):
+            ranks = merged({files[label]: each for label, each in snapshots.items()})
+            write_record(ranks, None, None)
+            show("\n")
+        write_record(Snapshot.merged(snapshots), output, view)
+    else:
+        report = merged({files[label]: each for label, each in records.items()})
+        write_record(report, output, view)
     return 0
+
+
+def _are_ranks(files: Mapping[str, str], records: Mapping[str, Any]) -> bool:
+    ranks = [rank_of(record, files[label]) for label, record in records.items()]
+    numbers = {rank[0] for rank in ranks if rank is not None}
+    return len(numbers) == len(ranks)
 
 
 def _labelled(typed: Sequence[str]) -> dict[str, str]:

@@ -78,6 +78,16 @@ def _top(text: str) -> int | None:
     return int(text)
 
 
+def read(name: str) -> Record:
+    """Return the record in a file, and say so where that takes long.
+
+    Raises:
+        TensorlensError: there is no such file, or it cannot be read.
+    """
+    with waiting(f"reading {name}"):
+        return load(name)
+
+
 def read_snapshot(name: str) -> Snapshot:
     """Return the snapshot in a file.
 
@@ -85,8 +95,7 @@ def read_snapshot(name: str) -> Snapshot:
         TensorlensError: there is no such file, or it cannot be read.
         FileFormatError: it is no snapshot.
     """
-    with waiting(f"reading {name}"):
-        record = load(name)
+    record = read(name)
     if not isinstance(record, Snapshot):
         raise FileFormatError(f"{name}: {kind_text(record)}, not a snapshot")
     return record

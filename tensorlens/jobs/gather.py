@@ -1,0 +1,32 @@
+"""``gather()``: the ranks of a running job in one report, over torch.distributed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tensorlens.jobs.merge import of_parts
+from tensorlens.jobs.parts import part
+from tensorlens.jobs.report import JobReport
+
+
+def gather(record: Any) -> JobReport | None:
+    """Return on rank 0 what the records of all ranks say beside each other; None on the others.
+
+    Every rank has to call it, as any collective of ``torch.distributed``; a few kilobytes go to
+    rank 0. A process that is no part of a group is a job of one.
+
+    Args:
+        record: this rank's snapshot, recording, line report or leak report; the same kind on all.
+
+    Raises:
+        UsageError: it is another record, has no bytes, or ranks gave several kinds.
+    """
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return of_parts([part(record, "this process", 0, 1)])
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    own = part(record, f"rank {rank}", rank, size)
+    parts: list[Any] | None = [None] * size if rank == 0 else None
+    distributed.gather_object(own, parts, dst=0)
+    return None if parts is None else of_parts(parts)

@@ -1,0 +1,138 @@
+"""One rank's record, reduced to what ranks are compared by."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorlens.errors import UsageError
+from tensorlens.leaks.report import LeakReport
+from tensorlens.lines.report import LineReport
+from tensorlens.recording.recordings import Recording
+from tensorlens.tensors.snapshot import Snapshot
+
+_LABEL = re.compile(r"rank (\d+) of (\d+)")
+_FILES = (
+    # ours, and Composer's rank{rank}.{batch}.memory_snapshot.pickle
+    re.compile(r"(?:^|[._-])rank[._-]?(\d+)(?=[._-]|$)"),
+    # torchtitan's {rank:06d}_step_{step}.pickle
+    re.compile(r"^(\d{6})_step_\d+\."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank of a job. It goes from process to process, and is small."""
+
+    rank: int
+    world_size: int | None
+    file: str
+    kind: str
+    item: str
+    device: str
+    figures: Mapping[str, int]
+    """The first one is that by which ranks are compared."""
+    items: Mapping[str, int]
+    """What the first figure is made of."""
+
+
+def rank_of(record: Any, file: str) -> tuple[int, int | None] | None:
+    """Return a record's rank and the number of ranks, by what it says or by its file's name."""
+    origin = getattr(record, "origin", record)
+    found = _LABEL.search(getattr(origin, "process", None) or "")
+    if found is not None:
+        return int(found[1]), int(found[2])
+    matches = (pattern.search(Path(file).name) for pattern in _FILES)
+    return next(((int(match[1]), None) for match in matches if match is not None), None)
+
+
+def part(record: Any, file: str, rank: int, world_size: int | None) -> Part:
+    """Return what a rank's record says.
+
+    Raises:
+        UsageError: it is a record that ranks are not compared by, or says nothing of memory.
+    """
+    reduce = _REDUCED.get(type(record))
+    if reduce is None:
+        raise UsageError(f"{file}: {record.KIND}s of several ranks are not put together")
+    item, device, figures, items = reduce(record)
+    if not figures:
+        raise UsageError(f"{file}: it has no bytes of any device")
+    return Part(rank, world_size, file, record.KIND, item, device, figures, items)
+
+
+_Reduced = tuple[str, str, dict[str, int], dict[str, int]]
+
+
+def _recording(recording: Recording) -> _Reduced:
+    peaks = {device: recording.peak(device) for device in recording.devices}
+    device = _device({name: peak.bytes for name, peak in peaks.items()})
+    if device is None:
+        return "tensor", "", {}, {}
+    peak = peaks[device]
+    figures = {"peak": peak.bytes}
+    if peak.reserved is not None:
+        figures["reserved"] = peak.reserved
+    items: Counter[str] = Counter()
+    for each in peak.tensors:
+        items[each.name] += each.nbytes
+    return "tensor", device, figures, dict(items)
+
+
+def _snapshot(snapshot: Snapshot) -> _Reduced:
+    ledger = snapshot.ledger
+    device = _device({name: each.allocated or each.named for name, each in ledger.items()})
+    if device is None:
+        return "tensor", "", {}, {}
+    found = ledger[device]
+    figures = {"allocated": found.allocated, "reserved": found.reserved, "other": found.other}
+    items: Counter[str] = Counter()
+    table = snapshot.tensors
+    for row in table.counted():
+        if table.devices[table.device[row]] == device:
+            items[table.names[table.name[row]]] += table.storage_nbytes[row]
+    known = {name: value for name, value in figures.items() if value is not None}
+    return "tensor", device, known or {"named": found.named}, dict(items)
+
+
+def _lines(report: LineReport) -> _Reduced:
+    found: dict[str, dict[str, int]] = {}
+    for function in report.functions:
+        for line in function.lines:
+            name = f"{function.filename}:{line.lineno} in {function.qualname}"
+            for device, memory in line.memory.items():
+                if memory.peak is not None:
+                    found.setdefault(device, {})[name] = memory.peak
+    device = _device({name: max(lines.values()) for name, lines in found.items()})
+    if device is None:
+        return "line", "", {}, {}
+    return "line", device, {"peak": max(found[device].values())}, found[device]
+
+
+def _leaks(report: LeakReport) -> _Reduced:
+    items: dict[str, Counter[str]] = {device: Counter() for device in report.allocated}
+    for leak in report.leaks:
+        name = f"{leak.born or 'an unknown line'}{f', held by {leak.path}' if leak.path else ''}"
+        items.setdefault(leak.device, Counter())[name] += round(leak.bytes_per_step)
+    device = _device({name: sum(found.values()) + 1 for name, found in items.items()})
+    if device is None:
+        return "leak", "", {}, {}
+    return "leak", device, {"bytes per step": items[device].total()}, dict(items[device])
+
+
+_REDUCED: Mapping[type, Any] = {
+    Recording: _recording,
+    Snapshot: _snapshot,
+    LineReport: _lines,
+    LeakReport: _leaks,
+}
+
+
+def _device(held: Mapping[str, int]) -> str | None:
+    """Return the device that a rank works on: the accelerator that holds most, else the host."""
+    used = {name: nbytes for name, nbytes in held.items() if nbytes > 0}
+    return max(used, key=lambda name: (name != "cpu", used[name]), default=None)

@@ -1,0 +1,110 @@
+"""Presents the ranks of a job: the spread first, then each rank, then what the odd one holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tensorlens.jobs.report import ItemDifference, JobReport, OddRank
+from tensorlens.render.blocks import Block, Column, Heading, Note, Rows, Section, Table
+from tensorlens.render.figures import size
+from tensorlens.render.view import View
+
+
+def title(report: JobReport) -> str:
+    """Return the title of a page."""
+    return "the ranks of a job"
+
+
+def blocks(report: JobReport, view: View) -> Sequence[Block]:
+    """Return the spread over ranks, the rank that stands out, and all of them."""
+    notes = (*_missing(report), *(Note(note, label="note") for note in report.notes))
+    first: list[Block] = [Heading(_headline(report)), *notes, _spread(report)]
+    shown: list[Block] = [Section(tuple(first))]
+    if report.odd is not None and report.odd.items:
+        shown.append(Section((_items(report, report.odd),), _items_title(report.odd)))
+    shown.append(Section((_ranks(report),), "Ranks"))
+    return shown
+
+
+def rows(report: JobReport) -> Rows:
+    """Return one row per rank."""
+    names = _names(report)
+    columns = ("rank", "device", *(name.replace(" ", "_") for name in names), "file")
+    cells = (
+        (each.rank, each.device, *(each.figures.get(name) for name in names), each.file)
+        for each in report.ranks
+    )
+    return Rows(columns, cells, ("device", "file"))
+
+
+def _headline(report: JobReport) -> str:
+    count = len(report.ranks)
+    of_all = f" of {report.world_size}" if report.world_size not in (None, count) else ""
+    ranks = f"{count}{of_all} ranks" if count != 1 else f"1{of_all} rank"
+    odd = report.odd
+    if odd is None:
+        return f"{ranks}: all have the same {report.spreads[0].figure}"
+    more = "more" if odd.difference > 0 else "less"
+    by = size(abs(odd.difference))
+    return f"{ranks}: rank {odd.rank} stands out, its {odd.figure} is {by} {more} than the median"
+
+
+def _missing(report: JobReport) -> Iterator[Note]:
+    if report.missing:
+        ranks = ", ".join(map(str, report.missing))
+        plural = "s" if len(report.missing) > 1 else ""
+        yield Note(f"There is no record of rank{plural} {ranks}", "warning")
+
+
+def _spread(report: JobReport) -> Table:
+    columns = ("Least", "on rank", "Median", "Most", "on rank")
+    rows = (
+        (
+            *(each.figure.capitalize(), size(each.least), str(each.least_rank)),
+            *(size(each.median), size(each.most), str(each.most_rank)),
+        )
+        for each in report.spreads
+    )
+    return Table((Column("Figure", "text"), *map(Column, columns)), tuple(rows))
+
+
+def _items_title(odd: OddRank) -> str:
+    return f"What rank {odd.rank} holds beside rank {odd.other_rank}"
+
+
+def _items(report: JobReport, odd: OddRank) -> Table:
+    columns = (
+        Column("Difference"),
+        Column(f"Rank {odd.rank}"),
+        Column(f"Rank {odd.other_rank}"),
+        Column(report.item.capitalize(), "name" if report.item == "tensor" else "text"),
+    )
+    return Table(columns, tuple(map(_item, odd.items)))
+
+
+def _item(item: ItemDifference) -> tuple[str, ...]:
+    return size(item.difference, signed=True), size(item.nbytes), size(item.other_nbytes), item.name
+
+
+def _ranks(report: JobReport) -> Table:
+    names = _names(report)
+    figures = [Column(name.capitalize()) for name in names]
+    columns = (Column("Rank"), *figures, Column("Device", "text"), Column("File", "text"))
+    rows = (
+        (
+            str(each.rank),
+            *(_figure(each.figures.get(name)) for name in names),
+            each.device,
+            each.file,
+        )
+        for each in report.ranks
+    )
+    return Table(columns, tuple(rows))
+
+
+def _figure(nbytes: int | None) -> str:
+    return "n/a" if nbytes is None else size(nbytes)
+
+
+def _names(report: JobReport) -> list[str]:
+    return [each.figure for each in report.spreads]

@@ -1,0 +1,61 @@
+"""A job of a few gloo processes, started by torchrun: ``ranks_program.py KIND FOLDER``."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import tensorlens
+
+WIDTH = 256
+
+
+def sharded(model: torch.nn.Module, kind: str) -> torch.nn.Module:
+    size = dist.get_world_size()
+    if kind == "ddp":
+        return DistributedDataParallel(model)
+    if kind == "fsdp":
+        return fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    return parallelize_module(model, init_device_mesh("cpu", (size,)), plan)
+
+
+def main() -> None:
+    kind, folder = sys.argv[1], Path(sys.argv[2])
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)]
+    model = sharded(torch.nn.Sequential(*layers), "ddp" if kind == "killed" else kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    kept = [torch.zeros(25_000)] if rank == 1 else []
+    for _ in range(2):
+        model(torch.ones(4, WIDTH)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    snapshot = tensorlens.MemReporter(model=model, optimizer=optimizer).snapshot()
+    snapshot.save(folder / f"run.rank{rank}.json")
+    if kind == "killed":
+        dist.barrier()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    report = tensorlens.gather(snapshot)
+    assert (report is None) == (rank != 0)
+    if report is not None:
+        report.save(folder / "gathered.json")
+    dist.destroy_process_group()
+    assert len(kept) == (rank == 1)
+
+
+main()

@@ -1,0 +1,68 @@
+"""Ranks of a job under torchrun, gathered inside it and merged from their files."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensorlens
+from tensorlens.cli import main
+from tensorlens.jobs.merge import merged
+
+PROGRAM = Path(__file__).with_name("ranks_program.py")
+ROOT = PROGRAM.parents[2]
+WEIGHT = 256 * 256 * 4
+KEPT = 25_000 * 4
+
+
+def torchrun(kind: str, ranks: int, folder: Path) -> int:
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    done = subprocess.run(
+        [*launcher, f"--nproc-per-node={ranks}", str(PROGRAM), kind, str(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0 or kind == "killed", done.stderr.decode()
+    return done.returncode
+
+
+def sizes(folder: Path, rank: int, role: str) -> dict[str, int]:
+    table = tensorlens.load(folder / f"run.rank{rank}.json").tensors
+    return {each.name: each.storage_nbytes for each in table if each.role == role}
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 2), ("fsdp", 4), ("tensor parallel", 4)])
+def test_each_rank_has_global_names_and_local_bytes(kind, ranks, tmp_path):
+    torchrun(kind, ranks, tmp_path)
+    shard = WEIGHT if kind == "ddp" else WEIGHT // ranks
+    for rank in range(ranks):
+        found = sizes(tmp_path, rank, "parameter")
+        assert {name[-len("0.weight") :]: nbytes for name, nbytes in found.items()} == {
+            "0.weight": shard,
+            "1.weight": shard,
+        }
+        assert sorted(sizes(tmp_path, rank, "optimizer").values()) == [shard, shard]
+
+    report = tensorlens.load(tmp_path / "gathered.json")
+    assert [each.rank for each in report.ranks] == [*range(ranks)]
+    assert (report.world_size, report.missing) == (ranks, ())
+    assert (report.odd.rank, report.odd.difference) == (1, KEPT)
+    (item,) = report.odd.items
+    assert (item.nbytes, item.other_nbytes) == (KEPT, 0)
+    files = {str(each): tensorlens.load(each) for each in tmp_path.glob("run.rank*.json")}
+    assert merged(files).odd == report.odd
+
+
+def test_a_rank_that_was_killed_is_missing(tmp_path, capsys):
+    assert torchrun("killed", 2, tmp_path) != 0
+    # what it had written is whole
+    names = [str(tmp_path / f"run.rank{rank}.json") for rank in (0, 1)]
+    assert main(["merge", "--ranks", *names]) == 0
+    assert "rank 1 stands out" in capsys.readouterr().out
+    assert main(["merge", "--ranks", names[0]]) == 0
+    assert "There is no record of rank 1" in capsys.readouterr().out
+    assert not [each for each in tmp_path.iterdir() if each.suffix == ".tmp"]

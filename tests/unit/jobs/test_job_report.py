@@ -1,0 +1,119 @@
+"""Ranks beside each other: spread, the odd one and what it holds, who is missing."""
+
+import pytest
+
+from tensorlens.errors import UsageError
+from tensorlens.jobs.merge import merged, of_parts
+from tensorlens.jobs.parts import Part, rank_of
+from tensorlens.jobs.report import ItemDifference, JobReport, Spread
+from tensorlens.leaks.report import LeakReport
+from tensorlens.lines.report import FunctionLines, Line, LineMemory, LineReport
+from tensorlens.records.ledger import Ledger
+from tensorlens.records.names import Names
+from tensorlens.records.tensors import TensorTable
+from tensorlens.tensors.snapshot import Snapshot
+
+KIB = 1024
+
+
+def a_part(rank, peak, size=None, **items):
+    return Part(rank, size, f"run.rank{rank}.tlens", "recording", "tensor", "cuda:0",
+                {"peak": peak}, items)  # fmt: skip
+
+
+def test_the_rank_furthest_from_the_median_stands_out():
+    peaks = [(0, 100), (1, 100), (2, 160), (3, 90)]
+    report = of_parts([a_part(rank, peak, same=90, more=peak - 90) for rank, peak in peaks])
+    assert report.spreads == (Spread("peak", 90, 3, 100, 160, 2),)
+    assert (report.odd.rank, report.odd.other_rank, report.odd.difference) == (2, 0, 60)
+    assert report.odd.items == (ItemDifference("more", 70, 10),)
+    assert report.missing == () and report.world_size is None
+
+
+def test_equal_ranks_have_no_odd_one():
+    report = of_parts([a_part(rank, 7, same=7) for rank in range(3)])
+    assert report.odd is None
+    assert "3 ranks: all have the same peak" in str(report)
+
+
+def test_ranks_without_a_record_are_named():
+    report = of_parts([a_part(rank, 8, 4, a=8) for rank in (3, 1)])
+    assert [each.rank for each in report.ranks] == [1, 3]
+    assert (report.world_size, report.missing) == (4, (0, 2))
+    assert "There is no record of ranks 0, 2" in str(report)
+    assert of_parts([a_part(2, 8)]).missing == (0, 1)
+
+
+def test_a_report_is_read_again_as_it_was():
+    report = of_parts([a_part(0, 10, 2, a=10), a_part(1, 30, 2, a=30)])
+    assert JobReport.from_json(report.to_json()) == report
+    lines = report.to_csv().splitlines()
+    assert lines[:2] == ["rank,device,peak,file", "0,cuda:0,10,run.rank0.tlens"]
+    assert "rank 1 stands out" in report.to_html()
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("out/run.rank3.4711.tlens", 3),
+        ("rank12.json", 12),
+        ("rank0.ep0-ba10.memory_snapshot.pickle", 0),
+        ("000007_step_40.pickle", 7),
+        ("ranking3.json", None),
+        ("run.tlens", None),
+    ],
+)
+def test_a_rank_is_told_by_the_name_of_its_file(name, rank):
+    found = rank_of(LeakReport((), (), 1, 0, {}, ""), name)
+    assert found == (None if rank is None else (rank, None))
+
+
+def test_what_a_record_says_of_its_rank_goes_before_its_name():
+    record = Snapshot(TensorTable(), {}, process="rank 5 of 8, process 12")
+    assert rank_of(record, "run.rank1.json") == (5, 8)
+
+
+def snapshot(rank, *sizes):
+    table = TensorTable()
+    names = Names()
+    for number, nbytes in enumerate(sizes):
+        values = {"nbytes": nbytes, "storage": 1 + number, "storage_nbytes": nbytes, "alias": -1,
+                  "name": names.text(f"weight{number}")}  # fmt: skip
+        for column in table.COLUMNS:
+            getattr(table, column).append(values.get(column, -1 if column != "role" else 0))
+        table.device[-1] = table.dtype[-1] = table.shape[-1] = table.offset[-1] = 0
+    table.names, table.devices, table.dtypes, table.shapes = names, ["cuda:1"], ["int8"], [()]
+    total = sum(sizes)
+    ledger = Ledger("cuda:1", "s", "exact", total, total, 0, total, 0, 0, total, total)
+    return Snapshot(table, {"cuda:1": ledger}, process=f"rank {rank} of 2")
+
+
+def test_snapshots_are_compared_by_what_is_allocated():
+    report = merged({"a": snapshot(0, 4 * KIB), "b": snapshot(1, 4 * KIB, KIB)})
+    assert [dict(each.figures)["allocated"] for each in report.ranks] == [4 * KIB, 5 * KIB]
+    assert report.odd.items == (ItemDifference("weight1", KIB, 0),)
+    assert {each.device for each in report.ranks} == {"cuda:1"}
+
+
+def lines(peak):
+    memory = LineMemory(peak, peak, peak, 0, 0, 0)
+    line = Line(7, "x = f()", 1, 5, {"cpu": memory})
+    function = FunctionLines("f", "f", "m", "train.py", 6, 1, (line,))
+    return LineReport((function,), ())
+
+
+def test_line_reports_are_compared_by_peak():
+    report = merged({"p.rank0.json": lines(10), "p.rank1.json": lines(40)})
+    assert (report.item, report.odd.difference) == ("line", 30)
+    assert report.odd.items == (ItemDifference("train.py:7 in f", 40, 10),)
+
+
+def test_records_that_cannot_be_compared_are_refused():
+    with pytest.raises(UsageError, match="both of rank 1"):
+        of_parts([a_part(1, 5), a_part(1, 6)])
+    with pytest.raises(UsageError, match="rank is not known"):
+        merged({"a.json": lines(3)})
+    with pytest.raises(UsageError, match="one kind"):
+        merged({"rank0.json": lines(3), "rank1.json": snapshot(1, 4)})
+    with pytest.raises(UsageError, match="no bytes"):
+        merged({"rank0.json": LineReport((), ())})
