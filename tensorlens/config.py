@@ -6,6 +6,7 @@ in pyproject.toml  in the environment     meaning
 ``enabled``        ``TENSORLENS``         ``0``, ``false``, ``off``, ``no``: decorators do nothing
 ``devices``        ``TENSORLENS_DEVICES`` names to report on, comma-separated or a list
 ``stream``         ``TENSORLENS_STREAM``  ``stdout`` (default) or ``stderr``: where tables go
+``ranks``          ``TENSORLENS_RANKS``   ``first`` (default) or ``all``: which ranks print tables
 =================  =====================  ==================================================
 """
 
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from tensorlens.errors import UsageError
+from tensorlens.ranks import current_rank
 
 _OFF = frozenset({"0", "false", "off", "no"})
 _STREAMS = ("stdout", "stderr")
+_RANKS = ("first", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Config:
     enabled: bool = True
     devices: tuple[str, ...] | None = None
     stream: str = "stdout"
+    ranks: str = "first"
 
 
 def load(environment: dict[str, str] | None = None, folder: Path | None = None) -> Config:
@@ -50,16 +54,26 @@ def load(environment: dict[str, str] | None = None, folder: Path | None = None) 
         raise UsageError(f"devices = {devices!r}: give names such as 'cpu' or 'cuda:0'")
     if stream not in _STREAMS:
         raise UsageError(f"stream = {stream!r}: give one of {', '.join(_STREAMS)}")
+    ranks = env.get("TENSORLENS_RANKS") or table.get("ranks", "first")
+    if ranks not in _RANKS:
+        raise UsageError(f"ranks = {ranks!r}: give one of {', '.join(_RANKS)}")
     return Config(
         enabled=str(enabled).strip().lower() not in _OFF,
         devices=tuple(devices) if devices else None,
         stream=stream,
+        ranks=ranks,
     )
 
 
 def enabled() -> bool:
     """Return whether decorators measure, asking only the environment and the project file."""
     return current().enabled
+
+
+def prints_tables() -> bool:
+    """Return whether this process prints tables unasked: of the ranks of a job the first does."""
+    rank = current_rank()
+    return rank is None or rank.number == 0 or current().ranks == "all"
 
 
 @functools.cache

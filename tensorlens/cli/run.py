@@ -260,6 +260,8 @@ class Session:
         return f"next: {'less' if ending == '.txt' else 'head'} {name}"
 
     def _say_what_is_next(self) -> None:
+        if not config.prints_tables():
+            return
         self._tell_of_targets()
         if not self._printed:
             # a recording may be all that was wanted

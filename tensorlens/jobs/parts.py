@@ -104,9 +104,9 @@ def _lines(report: LineReport) -> _Reduced:
     for function in report.functions:
         for line in function.lines:
             name = f"{function.filename}:{line.lineno} in {function.qualname}"
-            for device, memory in line.memory.items():
+            for each, memory in line.memory.items():
                 if memory.peak is not None:
-                    found.setdefault(device, {})[name] = memory.peak
+                    found.setdefault(each, {})[name] = memory.peak
     device = _device({name: max(lines.values()) for name, lines in found.items()})
     if device is None:
         return "line", "", {}, {}
@@ -114,7 +114,7 @@ def _lines(report: LineReport) -> _Reduced:
 
 
 def _leaks(report: LeakReport) -> _Reduced:
-    items: dict[str, Counter[str]] = {device: Counter() for device in report.allocated}
+    items: dict[str, Counter[str]] = {each: Counter() for each in report.allocated}
     for leak in report.leaks:
         name = f"{leak.born or 'an unknown line'}{f', held by {leak.path}' if leak.path else ''}"
         items.setdefault(leak.device, Counter())[name] += round(leak.bytes_per_step)

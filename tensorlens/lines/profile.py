@@ -196,6 +196,8 @@ class DecoratorProfiler(LineProfiler):
         kept = self.receiver is not None and self.receiver(report)
         if kept and options.every is None:
             return
+        if not config.prints_tables():
+            return
         text = f"{report}\n"
         # a closed pipe, a full disk: the program goes on as if we were not here
         with suppress(OSError, ValueError):

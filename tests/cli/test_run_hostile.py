@@ -177,10 +177,20 @@ LAUNCHERS = [
 
 @pytest.mark.parametrize(("rank", "size"), LAUNCHERS)
 def test_tables_are_headed_by_rank(tmp_path, rank, size):
-    job = {rank: "1", size: "4"}
+    job = {rank: "1", size: "4", "TENSORLENS_RANKS": "all"}
     code, out, _ = finish(start(tmp_path, "run", "step.py", changes=job))
     assert code == 0
     assert out.splitlines()[0] == "Memory per line, rank 1 of 4"
+
+
+def test_the_first_rank_alone_prints(tmp_path):
+    words = ("run", "step.py")
+    ranks = [
+        start(tmp_path, *words, changes={"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in (0, 1)
+    ]
+    (code, first, _), second = map(finish, ranks)
+    assert code == 0 and first.splitlines()[0] == "Memory per line, rank 0 of 2"
+    assert second == (0, "", "")
 
 
 def test_forked_workers_of_a_rank_write_files_of_their_own(tmp_path):
