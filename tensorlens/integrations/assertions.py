@@ -6,92 +6,92 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.frameworks.base import Counter, Reader
 from tensorlens.frameworks.registry import adapters, device_name
 from tensorlens.leaks.residue import Remains
-from tensorlens.lines.counters import Counters
+from tensorlens.lines.region import MeasuredRegion
+from tensorlens.lines.tracing.accounting import WIDTH
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.record import LiveRecording, record
 from tensorlens.render.source import place, printable
 from tensorlens.units import format_bytes
 
 _MOST_TENSORS = 3
-_ALLOCATED, _PEAK = 0, 1
 
 
 class Peaks:
-    """The highest instant of each device since it was made.
+    """The highest instant of each device since it was made, beyond what was there then.
 
     Args:
         device: of which one; None is of all that are in use.
+        names: record what is allocated as well, to name it.
+        region: what reads the counters, for tests.
 
     Raises:
         UsageError: there is nothing to count with.
         DeviceError: there is no such device here.
     """
 
-    def __init__(self, device: str | None) -> None:
-        self._counters = Counters(adapters())
-        if not self._counters.adapters:
+    def __init__(
+        self, device: str | None, *, names: bool = True, region: MeasuredRegion | None = None
+    ) -> None:
+        if not adapters():
             raise UsageError("no framework was imported")
         self._device = None if device is None else device_name(device)
-        self.unknown = self._why_no_peak("cpu") if self._device in (None, "cpu") else ""
+        self.unknown = ""
         """Why a device is left out, the host's memory first; empty where none is."""
-        self._recording: LiveRecording | None = record()
+        self.found: dict[str, int] = {}
+        """Device to bytes, as of the last :meth:`read`."""
+        self._recording: LiveRecording | None = record() if names else None
         try:
-            self._recording.start()
+            if self._recording is not None:
+                self._recording.start()
         except TensorlensError:
             # without it the tensors have no names
             self._recording = None
-        self._readers = {name: self._reader(name) for name in self._devices()}
-        self._before = {name: read()[_ALLOCATED] for name, read in self._readers.items()}
-        self._found: dict[str, int] = {}
+        self._region = MeasuredRegion() if region is None else region
+        self._before = tuple(self._region.begin()[::WIDTH])
+
+    def read(self) -> dict[str, int]:
+        """Return the highest instant of each device so far, in bytes."""
+        figures = self._region.read()
+        for slot, counter in enumerate(self._region.counters):
+            name = counter.device
+            if self._device not in (None, name):
+                continue
+            allocated, peak = figures[slot * WIDTH : slot * WIDTH + 2]
+            # of a device that was not in use before, all is new
+            before = self._before[slot] if slot < len(self._before) else 0
+            if peak < 0:
+                reason = counter.missing.get("peak", "")
+                self.unknown = self.unknown or f"no peak of {name} is known" + (
+                    f": {reason}" if reason else ""
+                )
+            elif before >= 0:
+                taken = max(allocated, peak) - before
+                self.found[name] = max(taken, self.found.get(name, 0))
+        return self.found
+
+    def restart(self) -> None:
+        """Begin anew: what was allocated up to now does not count."""
+        self._before = tuple(self._region.read()[::WIDTH])
+        self.found = {}
 
     def end(self) -> None:
         """Stop counting."""
-        for name in self._devices():
-            # of a device that was not in use before, all is new
-            figures = (self._readers.get(name) or self._reader(name))()
-            before = self._before.get(name, 0)
-            if figures[_PEAK] < 0:
-                self.unknown = (
-                    self.unknown or self._why_no_peak(name) or f"no peak of {name} is known"
-                )
-            elif before >= 0:
-                self._found[name] = max(figures[_ALLOCATED], figures[_PEAK]) - before
+        self.read()
+        self._region.end()
         if self._recording is not None:
             self._recording.stop()
 
     def over(self, limit: int) -> str:
         """Return what took more than ``limit`` bytes, in words; nothing where nothing did."""
         lines = []
-        for name, nbytes in self._found.items():
+        for name, nbytes in self.found.items():
             if nbytes > limit:
                 text = f"{name}: {format_bytes(nbytes)} at the highest instant of the test"
                 lines.append(f"{text}, its limit is {format_bytes(limit)}")
                 lines += self._largest(name)
         return "\n".join(lines)
-
-    def _devices(self) -> list[str]:
-        if self._device is not None:
-            return [] if self.unknown else [self._device]
-        return [*([] if self.unknown else ["cpu"]), *self._counters.used_devices()]
-
-    def _why_no_peak(self, name: str) -> str:
-        counter = self._counter(name)
-        reason = "" if counter is None else counter.missing.get("peak", "")
-        return f"no peak of {name} is known: {reason}" if reason else ""
-
-    def _reader(self, name: str) -> Reader:
-        counter = self._counter(name)
-        if counter is None:
-            raise TensorlensError("host memory cannot be counted here")
-        return counter.reader()
-
-    def _counter(self, name: str) -> Counter | None:
-        if name == "cpu":
-            return self._counters.host()
-        return self._counters.device(name)
 
     def _largest(self, device: str) -> list[str]:
         if self._recording is None:
@@ -102,6 +102,48 @@ class Peaks:
             new = [each for each in resident if each.age_ns is not None]
             return [*map(_resident_text, new[:_MOST_TENSORS])]
         return []
+
+
+class TensorMemory:
+    """What a test has allocated beyond what was there when it began, or at the last restart.
+
+    It begins with the first framework: at once where one is imported, else at the first question.
+    """
+
+    def __init__(self) -> None:
+        self._peaks: Peaks | None = None
+        with suppress(UsageError):
+            self._begin()
+
+    def peak(self, device: str = "cpu") -> int:
+        """Return the most bytes at once so far.
+
+        Raises:
+            UsageError: no framework was imported, or no peak of the device is known.
+            DeviceError: there is no such device here.
+        """
+        peaks = self._begin()
+        name = device_name(device)
+        found = peaks.read().get(name)
+        if found is None:
+            if peaks.unknown and name in peaks.unknown:
+                raise UsageError(peaks.unknown)
+            return 0
+        return found
+
+    def restart(self) -> None:
+        """Begin anew: what is allocated now does not count."""
+        self._begin().restart()
+
+    def close(self) -> None:
+        """Stop counting."""
+        if self._peaks is not None:
+            self._peaks.end()
+
+    def _begin(self) -> Peaks:
+        if self._peaks is None:
+            self._peaks = Peaks(None, names=False)
+        return self._peaks
 
 
 def _resident_text(tensor: Resident) -> str:

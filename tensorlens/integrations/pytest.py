@@ -1,13 +1,13 @@
 """The plugin of pytest: limits on the tensors that a test takes, and on those it leaves behind.
 
-It imports no framework, and does nothing for a test without one of its markers.
+It imports no framework, and does nothing for a test without one of its markers or options.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from tensorlens.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from tensorlens.frameworks.base import Adapter
-    from tensorlens.integrations.assertions import Peaks
+    from tensorlens.integrations.assertions import Peaks, TensorMemory
     from tensorlens.leaks.residue import Remains, Stretch
 
 _LEAKS = "limit_tensor_leaks"
@@ -46,8 +46,33 @@ class _Limits:
 _KEY = pytest.StashKey[_Limits]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options on the memory of all tests."""
+    group = parser.getgroup("tensorlens", "memory of tensors")
+    group.addoption(
+        "--tensorlens",
+        nargs="?",
+        type=int,
+        const=10,
+        default=0,
+        metavar="N",
+        help="list the N tests (10) with the highest peaks at the end",
+    )
+    group.addoption(
+        "--tensorlens-baseline",
+        metavar="FILE",
+        help="fail a test whose peak is above that in FILE, also the setting tensorlens_baseline",
+    )
+    group.addoption(
+        "--tensorlens-update", action="store_true", help="write the baseline from this run"
+    )
+    parser.addini("tensorlens_baseline", "file of the peaks that tests must not exceed")
+    parser.addini("tensorlens_tolerance", "by how much they may: 5%", default="5%")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the markers are."""
+    """Say what the markers are, and measure all tests where an option wants that."""
+    _measure_all(config)
     config.addinivalue_line(
         "markers",
         f'{_LEAKS}("0 B"): fail the test if tensors that it made are still there after its'
@@ -58,6 +83,38 @@ def pytest_configure(config: pytest.Config) -> None:
         f'{_MEMORY}("2 GiB", device=None): fail the test if at any instant it has more bytes of'
         " tensors allocated, on a device or on each one, than were there before it",
     )
+
+
+def _measure_all(config: pytest.Config) -> None:
+    file = config.getoption("tensorlens_baseline") or config.getini("tensorlens_baseline")
+    top, update = config.getoption("tensorlens"), config.getoption("tensorlens_update")
+    if update and not file:
+        raise pytest.UsageError("--tensorlens-update needs a file: --tensorlens-baseline FILE")
+    if not top and not file:
+        return
+    from tensorlens.integrations.pytest_peaks import PeakPlugin, tolerance_of
+
+    try:
+        plugin = PeakPlugin(
+            top,
+            config.rootpath / file if file else None,
+            update,
+            tolerance_of(config.getini("tensorlens_tolerance")),
+            hasattr(config, "workerinput"),
+        )
+    except TensorlensError as error:
+        raise pytest.UsageError(f"tensorlens: {error}") from None
+    config.pluginmanager.register(plugin, "tensorlens_peaks")
+
+
+@pytest.fixture
+def tensor_memory() -> Iterator[TensorMemory]:
+    """Bytes of tensors that the test has allocated at once: ``tensor_memory.peak("cpu")``."""
+    from tensorlens.integrations.assertions import TensorMemory
+
+    memory = TensorMemory()
+    yield memory
+    memory.close()
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

@@ -4,47 +4,37 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorlens.errors import UsageError
 from tensorlens.frameworks import import_hooks, registry
 from tensorlens.integrations import assertions as limits
 from tensorlens.integrations import pytest as plugin
 
 
-def refuse(options):
-    raise UsageError("nothing here records")
-
-
-def use_framework(monkeypatch, missing, peak=-1):
-    def reader():
-        return lambda: (100, peak, -1)
-
-    counter = SimpleNamespace(missing=missing, reader=reader)
-    framework = SimpleNamespace(
-        name="fake",
-        record=refuse,
-        cpu_counter=lambda: counter,
-        device_counter=lambda name: counter,
-        device_name=str,
-        used_devices=lambda: ["cuda:0"],
-    )
+def peaks_of(monkeypatch, device, missing, peak=-1):
+    """Return the peaks of a framework whose two devices have 100 bytes from the start."""
+    framework = SimpleNamespace(name="fake", record=None, device_name=str)
     monkeypatch.setattr(registry, "_FRAMEWORKS", {"fake": ""})
     monkeypatch.setattr(registry, "_loaded", {"fake": framework})
+    region = SimpleNamespace(
+        begin=lambda: (100, 100, -1) * 2,
+        read=lambda: (100, peak, -1) * 2,
+        end=lambda: None,
+        counters=[SimpleNamespace(device=each, missing=missing) for each in ("cpu", "cuda:0")],
+    )
+    return limits.Peaks(device, names=False, region=region)
 
 
 @pytest.mark.parametrize(("device", "said"), [(None, "cpu"), ("cpu", "cpu"), ("cuda:0", "cuda:0")])
 def test_what_has_no_peak_is_left_out_and_said(monkeypatch, device, said):
-    use_framework(monkeypatch, {"peak": "none is kept"})
-    peaks = limits.Peaks(device)
+    peaks = peaks_of(monkeypatch, device, {"peak": "none is kept"})
     peaks.end()
     assert peaks.unknown == f"no peak of {said} is known: none is kept"
-    assert peaks._found == {}
+    assert peaks.found == {}
 
 
 def test_host_memory_with_a_peak_is_checked(monkeypatch):
-    use_framework(monkeypatch, {}, peak=160)
-    peaks = limits.Peaks(None)
+    peaks = peaks_of(monkeypatch, None, {}, peak=160)
     peaks.end()
-    assert (peaks.unknown, peaks._found) == ("", {"cpu": 60, "cuda:0": 60})
+    assert (peaks.unknown, peaks.found) == ("", {"cpu": 60, "cuda:0": 60})
 
 
 def test_what_is_only_known_at_the_end_is_said_too(monkeypatch):

@@ -1,0 +1,144 @@
+"""The plugin of pytest over all tests: the hungriest, a baseline, and the fixture."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import warm
+
+pytest.importorskip("torch.nn")
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+CACHE = os.environ.get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache")
+TESTS = """
+import torch
+
+def test_small():
+    torch.zeros(256)
+
+def test_large():
+    first = torch.zeros(1 << 18)
+    del first
+    torch.zeros({numbers})
+
+def test_none():
+    pass
+"""
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    # a file that is written anew within a second is not to be taken for the one before
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+    def run(*arguments, plugins=(), **sources):
+        if sources:
+            pytester.makepyfile(**sources)
+        named = ("tensorlens.integrations.pytest", *plugins)
+        given = [option for plugin in named for option in ("-p", plugin)]
+        return pytester.run(*warm.python(), "-m", "pytest", *given, *arguments)
+
+    return run
+
+
+def peaks(pytester, name="peaks.json"):
+    return json.loads((pytester.path / name).read_text("utf-8"))["tests"]
+
+
+def test_the_hungriest_are_listed(run):
+    result = run("--tensorlens", test_it=TESTS.format(numbers=1))
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*memory of tensors, the hungriest tests*",
+            "   1.00 MiB  cpu     test_it.py::test_large",
+            "   1.00 KiB  cpu     test_it.py::test_small",
+        ]
+    )
+    assert "test_none" not in result.stdout.str().partition("hungriest")[2]
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_peak_above_the_baseline_fails(run, pytester, workers):
+    plugins = ("xdist.plugin",) if workers else ()
+    options = ("--tensorlens-baseline", "peaks.json", *workers)
+    sources = {"test_it": TESTS.format(numbers=1)}
+    run(*options, "--tensorlens-update", plugins=plugins, **sources).assert_outcomes(passed=3)
+    assert peaks(pytester) == {
+        "test_it.py::test_large": {"cpu": 1 << 20},
+        "test_it.py::test_none": {"cpu": 0},
+        "test_it.py::test_small": {"cpu": 1024},
+    }
+    run(*options, plugins=plugins).assert_outcomes(passed=3)
+    # 1.0490 MB is less than 5 % above 1 MiB, 1.2 MB is more
+    within = run(*options, plugins=plugins, test_it=TESTS.format(numbers=(1 << 18) + 10))
+    within.assert_outcomes(passed=3)
+    above = run(*options, plugins=plugins, test_it=TESTS.format(numbers=300_000))
+    above.assert_outcomes(passed=2, failed=1)
+    above.stdout.fnmatch_lines(["*cpu: 1.14 MiB at the highest instant of the test, 1.00 MiB in*"])
+
+
+def test_a_test_that_the_baseline_does_not_have_is_told(run, pytester):
+    options = ("--tensorlens-baseline", "peaks.json")
+    run(*options, "--tensorlens-update", test_it="def test_a(): pass").assert_outcomes(passed=1)
+    result = run(*options, test_it="def test_a(): pass\ndef test_b(): pass")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["tensorlens: 1 test is not in *; --tensorlens-update adds them"])
+    # the update of one file keeps what another has
+    run(*options, "--tensorlens-update", "test_more.py", test_more="def test_c(): pass")
+    assert list(peaks(pytester)) == ["test_it.py::test_a", "test_more.py::test_c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        ("{", (), "is no baseline of this tensorlens"),
+        ('{"version": 99, "tests": {}}', (), "is no baseline of this tensorlens"),
+        (None, (), "there is no file"),
+        (None, ("-o", "tensorlens_tolerance=lots", "--tensorlens-update"), "write for example 5%"),
+    ],
+)
+def test_bad_input_gets_one_line_before_any_test_runs(run, pytester, content, arguments, said):
+    if content is not None:
+        (pytester.path / "peaks.json").write_text(content, "utf-8")
+    result = run("--tensorlens-baseline", "peaks.json", *arguments, test_it="def test_a(): pass")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: tensorlens: *{said}*"])
+
+
+def test_the_fixture_tells_a_test_what_it_took(run):
+    source = """
+import pytest
+import torch
+
+def test_peak(tensor_memory):
+    first = torch.zeros(1000)
+    assert tensor_memory.peak() == 4000
+    del first
+    torch.zeros(500)
+    assert tensor_memory.peak("cpu") == 4000
+    tensor_memory.restart()
+    second = torch.zeros(500)
+    assert tensor_memory.peak() == 2000
+
+@pytest.mark.limit_tensor_memory("2000 B", device="cpu")
+def test_beside_a_limit(tensor_memory):
+    torch.zeros(500)
+    assert tensor_memory.peak() == 2000
+    torch.zeros(501)
+"""
+    result = run("--tensorlens", test_it=source)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*cpu: 1.96 KiB at the highest instant of the test, its limit is 1.95 KiB*",
+            "   3.91 KiB  cpu     test_it.py::test_peak",
+        ]
+    )
