@@ -31,8 +31,8 @@ from tensorlens.planning.torch.memory.host_kernels import HostKernels
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.memory.workspaces import Workspaces
 from tensorlens.planning.torch.names import BlockNames
+from tensorlens.planning.torch.patches.checkpoints import copying
 from tensorlens.planning.torch.patches.compilers import compiling, not_tracing
-from tensorlens.planning.torch.patches.copies import copying
 from tensorlens.planning.torch.patches.data_loaders import in_threads, loading, random_states
 from tensorlens.planning.torch.patches.distributed import distributed
 from tensorlens.planning.torch.stacks import ProgramStacks

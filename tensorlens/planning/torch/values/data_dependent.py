@@ -20,7 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tensorlens.planning.patches import patched
-from tensorlens.planning.torch.patches.files import without_writing
+from tensorlens.planning.torch.patches.checkpoints import without_writing
 from tensorlens.planning.torch.values.const_propagation import compute, known
 from tensorlens.planning.torch.values.initial_values import are_known, makers
 from tensorlens.planning.torch.values.selections import Selections, grouped_mm
