@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
 from tensorlens.planning.estimate.cards import find_card  # noqa: E402
-from tensorlens.planning.torch.memory.attention_choice import (  # noqa: E402
+from tensorlens.planning.torch.memory.attention import (  # noqa: E402
     CUDNN,
     EFFICIENT,
     FLASH,
@@ -24,7 +24,7 @@ from tensorlens.planning.torch.memory.attention_choice import (  # noqa: E402
     Attention,
     Chooser,
 )
-from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries  # noqa: E402
+from tensorlens.planning.torch.memory.temporaries import Temporaries  # noqa: E402
 from tests import warm  # noqa: E402
 
 aten = torch.ops.aten
@@ -153,9 +153,7 @@ def test_four_dimensions_or_none_of_the_fused_kernels():
 
 
 def taken(func, *args, card=A100):
-    told = []
-    found = AttentionTemporaries(card, told.append)(func, args, {}, None, 0)
-    assert not told
+    found = Temporaries(card)(func, args, {}, None, 0)
     return [each.nbytes for each in found]
 
 
@@ -229,7 +227,7 @@ def test_efficient_forward_sums_wide_heads_in_float32():
 def efficient_backward(dimension, dtype, card=A100, dropout=0.0, length=100):
     query = heads_inside(1, 2, length, dimension, dtype=dtype)
     args = (query, query, query, query, None, query, None, None, None, dropout, [True] * 4)
-    told = AttentionTemporaries(card, pytest.fail)(EFFICIENT_BACKWARD, args, {}, None, 0)
+    told = Temporaries(card)(EFFICIENT_BACKWARD, args, {}, None, 0)
     return [(each.least, each.nbytes, each.most) for each in told]
 
 
@@ -264,7 +262,7 @@ def test_efficient_backward_multiplies_long_gradients_first():
     query = heads_inside(1, 2, 100, 64, dtype=FP32)
     wide = heads_inside(1, 2, 100, 512, dtype=FP32)
     args = (wide, query, query, wide, None, wide, None, None, None, 0.0, [True] * 4)
-    found = AttentionTemporaries(A100, pytest.fail)(EFFICIENT_BACKWARD, args, {}, None, 0)
+    found = Temporaries(A100)(EFFICIENT_BACKWARD, args, {}, None, 0)
     assert [each.nbytes for each in found] == [800, 800 * 512, 800]
 
 
@@ -272,37 +270,9 @@ def test_efficient_backward_multiplies_long_gradients_first():
 def test_cudnn_tells_nothing_so_there_are_bounds():
     func = aten._scaled_dot_product_cudnn_attention_backward.default
     query = on_card(2, 4, 128, 64)
-    (hidden,) = AttentionTemporaries(find_card("h100"), pytest.fail)(
-        func, (query,) * 5, {}, None, 0
-    )
+    (hidden,) = Temporaries(find_card("h100"))(func, (query,) * 5, {}, None, 0)
     sums = 2 * 4 * 128 * 64 * 4 + 2 * 4 * 128 * 4
     assert (hidden.least, hidden.nbytes, hidden.most) == (0, sums, 2 * sums)
-
-
-@pytest.mark.usefixtures("fake_tensors")
-def test_the_package_of_that_name_is_taken_for_torchs_own():
-    from types import SimpleNamespace
-
-    def operator(name):
-        schema = SimpleNamespace(name=f"flash_attn::{name}")
-        return SimpleNamespace(namespace="flash_attn", _schema=schema)
-
-    told = []
-    temporaries = AttentionTemporaries(A100, told.append)
-    # batch, length, heads, dimension
-    query, key = on_card(2, 100, 4, 40), on_card(2, 70, 2, 40)
-    args = (query, query, key, key, query, None)
-    found = temporaries(operator("_flash_attn_backward"), args, {}, None, 0)
-    rows = 2 * 4 * 128 * 4
-    assert [each.nbytes for each in found] == [rows, rows * 64, *[2 * 70 * 4 * 40 * 2] * 2]
-    assert temporaries(operator("_flash_attn_forward"), (query, key, key), {}, None, 0) == []
-    assert all(text.startswith("the flash_attn package") for text in told)
-
-
-@pytest.mark.usefixtures("fake_tensors")
-def test_host_memory_has_none_of_it():
-    query = torch.empty(2, 4, 100, 40)
-    assert taken(FLASH_BACKWARD, query, query, query, query, query, None) == []
 
 
 # --- whole runs, each in a process of its own that has a card -------------------------------------
@@ -319,7 +289,7 @@ if not readiness.is_ready:
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.planning.torch.memory.attention import AttentionTemporaries, FusedAttention
+from tensorlens.planning.torch.memory.attention import FusedAttention
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.tracker import Tracker, noting_nodes
@@ -333,7 +303,7 @@ F = torch.nn.functional
 def track(program):
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
-    parts = [Temporaries(card), AttentionTemporaries(card, told.append), Workspaces(card)]
+    parts = [Temporaries(card), Workspaces(card)]
     hidden = lambda *asked: [each for part in parts for each in part(*asked)]
     with (
         FusedAttention(card, told.append),

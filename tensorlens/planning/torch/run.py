@@ -26,7 +26,6 @@ from tensorlens.planning.torch.cautions import Cautions, collecting
 from tensorlens.planning.torch.device.mode import on_host
 from tensorlens.planning.torch.device.readiness import Readiness, measure_with
 from tensorlens.planning.torch.memory.attention import FusedAttention
-from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries
 from tensorlens.planning.torch.memory.host_kernels import HostKernels
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.memory.workspaces import Workspaces
@@ -101,9 +100,7 @@ def _run(
             enter(host.rnn_workspaces())
         if job.device == "cuda":
             card = job.card or H100
-            hidden = ScratchRules(
-                (Temporaries(card), AttentionTemporaries(card, cautions), Workspaces(card))
-            )
+            hidden = ScratchRules((Temporaries(card), Workspaces(card)))
             enter(FusedAttention(card, cautions))
         enter(answering(cautions))
         enter(loading(cautions))

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
 from tensorlens.planning.torch.device.toolkit import CUDNN_RNN
-from tensorlens.planning.torch.memory.workspaces import rnn_reserve
+from tensorlens.planning.torch.memory.temporaries.cudnn import rnn_reserve
 
 _aten = torch.ops.aten
 _GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER
@@ -99,10 +99,8 @@ def _cudnn_rnn(
     layers = num_layers * directions
     reserve = 0
     if train:
-        rows = output.numel() // (out_size * directions)
-        reserve = rnn_reserve(
-            cudnn_mode, rows, 1, hidden_size, num_layers, directions, input.itemsize, dropout
-        )
+        numbers = output.numel() // out_size * hidden_size
+        reserve = rnn_reserve(cudnn_mode, numbers, num_layers, input.itemsize, dropout)
     return (
         output,
         hx.new_empty(layers, batch, out_size),

@@ -2,28 +2,21 @@
 
 Without a device torch always takes the kernel that keeps the scores. Here the steps of
 ``scaled_dot_product_attention`` of ``aten/src/ATen/native/transformers/attention.cpp`` (torch 2.13)
-are taken in Python, and :mod:`.attention_choice` stands where that file asks the device.
+are taken in Python, and those of ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. What
+the kernels take for themselves is in :mod:`.temporaries.attention`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.attention_choice import (
-    CUDNN,
-    EFFICIENT,
-    FLASH,
-    Attention,
-    Chooser,
-)
-from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries
-
-__all__ = ["AttentionTemporaries", "FusedAttention"]
+from tensorlens.planning.torch.memory.temporaries.rules import HALVES, is_deterministic
 
 _aten = torch.ops.aten
 _LOWEST_OF_HALF = -65504.0
@@ -31,6 +24,219 @@ _FLEX = (
     "flex_attention: taken for one kernel that keeps its output and a number a row, as it is once "
     "compiled; its block mask is counted, what score_mod captures is not"
 )
+
+MATH, FLASH, EFFICIENT, CUDNN, OVERRIDEABLE = 0, 1, 2, 3, 4
+"""``at::SDPBackend`` of ``aten/src/ATen/SDPBackend.h``."""
+
+_CUDNN_FIRST = [CUDNN, FLASH, EFFICIENT, MATH, OVERRIDEABLE]
+_NEWEST = (12, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A call: tensors of shape (batch, heads, length, head dimension)."""
+
+    query: Any
+    key: Any
+    value: Any
+    mask: Any
+    dropout: float
+    is_causal: bool
+    enable_gqa: bool
+
+    @property
+    def trains(self) -> bool:
+        """Whether a gradient will be asked for."""
+        wanted = (self.query, self.key, self.value)
+        return torch.is_grad_enabled() and any(each.requires_grad for each in wanted)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Of all three; None where they differ."""
+        same = self.query.dtype == self.key.dtype == self.value.dtype
+        return self.query.dtype if same else None
+
+    def same_heads(self) -> bool:
+        """Whether query, key and value have as many heads."""
+        return bool(self.query.size(-3) == self.key.size(-3) == self.value.size(-3))
+
+    def grouped_heads(self, *, same_for_both: bool) -> bool:
+        """Whether the heads of key and value divide those of the query."""
+        heads = self.query.size(-3)
+        keys, values = self.key.size(-3), self.value.size(-3)
+        if same_for_both and keys != values:
+            return False
+        return bool(heads % keys == 0 and heads % values == 0)
+
+
+class Chooser:
+    """Chooses the kernel as ``select_sdp_backend`` does.
+
+    What a program switches on and off counts (``sdpa_kernel``, ``enable_flash_sdp``). Nested
+    tensors and FlashAttention 3 are left out.
+
+    Args:
+        card: whose kernels there are.
+        cudnn: version, 92000 for 9.20.0; None: what ``torch.backends.cudnn.version()`` says.
+    """
+
+    def __init__(self, card: Card, cudnn: int | None = None) -> None:
+        self.card = card
+        self._cudnn = cudnn
+        self._ordered = False
+        self._fits: dict[int, Callable[[Attention], bool]] = {
+            CUDNN: self._is_for_cudnn,
+            FLASH: self._is_for_flash,
+            EFFICIENT: self._is_for_efficient,
+            MATH: lambda asked: bool(torch._C._get_math_sdp_enabled()),
+        }
+
+    def choose(self, asked: Attention) -> int:
+        """Return the kernel.
+
+        Raises:
+            RuntimeError: all that could run it are switched off.
+        """
+        for kernel in self._order():
+            fits = self._fits.get(kernel)
+            if fits is not None and fits(asked):
+                return kernel
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    @property
+    def cudnn(self) -> int:
+        """The version of cuDNN."""
+        return (torch.backends.cudnn.version() or 0) if self._cudnn is None else self._cudnn
+
+    def _order(self) -> list[int]:
+        """Return the kernels, the one to try first first; torch sets the order at its first use."""
+        if not self._ordered:
+            self._ordered = True
+            if self.cudnn > 91500 and self.card.capability[0] in (9, 10):
+                torch._C._set_sdp_priority_order(_CUDNN_FIRST)
+        return list(torch._C._get_sdp_priority_order())
+
+    def _is_for_flash(self, asked: Attention) -> bool:
+        """``can_use_flash_attention``."""
+        dimension = asked.query.size(-1)
+        return (
+            torch._C._get_flash_sdp_enabled()
+            and _is_dense(asked)
+            and asked.mask is None
+            and dimension == asked.key.size(-1) == asked.value.size(-1)
+            and dimension <= 256
+            and (8, 0) <= self.card.capability <= _NEWEST
+            and self._has_flash_backward(asked, dimension)
+            and (not asked.is_causal or asked.query.size(-2) == asked.key.size(-2))
+            and asked.dtype in HALVES
+            and _has_batch(asked)
+            and (
+                asked.grouped_heads(same_for_both=True) if asked.enable_gqa else asked.same_heads()
+            )
+            and _is_not_empty(asked)
+            and _has_last_stride(asked, or_one=True)
+        )
+
+    def _has_flash_backward(self, asked: Attention, dimension: int) -> bool:
+        small = (8, 6) <= self.card.capability <= (8, 9) or self.card.capability >= (12, 0)
+        if not (small and asked.trains):
+            return True
+        return dimension <= 192 or (dimension > 224 and asked.dropout == 0)
+
+    def _is_for_efficient(self, asked: Attention) -> bool:
+        """``can_use_mem_efficient_attention``."""
+        half = asked.dtype in HALVES
+        older = self.card.capability < (8, 0)
+        known = (torch.float16, torch.float32) if older else (*HALVES, torch.float32)
+        multiple = 1 if older else 4
+        if not older or (half and self.card.capability >= (7, 0)):
+            multiple = max(multiple, 8 if half else 4)
+        dimensions = asked.query.size(-1), asked.value.size(-1)
+        return (
+            torch._C._get_mem_efficient_sdp_enabled()
+            and _is_dense(asked)
+            and (5, 0) <= self.card.capability <= _NEWEST
+            and asked.query.size(-1) == asked.key.size(-1)
+            and all(each > 0 and each % multiple == 0 for each in dimensions)
+            and asked.dtype in known
+            and _has_batch(asked)
+            and asked.same_heads()
+            and _is_not_empty(asked)
+            and _has_last_stride(asked, or_one=False)
+        )
+
+    def _is_for_cudnn(self, asked: Attention) -> bool:
+        """``can_use_cudnn_attention``."""
+        version, dropout = self.cudnn, asked.dropout
+        older = self.card.capability < (8, 0)
+        return (
+            torch._C._get_cudnn_sdp_enabled()
+            and version >= 90000
+            and not (dropout > 0 and 91100 < version < 91400)
+            and (dropout * 16).is_integer()
+            and _is_dense(asked)
+            and not is_deterministic()
+            and not older
+            and self.card.capability <= _NEWEST
+            and asked.dtype in HALVES
+            and _has_plain_mask(asked)
+            and _is_not_empty(asked)
+            and _has_last_stride(asked, or_one=True)
+            and _has_batch(asked)
+            and (
+                asked.grouped_heads(same_for_both=False) if asked.enable_gqa else asked.same_heads()
+            )
+            and self._has_cudnn_shape(asked)
+        )
+
+    def _has_cudnn_shape(self, asked: Attention) -> bool:
+        """``check_cudnn_tensor_shapes``."""
+        query, value = asked.query.size(-1), asked.value.size(-1)
+        limit = 128
+        large = self.card.capability[0] == 10 or self.card.capability == (9, 0)
+        if large and self.cudnn >= 91100 and (query, value) == (192, 128):
+            limit = 192
+        return bool(
+            max(query, value) <= limit
+            and query % 8 == 0
+            and value % 8 == 0
+            and asked.key.size(-2) != 1
+            and (asked.dropout == 0 or asked.query.size(-2) != 1)
+            and max(asked.query.size(0), asked.query.size(1)) <= 65535
+        )
+
+
+def _is_dense(asked: Attention) -> bool:
+    return all(
+        each.dim() == 4 and not each.is_nested for each in (asked.query, asked.key, asked.value)
+    )
+
+
+def _has_batch(asked: Attention) -> bool:
+    return bool(asked.query.size(0) == asked.key.size(0) == asked.value.size(0))
+
+
+def _is_not_empty(asked: Attention) -> bool:
+    return bool(asked.query.size(-2) and asked.key.size(-2))
+
+
+def _has_last_stride(asked: Attention, *, or_one: bool) -> bool:
+    tensors = (asked.query, asked.key, asked.value)
+    plain = all(each.stride(-1) == 1 for each in tensors)
+    plain = plain or (or_one and asked.query.size(-1) == 1)
+    return plain and (asked.mask is None or bool(asked.mask.stride(-1) == 1))
+
+
+def _has_plain_mask(asked: Attention) -> bool:
+    """``check_attn_mask_shape``."""
+    mask = asked.mask
+    if mask is None:
+        return True
+    if mask.requires_grad or mask.dim() not in (2, 4):
+        return False
+    batch, heads, length, _ = asked.query.shape
+    whole = (batch, heads, length, asked.key.size(-2))[-mask.dim() :]
+    return all(size in (1, full) for size, full in zip(mask.shape, whole, strict=True))
 
 
 class FusedAttention:

@@ -1,7 +1,8 @@
-"""Gradients of lookups, and writes through indices."""
+"""Lookups and their gradients, writes through indices, sorts, selections and random orders."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     Rule,
     ceil_div,
     contiguous,
+    device_type,
     heaviest,
     is_tensor,
     nbytes,
@@ -29,6 +31,7 @@ from tensorlens.planning.torch.tracker import Scratch
 _ROWS_PER_PART = 10
 _FEW_INDICES = 3072
 _MASKS = (torch.bool, torch.uint8)
+_SMALL_SORT = 4096
 
 
 def _embedding(call: Call) -> list[Scratch]:
@@ -37,22 +40,11 @@ def _embedding(call: Call) -> list[Scratch]:
     copies = contiguous(indices, grad)
     if indices.numel() <= _FEW_INDICES and not scaled:
         return copies
-    return copies + _sorted_gradient(
-        call.card, grad, indices, call.result, bool(scaled), bags=False
-    )
-
-
-def _embedding_bag(call: Call) -> list[Scratch]:
-    # EmbeddingBag.cu, _embedding_bag_dense_backward_cuda; mode 2 takes maxima
-    grad, indices, scaled, mode = call.args[0], call.args[1], call.args[6], call.args[7]
-    copies = contiguous(grad)
-    if mode == 2 or indices.numel() == 0:
-        return copies
-    return copies + _sorted_gradient(call.card, grad, indices, call.result, bool(scaled), bags=True)
+    return copies + _sorted_gradient(call.card, grad, indices, call.result, bool(scaled))
 
 
 def _sorted_gradient(
-    card: Card, grad: Any, indices: Any, result: Any, scaled: bool, *, bags: bool
+    card: Card, grad: Any, indices: Any, result: Any, scaled: bool
 ) -> list[Scratch]:
     """Return what summing rows of a gradient by their sorted indices takes.
 
@@ -76,7 +68,7 @@ def _sorted_gradient(
         scratch(segments * index, "offsets of parts"),
         scratch(INDEX_BYTES, "number of parts"),
         scratch(parts * index, "part offsets"),
-        *_sums(card, grad, parts, segments, rows, width, index, bags),
+        *_sums(card, grad, parts, segments, rows, width, index),
     ]
     sort = [scratch(count * index, "arange"), radix_sort(count, index, index)]
     unique = [*kept_later[:2], scratch(count * index, "unique keys"), scan(count, index)]
@@ -94,14 +86,13 @@ def _sums(
     rows: int,
     width: int,
     index: int,
-    bags: bool,
 ) -> Iterator[Scratch]:
     """Give the sums of parts; few long segments are summed where they belong by newer versions."""
     wide = wide_itemsize(grad.dtype)
     two_steps = parts * width * wide
     warped = ceil_div(width, WARP) * WARP
     blocks = ceil_div(segments * warped, min(warped, 1024))
-    if bags or blocks >= card.multiprocessors * 4 or parts <= blocks * 4:
+    if blocks >= card.multiprocessors * 4 or parts <= blocks * 4:
         yield scratch(two_steps, "sums of parts")
         return
     accumulated = rows * width * wide if wide != grad.dtype.itemsize else 0
@@ -194,25 +185,168 @@ def _masked_select(call: Call) -> Iterator[Scratch]:
     yield scratch(4, "count", before=True)
 
 
-def _masked_scatter(call: Call) -> Iterator[Scratch]:
-    # IndexKernel.cpp, masked_scatter__cuda: how many are true before each element
-    target, mask = call.args[0], call.args[1]
-    if mask.shape != target.shape:
-        yield scratch(target.numel(), "expanded mask")
-    yield scratch(target.numel() * INDEX_BYTES, "running count of the mask")
-    yield from contiguous(call.args[2], before=False)
-    yield scan(target.numel(), INDEX_BYTES)
+def _sorted_along(source: Any, dim: int) -> Iterator[Scratch]:
+    """Give what sorting a tensor along a dimension takes, its results' memory left out.
+
+    ``Sort.cpp`` and ``SortStable.cu``: up to 4096 elements are sorted where they are, after their
+    order was written from an arange. More are sorted by CUB along a dimension that is the last.
+    """
+    if source.numel() == 0:
+        return
+    length = source.shape[dim] if source.dim() else 1
+    key = source.dtype.itemsize
+    if length <= _SMALL_SORT:
+        yield scratch(length * INDEX_BYTES, "arange")
+        return
+    if source.stride(dim) != 1 or not source.is_contiguous():
+        # the copy with the dimension last, and results laid out like it
+        yield scratch(nbytes(source), "copy to sort")
+        yield scratch(nbytes(source), "sorted copy")
+        yield scratch(source.numel() * INDEX_BYTES, "sorted copy")
+    count = source.numel()
+    segments = count // length
+    if segments == 1 or length >= 1_000_000:
+        yield scratch(length * INDEX_BYTES, "indices")
+        yield radix_sort(length, key, INDEX_BYTES)
+    elif segments < 128:
+        yield scratch(count * INDEX_BYTES, "indices and segments")
+        yield scratch(count * INDEX_BYTES, "indices and segments")
+        yield scratch(count * key, "sorted keys")
+        yield radix_sort(count, key, INDEX_BYTES)
+    else:
+        yield scratch(count * INDEX_BYTES, "indices")
+        # cub::DeviceSegmentedRadixSort: a second pair of buffers
+        yield scratch(count * (key + INDEX_BYTES), "sorting")
+
+
+def _dim(source: Any, value: Any) -> int:
+    dims = max(int(source.dim()), 1)
+    return int(-1 if value is None else value) % dims
+
+
+def _sort(call: Call) -> Iterable[Scratch]:
+    source, dim = call.args[0], call.kwargs.get("dim")
+    # sort(self, dim), sort.stable(self, *, stable, dim)
+    return _sorted_along(source, _dim(source, call.args[1] if len(call.args) > 1 else dim))
+
+
+def _topk(call: Call) -> Iterator[Scratch]:
+    source, k = call.args[0], call.args[1]
+    dim = _dim(source, call.argument(2, "dim"))
+    if source.numel() == 0:
+        return
+    select = [*contiguous(source, before=False), *_radix_select(call.card, source, dim)]
+    if k <= _SMALL_SORT:
+        yield from select
+        return
+    values, indices = call.result
+    resort = [
+        scratch(nbytes(values), "sorted values"),
+        scratch(nbytes(indices), "sorted indices"),
+        *_sorted_along(values, dim),
+    ]
+    yield from heaviest(select, resort)
+
+
+def _radix_select(card: Card, source: Any, dim: int) -> Iterator[Scratch]:
+    """Give the buffers of a selection by several blocks (``TensorTopK.cu``, mbtopk)."""
+    length = source.shape[dim] if source.dim() else 1
+    slices = source.numel() // length
+    if not _is_worth_many_blocks(slices, length):
+        return
+    # 40 registers for each of 256 threads, of the 65536 that a multiprocessor has
+    resident = 6
+    items = ceil_div(length * slices, card.multiprocessors * resident * 256)
+    items = max(4, min(items, 64))
+    per_slice = ceil_div(length, items * 256)
+    blocks = slices * per_slice
+    key = source.dtype.itemsize
+    for size in (
+        slices * key,
+        2 * slices * 4,
+        2 * slices * max(key, 4),
+        blocks * 256 * 2,
+        slices * 256 * 4,
+        blocks * 4,
+        blocks * 4,
+    ):
+        yield scratch(size, "selection buffer")
+    yield scan(blocks, 4)
+
+
+def _is_worth_many_blocks(slices: int, length: int) -> bool:
+    steps = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
+    least = next((each for most, each in steps if slices <= most), 400)
+    return length >= least
+
+
+def _scanned(call: Call) -> Iterator[Scratch]:
+    # ScanUtils.cuh, scan_dim; only what has one dimension goes to CUB
+    values, source = call.result, call.args[0]
+    if values.numel() == 0:
+        return
+    if source.dtype != values.dtype:
+        yield scratch(nbytes(values), "cast copy")
+    else:
+        yield from contiguous(source, before=False)
+    if source.dim() == 0 or source.numel() == source.shape[_dim(source, call.args[1])]:
+        yield scan(source.numel(), values.dtype.itemsize)
+
+
+def _nonzero(call: Call) -> Iterator[Scratch]:
+    # Nonzero.cu: how many there are is counted first
+    yield from contiguous(call.args[0])
+    yield scratch(4, "count", before=True)
+    yield scan(call.args[0].numel(), 4)
+
+
+def _unique(call: Call) -> Iterator[Scratch]:
+    # UniqueCub.cu: sorted keys, with their places where the inverse is asked for
+    source = call.args[0]
+    count, key = source.numel(), source.dtype.itemsize
+    inverse = bool(call.argument(2, "return_inverse"))
+    yield from contiguous(source)
+    yield scratch(count * key, "sorted values", before=True)
+    if inverse:
+        yield scratch(count * INDEX_BYTES, "sorted indices", before=True)
+        yield scratch(count * INDEX_BYTES, "arange", before=True)
+    yield radix_sort(count, key, INDEX_BYTES if inverse else 0, before=True)
+
+
+def _random_order(call: Call) -> Iterator[Scratch]:
+    # Randperm.cu: an arange sorted by random keys of as many bits as keep them apart
+    count = call.result.numel()
+    if device_type(call.result) != "cuda" or count == 0:
+        return
+    bits = math.ceil(math.log2(count - (6 * count * count + 1) / (12 * math.log(0.9))))
+    key = 4 if bits <= 32 else 8
+    yield scratch(nbytes(call.result), "arange")
+    yield scratch(count * key, "keys")
+    yield scratch(count * key, "sorted keys")
+    yield radix_sort(count, key, call.result.dtype.itemsize)
+
+
+def _multinomial(call: Call) -> Iterator[Scratch]:
+    # Distributions.cpp, multinomial_out; with replacement: MultinomialKernel.cu
+    repeats = call.argument(2, "replacement") and call.args[1] > 1
+    for name in ("distribution", "normalized", "prefix sums") if repeats else ("exponentials",):
+        yield scratch(nbytes(call.args[0]), name)
 
 
 RULES: dict[str, Rule] = {
     "embedding_dense_backward": _embedding,
-    "_embedding_bag_dense_backward": _embedding_bag,
     "index_put": _put,
     "index_put_": _put,
     "_index_put_impl_": _put,
     "_unsafe_index_put": _put,
     "index.Tensor": _look_up,
     "masked_select": _masked_select,
-    "masked_scatter": _masked_scatter,
-    "masked_scatter_": _masked_scatter,
+    "sort": _sort,
+    "topk": _topk,
+    "cumsum": _scanned,
+    "cumprod": _scanned,
+    "nonzero": _nonzero,
+    "_unique2": _unique,
+    "randperm": _random_order,
+    "multinomial": _multinomial,
 }

@@ -151,7 +151,6 @@ def _way() -> _Way:
     return tuple(way)
 
 
-_NONE = 0
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm")
 """Operators with a kernel on CUDA that are a formula of several wherever there is none
 (``aten/src/ATen/native/native_functions.yaml``: CompositeImplicitAutograd beside CUDA)."""
@@ -165,7 +164,6 @@ def install() -> None:
     accumulation = Accumulation()
     handlers = {
         **in_place_handlers(accumulation),
-        _aten.binary_cross_entropy.default: _cross_entropy_of_chances,
         _aten.clone.default: _clone_of_sparse,
     }
     _dispatch_first_to({id(func): handler for func, handler in handlers.items()})
@@ -216,18 +214,6 @@ def _dispatch_first_to(handlers: Mapping[int, Handler]) -> None:
         return original(mode, func, types, args, kwargs)
 
     FakeTensorMode.dispatch = dispatch
-
-
-def _cross_entropy_of_chances(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return a loss that keeps the memory of each element's.
-
-    ``aten/src/ATen/native/cuda/Loss.cu``, binary_cross_entropy_out_cuda: the tensor of all losses
-    is made a scalar by ``resize_as_``, which gives no memory back.
-    """
-    reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
-    if reduction == _NONE or args[0].fake_device.type != "cuda":
-        return NotImplemented
-    return torch.empty_like(args[0]).resize_(())
 
 
 def _clone_of_sparse(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
