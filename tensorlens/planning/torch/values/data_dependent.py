@@ -28,9 +28,6 @@ from tensorlens.planning.torch.values.selections import Selections, grouped_mm
 MOST_ASKED = 100
 """Times one line may ask for a value until the answer changes, which ends a loop that waits."""
 
-MOST_ASKED_AGAIN = 10
-"""The same once the answer has changed: where a loop waits it will wait in the next step too."""
-
 MOST_DRAWN = 3
 """The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
 
@@ -70,11 +67,12 @@ class DataDependentValues:
             _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
             _aten.item.default: lambda mode, func, x: self.scalar(x),
             _aten.equal.default: self._equal,
-            _aten.allclose.default: self._allclose,
+            _aten.allclose.default: self._equal,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
-            **_where_there_is("_grouped_mm", grouped_mm),
             **Selections(original, caution).table(),
         }
+        if hasattr(_aten, "_grouped_mm"):
+            self._special[_aten._grouped_mm.default] = grouped_mm
         makers_, special = self._makers, self._special
         keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
 
@@ -116,7 +114,7 @@ class DataDependentValues:
             if not found.origin.assumed:
                 return value
         else:
-            value = _ONES[_kind(tensor.dtype)]
+            value = True if tensor.dtype is torch.bool else _one(tensor.dtype)
         asking = _asking(sys._getframe(1))
         if self._goes_round(asking):
             value = type(value)(not value)
@@ -143,10 +141,10 @@ class DataDependentValues:
         is_torch = _is_torch(asking.f_code.co_filename)
         if self._asked[key] <= (MOST_DRAWN if is_torch else MOST_ASKED):
             return False
-        self._asked[key] = 0 if is_torch else MOST_ASKED - MOST_ASKED_AGAIN
+        self._asked[key] = 0
         return True
 
-    def _equal(self, mode: Any, func: Any, one: Any, other: Any) -> bool:
+    def _equal(self, mode: Any, func: Any, one: Any, other: Any, *_: Any, **__: Any) -> bool:
         if one is other or one.shape != other.shape:
             return one is other
         mine, theirs = known(one), known(other)
@@ -156,24 +154,11 @@ class DataDependentValues:
         self._caution("two tensors are compared, which depends on data: they were taken as equal")
         return True
 
-    def _allclose(self, mode: Any, func: Any, one: Any, other: Any, *_: Any, **__: Any) -> bool:
-        return self._equal(mode, func, one, other)
 
-
-def _where_there_is(name: str, answer: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
-    packet = getattr(_aten, name, None)
-    return {} if packet is None else {packet.default: answer}
-
-
-_ONES = {"truth": True, "whole": 1, "float": 1.0, "complex": 1 + 0j}
-
-
-def _kind(dtype: Any) -> str:
-    if dtype is torch.bool:
-        return "truth"
+def _one(dtype: Any) -> Any:
     if dtype.is_complex:
-        return "complex"
-    return "float" if dtype.is_floating_point else "whole"
+        return 1 + 0j
+    return 1.0 if dtype.is_floating_point else 1
 
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -234,8 +219,7 @@ def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
         if found is not None:
             with torch._C._DisableTorchDispatch():
                 return found.tensor.tolist()
-        value = torch.ones((), dtype=tensor.dtype, device="meta").dtype
-        return _nested(tensor.shape, 1.0 if value.is_floating_point else 1)
+        return _nested(tensor.shape, _one(tensor.dtype))
 
     def numpy(tensor: Any, *, force: bool = False) -> Any:
         if tensor.requires_grad and not force:
