@@ -13,7 +13,7 @@ if __name__ == "__main__":
     from tensorlens.planning.torch.device.readiness import measure_with, prepare
 
     WARNINGS: list[str] = []
-    READY = prepare(devices=2, warn=WARNINGS.append)
+    READY = prepare(warn=WARNINGS.append)
 
 import torch
 from torch import nn
@@ -330,23 +330,18 @@ def default_device():
     return [output[1], sorted(others)]
 
 
-def two_devices():
-    first, second = nn.Linear(FEATURES, FEATURES).to("cuda:0"), nn.Linear(FEATURES, 2).to("cuda:1")
-    optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
-    output = second(first(torch.randn(BATCH, FEATURES, device="cuda:0")).to("cuda:1"))
-    output.sum().backward()
-    optimizer.step()
+def in_contexts():
+    with torch.device("cuda:0"):
+        inside = str(nn.Linear(2, 2).weight.device)
+    with torch.cuda.device(0):
+        current = str(torch.randn(2, device="cuda").device)
+    host = nn.Linear(FEATURES, FEATURES)
     try:
-        first(torch.randn(BATCH, FEATURES, device="cuda:1"))
+        host(gpu(BATCH, FEATURES))
         mixed = "allowed"
     except RuntimeError:
         mixed = "refused"
-    with torch.device("cuda:1"):
-        inside = str(nn.Linear(2, 2).weight.device)
-    with torch.cuda.device(1):
-        current = str(torch.randn(2, device="cuda").device)
-    after = str(torch.randn(2, device="cuda").device)
-    return [str(output.device), str(first.weight.grad.device), mixed, inside, current, after]
+    return [inside, current, mixed]
 
 
 def data_parallel():
@@ -363,7 +358,7 @@ def moved_modules():
     places = [str(weight.device)]
     model(gpu(BATCH, FEATURES)).sum().backward()
     optimizer.step()
-    for where in ("cpu", "cuda:1", torch.bfloat16):
+    for where in ("cpu", "cuda:0", torch.bfloat16):
         model.to(where)
         places.append(str(weight.device))
     same = [model[0].weight is weight, isinstance(weight, nn.Parameter), weight.requires_grad]
@@ -456,7 +451,7 @@ def card():
     free, total = cuda.mem_get_info()
     return {
         "available": [cuda.is_available(), cuda.is_initialized(), cuda.device_count()],
-        "name": cuda.get_device_name("cuda:1"),
+        "name": cuda.get_device_name("cuda:0"),
         "capability": [*cuda.get_device_capability(), found.major, found.minor],
         "multiprocessors": found.multi_processor_count,
         "memory": [found.total_memory, free, total],
@@ -509,7 +504,7 @@ def seeds():
 
 
 class Figures:
-    """Says for each device what is told apart easily."""
+    """Says what is told apart easily."""
 
     def __init__(self):
         self.resets, self.emptied = [], 0
@@ -519,12 +514,6 @@ class Figures:
 
     def peak_allocated(self, device):
         return 200 + device
-
-    def reserved(self, device):
-        return 300 + device
-
-    def peak_reserved(self, device):
-        return 400 + device
 
     def reset_peak(self, device):
         self.resets.append(device)
@@ -539,14 +528,14 @@ def memory():
     cuda = torch.cuda
     said = [
         cuda.memory_allocated(),
-        cuda.max_memory_allocated(1),
-        cuda.memory_reserved("cuda:1"),
+        cuda.max_memory_allocated(0),
+        cuda.memory_reserved("cuda:0"),
         cuda.max_memory_reserved(),
         cuda.memory_stats()["allocated_bytes.all.peak"],
-        torch.accelerator.memory_allocated(1),
-        cuda.mem_get_info(1)[1] - cuda.mem_get_info(1)[0],
+        torch.accelerator.memory_allocated(0),
+        cuda.mem_get_info(0)[1] - cuda.mem_get_info(0)[0],
     ]
-    cuda.reset_peak_memory_stats(1)
+    cuda.reset_peak_memory_stats(0)
     cuda.empty_cache()
     torch.accelerator.reset_peak_memory_stats(0)
     return [said, figures.resets, figures.emptied, "CUDA memory summary" in cuda.memory_summary()]

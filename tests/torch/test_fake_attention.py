@@ -282,7 +282,7 @@ import json, math, sys
 from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.torch.device.readiness import prepare
 card = find_card(sys.argv[1])
-readiness = prepare(1, card)
+readiness = prepare(card)
 if not readiness.is_ready:
     print(json.dumps({"skip": readiness.reason}))
     sys.exit()

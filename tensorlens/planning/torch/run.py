@@ -23,6 +23,7 @@ from tensorlens.planning.tensorflow.keras_training import (
     step_of,
 )
 from tensorlens.planning.torch.cautions import Cautions, collecting
+from tensorlens.planning.torch.device.bindings import Meter
 from tensorlens.planning.torch.device.mode import on_host
 from tensorlens.planning.torch.device.readiness import Readiness, measure_with
 from tensorlens.planning.torch.memory.attention import FusedAttention
@@ -186,7 +187,7 @@ class ScratchRules:
         return found
 
 
-class TraceMeter:
+class TraceMeter(Meter):
     """Answers with what is in a trace so far; what the allocator caches is not in it."""
 
     def __init__(self, tracker: Tracker) -> None:
@@ -199,8 +200,6 @@ class TraceMeter:
     def peak_allocated(self, device: int) -> int:
         """Return the most since the last reset."""
         return self._tracker.peaks.get(f"cuda:{device}", 0)
-
-    reserved, peak_reserved = allocated, peak_allocated
 
     def reset_peak(self, device: int) -> None:
         """Begin a new peak."""

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.device.library import DeviceLibrary
-from tensorlens.planning.torch.device.readiness import Meter
+from tensorlens.planning.torch.device.readiness import DeviceLibrary
 
 
 class StandIn:
@@ -38,15 +37,31 @@ class Unsupported(RuntimeError):
     """The program asked for what a card that is not there cannot do."""
 
 
+class Meter:
+    """Answers in bytes for a device, by its number; this one has nothing to answer."""
+
+    def allocated(self, device: int) -> int:
+        """Return what is handed out now."""
+        return 0
+
+    def peak_allocated(self, device: int) -> int:
+        """Return the most that was handed out since the peak was last reset."""
+        return 0
+
+    def reset_peak(self, device: int) -> None:
+        """Begin a new peak."""
+
+    def empty_cache(self) -> None:
+        """Note that the program gives cached memory back."""
+
+
 class Bindings:
     """The functions, by the names they have in ``torch._C``, and what they answer with."""
 
-    def __init__(
-        self, library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, library: DeviceLibrary, card: Card, warn: Callable[[str], None]) -> None:
         self.library = library
         self.card = card
-        self.meter = meter
+        self.meter = Meter()
         self.warn = warn
         self.memory_fraction = 1.0
 
@@ -169,7 +184,7 @@ class Bindings:
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Return free and total bytes of a device."""
-        return max(self.card.memory - self.meter.reserved(device), 0), self.card.memory
+        return max(self.card.memory - self.meter.allocated(device), 0), self.card.memory
 
     def _set_memory_fraction(self, fraction: float, device: int) -> None:
         self.memory_fraction = fraction
@@ -179,22 +194,19 @@ class Bindings:
         )
 
     def _statistics(self, device: int) -> dict[str, Any]:
-        meter = self.meter
-        allocated = meter.allocated(device), meter.peak_allocated(device)
-        reserved = meter.reserved(device), meter.peak_reserved(device)
-        nothing = (0, 0)
+        # what the allocator caches is not known before its simulation
+        allocated = self.meter.allocated(device), self.meter.peak_allocated(device)
         known = {
-            "allocated_bytes": allocated,
-            "active_bytes": allocated,
-            "requested_bytes": allocated,
-            "reserved_bytes": reserved,
+            **dict.fromkeys(
+                ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes"), allocated
+            ),
             **dict.fromkeys(
                 ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes"),
-                nothing,
+                (0, 0),
             ),
         }
         statistics: dict[str, Any] = {
-            name: {pool: _measured(*(figures if pool == "all" else nothing)) for pool in _POOLS}
+            name: {pool: _measured(*(figures if pool == "all" else (0, 0))) for pool in _POOLS}
             for name, figures in known.items()
         }
         return statistics | {
