@@ -32,7 +32,6 @@ A100 = find_card("a100-80gb")
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 ROOT = Path(__file__).parents[2]
 SNAPSHOT = ROOT.parent / "shared" / "data" / "snapshots" / "attention_from_empty.pickle"
-CUDNN_9_20 = 92000
 
 
 @pytest.fixture
@@ -62,14 +61,13 @@ def choice(
     causal=False,
     gqa=False,
     grad=False,
-    cudnn=CUDNN_9_20,
 ):
     keys, key_length = key_heads or heads, key_length or length
     query = on_card(2, heads, length, dimension, dtype=dtype, grad=grad)
     key = on_card(2, keys, key_length, dimension, dtype=dtype)
     value = on_card(2, keys, key_length, value_dimension or dimension, dtype=dtype)
     asked = Attention(query, key, value, mask, dropout, causal, gqa)
-    return Chooser(find_card(card), cudnn).choose(asked)
+    return Chooser(find_card(card)).choose(asked)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +98,8 @@ def choice(
         ("v100", {"dtype": FP16, "dimension": 20}, MATH),
         ("v100", {}, MATH),
         ("t4", {"dtype": FP32, "dimension": 18}, EFFICIENT),
-        # cuDNN comes first on Hopper and Blackwell, with 9.15.1 and above
+        # cuDNN comes first on Hopper and Blackwell
         ("h100", {}, CUDNN),
-        ("h100", {"cudnn": 91002}, FLASH),
         ("b200", {}, CUDNN),
         ("rtx 5090", {}, FLASH),
         ("h100", {"dimension": 192}, FLASH),
@@ -149,7 +146,7 @@ def test_what_the_program_switches_off_is_off():
 def test_four_dimensions_or_none_of_the_fused_kernels():
     query = on_card(4, 64, 64)
     asked = Attention(query, query, query, None, 0.0, False, False)
-    assert Chooser(A100, CUDNN_9_20).choose(asked) == MATH
+    assert Chooser(A100).choose(asked) == MATH
 
 
 def taken(func, *args, card=A100):
@@ -290,9 +287,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.planning.torch.memory.attention import FusedAttention
-from tensorlens.planning.torch.stacks import ProgramStacks
+from tensorlens.planning.torch.stacks import ProgramStacks, noting_nodes
 from tensorlens.planning.torch.memory.temporaries import Temporaries
-from tensorlens.planning.torch.tracker import Tracker, noting_nodes
+from tensorlens.planning.torch.tracker import Tracker
 from tensorlens.planning.torch.memory.workspaces import Workspaces
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.planning.trace import Trace

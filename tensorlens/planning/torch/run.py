@@ -35,8 +35,8 @@ from tensorlens.planning.torch.patches.checkpoints import copying
 from tensorlens.planning.torch.patches.compilers import compiling, not_tracing
 from tensorlens.planning.torch.patches.data_loaders import in_threads, loading, random_states
 from tensorlens.planning.torch.patches.distributed import distributed
-from tensorlens.planning.torch.stacks import ProgramStacks
-from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker, noting_nodes
+from tensorlens.planning.torch.stacks import ProgramStacks, noting_nodes
+from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker
 from tensorlens.planning.torch.values.data_dependent import answering
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -112,6 +114,29 @@ class ProgramStacks:
         filename = code.co_filename
         line = Frame(filename, frame.f_lineno or 0, code.co_qualname, not is_foreign(filename))
         return self._stacks.push(parent, line, path)
+
+
+@contextlib.contextmanager
+def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
+    """Let every node of autograd keep the number of the stack on which it is made.
+
+    torch's anomaly mode asks ``torch.fx.traceback.format_stack`` for the lines to keep.
+    """
+    import torch.fx.traceback as traceback
+
+    original = traceback.format_stack
+    anomaly, check = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+    def number_of_stack() -> list[str]:
+        return [str(stacks.node(sys._getframe(1)))]
+
+    traceback.format_stack = number_of_stack
+    torch.autograd.set_detect_anomaly(True, check_nan=False)
+    try:
+        yield
+    finally:
+        torch.autograd.set_detect_anomaly(anomaly, check)
+        traceback.format_stack = original
 
 
 class _Calls(threading.local):

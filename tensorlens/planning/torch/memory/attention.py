@@ -45,10 +45,14 @@ class Attention:
     enable_gqa: bool
 
     @property
+    def tensors(self) -> tuple[Any, Any, Any]:
+        """Query, key and value."""
+        return self.query, self.key, self.value
+
+    @property
     def trains(self) -> bool:
         """Whether a gradient will be asked for."""
-        wanted = (self.query, self.key, self.value)
-        return torch.is_grad_enabled() and any(each.requires_grad for each in wanted)
+        return torch.is_grad_enabled() and any(each.requires_grad for each in self.tensors)
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -56,33 +60,36 @@ class Attention:
         same = self.query.dtype == self.key.dtype == self.value.dtype
         return self.query.dtype if same else None
 
-    def same_heads(self) -> bool:
-        """Whether query, key and value have as many heads."""
-        return bool(self.query.size(-3) == self.key.size(-3) == self.value.size(-3))
+    @property
+    def is_plain(self) -> bool:
+        """Whether the fused kernels can read it: four dimensions, a batch, rows without gaps."""
+        tensors = self.tensors if self.mask is None else (*self.tensors, self.mask)
+        return (
+            all(each.dim() == 4 and each.size(0) == self.query.size(0) for each in self.tensors)
+            and bool(self.query.size(-2) and self.key.size(-2))
+            and all(each.stride(-1) == 1 for each in tensors)
+        )
 
-    def grouped_heads(self, *, same_for_both: bool) -> bool:
-        """Whether the heads of key and value divide those of the query."""
+    @property
+    def has_heads(self) -> bool:
+        """Whether key and value have the query's heads, or with ``enable_gqa`` divide them."""
         heads = self.query.size(-3)
-        keys, values = self.key.size(-3), self.value.size(-3)
-        if same_for_both and keys != values:
-            return False
-        return bool(heads % keys == 0 and heads % values == 0)
+        others = self.key.size(-3), self.value.size(-3)
+        return all(heads % each == 0 if self.enable_gqa else heads == each for each in others)
 
 
 class Chooser:
-    """Chooses the kernel as ``select_sdp_backend`` does.
+    """Chooses the kernel as ``select_sdp_backend`` does, with cuDNN 9.20.
 
     What a program switches on and off counts (``sdpa_kernel``, ``enable_flash_sdp``). Nested
     tensors and FlashAttention 3 are left out.
 
     Args:
         card: whose kernels there are.
-        cudnn: version, 92000 for 9.20.0; None: what ``torch.backends.cudnn.version()`` says.
     """
 
-    def __init__(self, card: Card, cudnn: int | None = None) -> None:
+    def __init__(self, card: Card) -> None:
         self.card = card
-        self._cudnn = cudnn
         self._ordered = False
         self._fits: dict[int, Callable[[Attention], bool]] = {
             CUDNN: self._is_for_cudnn,
@@ -97,31 +104,23 @@ class Chooser:
         Raises:
             RuntimeError: all that could run it are switched off.
         """
-        for kernel in self._order():
+        if not self._ordered:
+            # torch sets the order at its first use
+            self._ordered = True
+            if self.card.capability[0] in (9, 10):
+                torch._C._set_sdp_priority_order(_CUDNN_FIRST)
+        for kernel in torch._C._get_sdp_priority_order():
             fits = self._fits.get(kernel)
             if fits is not None and fits(asked):
-                return kernel
+                return int(kernel)
         raise RuntimeError("No available kernel. Aborting execution.")
-
-    @property
-    def cudnn(self) -> int:
-        """The version of cuDNN."""
-        return (torch.backends.cudnn.version() or 0) if self._cudnn is None else self._cudnn
-
-    def _order(self) -> list[int]:
-        """Return the kernels, the one to try first first; torch sets the order at its first use."""
-        if not self._ordered:
-            self._ordered = True
-            if self.cudnn > 91500 and self.card.capability[0] in (9, 10):
-                torch._C._set_sdp_priority_order(_CUDNN_FIRST)
-        return list(torch._C._get_sdp_priority_order())
 
     def _is_for_flash(self, asked: Attention) -> bool:
         """``can_use_flash_attention``."""
         dimension = asked.query.size(-1)
         return (
             torch._C._get_flash_sdp_enabled()
-            and _is_dense(asked)
+            and asked.is_plain
             and asked.mask is None
             and dimension == asked.key.size(-1) == asked.value.size(-1)
             and dimension <= 256
@@ -129,12 +128,7 @@ class Chooser:
             and self._has_flash_backward(asked, dimension)
             and (not asked.is_causal or asked.query.size(-2) == asked.key.size(-2))
             and asked.dtype in HALVES
-            and _has_batch(asked)
-            and (
-                asked.grouped_heads(same_for_both=True) if asked.enable_gqa else asked.same_heads()
-            )
-            and _is_not_empty(asked)
-            and _has_last_stride(asked, or_one=True)
+            and asked.has_heads
         )
 
     def _has_flash_backward(self, asked: Attention, dimension: int) -> bool:
@@ -148,83 +142,38 @@ class Chooser:
         half = asked.dtype in HALVES
         older = self.card.capability < (8, 0)
         known = (torch.float16, torch.float32) if older else (*HALVES, torch.float32)
-        multiple = 1 if older else 4
-        if not older or (half and self.card.capability >= (7, 0)):
-            multiple = max(multiple, 8 if half else 4)
+        has_tensor_cores = not older or (half and self.card.capability >= (7, 0))
+        multiple = (8 if half else 4) if has_tensor_cores else 1
         dimensions = asked.query.size(-1), asked.value.size(-1)
         return (
             torch._C._get_mem_efficient_sdp_enabled()
-            and _is_dense(asked)
+            and asked.is_plain
             and (5, 0) <= self.card.capability <= _NEWEST
             and asked.query.size(-1) == asked.key.size(-1)
             and all(each > 0 and each % multiple == 0 for each in dimensions)
             and asked.dtype in known
-            and _has_batch(asked)
-            and asked.same_heads()
-            and _is_not_empty(asked)
-            and _has_last_stride(asked, or_one=False)
+            and asked.query.size(-3) == asked.key.size(-3) == asked.value.size(-3)
         )
 
     def _is_for_cudnn(self, asked: Attention) -> bool:
         """``can_use_cudnn_attention``."""
-        version, dropout = self.cudnn, asked.dropout
-        older = self.card.capability < (8, 0)
+        query, value = asked.query.size(-1), asked.value.size(-1)
+        large = self.card.capability[0] == 10 or self.card.capability == (9, 0)
+        limit = 192 if large and (query, value) == (192, 128) else 128
         return (
             torch._C._get_cudnn_sdp_enabled()
-            and version >= 90000
-            and not (dropout > 0 and 91100 < version < 91400)
-            and (dropout * 16).is_integer()
-            and _is_dense(asked)
+            and (asked.dropout * 16).is_integer()
+            and asked.is_plain
             and not is_deterministic()
-            and not older
-            and self.card.capability <= _NEWEST
+            and (8, 0) <= self.card.capability <= _NEWEST
             and asked.dtype in HALVES
             and _has_plain_mask(asked)
-            and _is_not_empty(asked)
-            and _has_last_stride(asked, or_one=True)
-            and _has_batch(asked)
-            and (
-                asked.grouped_heads(same_for_both=False) if asked.enable_gqa else asked.same_heads()
-            )
-            and self._has_cudnn_shape(asked)
-        )
-
-    def _has_cudnn_shape(self, asked: Attention) -> bool:
-        """``check_cudnn_tensor_shapes``."""
-        query, value = asked.query.size(-1), asked.value.size(-1)
-        limit = 128
-        large = self.card.capability[0] == 10 or self.card.capability == (9, 0)
-        if large and self.cudnn >= 91100 and (query, value) == (192, 128):
-            limit = 192
-        return bool(
-            max(query, value) <= limit
-            and query % 8 == 0
-            and value % 8 == 0
+            and asked.has_heads
+            and max(query, value) <= limit
+            and query % 8 == value % 8 == 0
             and asked.key.size(-2) != 1
             and (asked.dropout == 0 or asked.query.size(-2) != 1)
-            and max(asked.query.size(0), asked.query.size(1)) <= 65535
         )
-
-
-def _is_dense(asked: Attention) -> bool:
-    return all(
-        each.dim() == 4 and not each.is_nested for each in (asked.query, asked.key, asked.value)
-    )
-
-
-def _has_batch(asked: Attention) -> bool:
-    return bool(asked.query.size(0) == asked.key.size(0) == asked.value.size(0))
-
-
-def _is_not_empty(asked: Attention) -> bool:
-    return bool(asked.query.size(-2) and asked.key.size(-2))
-
-
-def _has_last_stride(asked: Attention, *, or_one: bool) -> bool:
-    tensors = (asked.query, asked.key, asked.value)
-    plain = all(each.stride(-1) == 1 for each in tensors)
-    plain = plain or (or_one and asked.query.size(-1) == 1)
-    return plain and (asked.mask is None or bool(asked.mask.stride(-1) == 1))
 
 
 def _has_plain_mask(asked: Attention) -> bool:
@@ -249,13 +198,10 @@ class FusedAttention:
     Args:
         card: whose kernels there are.
         caution: told what is not as on the card, in one line.
-        cudnn: version of cuDNN; None: torch's.
     """
 
-    def __init__(
-        self, card: Card, caution: Callable[[str], None], cudnn: int | None = None
-    ) -> None:
-        self._chooser = Chooser(card, cudnn)
+    def __init__(self, card: Card, caution: Callable[[str], None]) -> None:
+        self._chooser = Chooser(card)
         self._caution = caution
         self._library: Any = None
         self._undo: list[Callable[[], None]] = []
@@ -333,10 +279,8 @@ class FusedAttention:
         )[0]
 
     def _take_flex(self) -> None:
-        try:
-            from torch.nn.attention import flex_attention as module
-        except ImportError:  # pragma: no cover - torch before 2.5
-            return
+        from torch.nn.attention import flex_attention as module
+
         original = module.flex_attention
 
         def flex_attention(

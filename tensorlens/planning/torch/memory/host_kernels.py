@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -32,11 +31,6 @@ _RNN_LAYER = _aten.mkldnn_rnn_layer.default
 _RNN_LAYERS = (_RNN_LAYER, _aten.mkldnn_rnn_layer_backward.default)
 _HIDDEN_SIZE = 10
 """Which argument of a recurrent layer says how many numbers its state has."""
-_MAX_POOL = _aten.max_pool2d_with_indices.default
-_POOLS_BACKWARD = (
-    _aten.max_pool2d_with_indices_backward.default,
-    _aten.avg_pool2d_backward.default,
-)
 
 
 class HostKernels:
@@ -66,9 +60,6 @@ class HostKernels:
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
     ) -> Sequence[Scratch]:
         """Return what an operator that has run took besides ``result``."""
-        copied = _copied_to_pool(func, args, result)
-        if copied:
-            return (Scratch.exactly(copied, HOST_KERNEL),)
         if func in _CONVOLUTIONS:
             taken = self._of_convolution
         elif func in _RNN_LAYERS:
@@ -165,29 +156,6 @@ class HostKernels:
             storages = [each.untyped_storage() for each in made if each is not None]
             sizes: dict[int, int] = {each._cdata: each.nbytes() for each in storages}
         return made, max(0, peak - before - sum(sizes.values()))
-
-
-def _copied_to_pool(func: Any, args: Sequence[Any], result: Any) -> int:
-    """Return the bytes of the copies that pooling makes of what has another memory format.
-
-    It runs in the format of what comes first, and copies the rest: in backward that is the gradient
-    of its result, which may be of no format, as after ``sum()``, or of another than the images
-    (``native/cpu/MaxPoolKernel.cpp``, ``native/cpu/AvgPoolKernel.cpp``).
-    """
-    if func is _MAX_POOL:
-        tensors = [args[0]]
-    elif func in _POOLS_BACKWARD:
-        tensors = [args[0], result]
-        if func is not _aten.avg_pool2d_backward.default:
-            tensors.append(args[-1])
-    else:
-        return 0
-    layout = suggest_memory_format(args[0])
-    return sum(
-        each.numel() * each.element_size()
-        for each in tensors
-        if not each.is_contiguous(memory_format=layout)
-    )
 
 
 @dataclass(frozen=True, slots=True)

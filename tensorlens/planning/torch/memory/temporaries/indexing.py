@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     Rule,
     ceil_div,
     contiguous,
-    device_type,
     heaviest,
     is_tensor,
     nbytes,
@@ -230,54 +228,8 @@ def _sort(call: Call) -> Iterable[Scratch]:
     return _sorted_along(source, _dim(source, call.args[1] if len(call.args) > 1 else dim))
 
 
-def _topk(call: Call) -> Iterator[Scratch]:
-    source, k = call.args[0], call.args[1]
-    dim = _dim(source, call.argument(2, "dim"))
-    if source.numel() == 0:
-        return
-    select = [*contiguous(source, before=False), *_radix_select(call.card, source, dim)]
-    if k <= _SMALL_SORT:
-        yield from select
-        return
-    values, indices = call.result
-    resort = [
-        scratch(nbytes(values), "sorted values"),
-        scratch(nbytes(indices), "sorted indices"),
-        *_sorted_along(values, dim),
-    ]
-    yield from heaviest(select, resort)
-
-
-def _radix_select(card: Card, source: Any, dim: int) -> Iterator[Scratch]:
-    """Give the buffers of a selection by several blocks (``TensorTopK.cu``, mbtopk)."""
-    length = source.shape[dim] if source.dim() else 1
-    slices = source.numel() // length
-    if not _is_worth_many_blocks(slices, length):
-        return
-    # 40 registers for each of 256 threads, of the 65536 that a multiprocessor has
-    resident = 6
-    items = ceil_div(length * slices, card.multiprocessors * resident * 256)
-    items = max(4, min(items, 64))
-    per_slice = ceil_div(length, items * 256)
-    blocks = slices * per_slice
-    key = source.dtype.itemsize
-    for size in (
-        slices * key,
-        2 * slices * 4,
-        2 * slices * max(key, 4),
-        blocks * 256 * 2,
-        slices * 256 * 4,
-        blocks * 4,
-        blocks * 4,
-    ):
-        yield scratch(size, "selection buffer")
-    yield scan(blocks, 4)
-
-
-def _is_worth_many_blocks(slices: int, length: int) -> bool:
-    steps = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
-    least = next((each for most, each in steps if slices <= most), 400)
-    return length >= least
+def _topk(call: Call) -> list[Scratch]:
+    return contiguous(call.args[0], before=False)
 
 
 def _scanned(call: Call) -> Iterator[Scratch]:
@@ -313,26 +265,6 @@ def _unique(call: Call) -> Iterator[Scratch]:
     yield radix_sort(count, key, INDEX_BYTES if inverse else 0, before=True)
 
 
-def _random_order(call: Call) -> Iterator[Scratch]:
-    # Randperm.cu: an arange sorted by random keys of as many bits as keep them apart
-    count = call.result.numel()
-    if device_type(call.result) != "cuda" or count == 0:
-        return
-    bits = math.ceil(math.log2(count - (6 * count * count + 1) / (12 * math.log(0.9))))
-    key = 4 if bits <= 32 else 8
-    yield scratch(nbytes(call.result), "arange")
-    yield scratch(count * key, "keys")
-    yield scratch(count * key, "sorted keys")
-    yield radix_sort(count, key, call.result.dtype.itemsize)
-
-
-def _multinomial(call: Call) -> Iterator[Scratch]:
-    # Distributions.cpp, multinomial_out; with replacement: MultinomialKernel.cu
-    repeats = call.argument(2, "replacement") and call.args[1] > 1
-    for name in ("distribution", "normalized", "prefix sums") if repeats else ("exponentials",):
-        yield scratch(nbytes(call.args[0]), name)
-
-
 RULES: dict[str, Rule] = {
     "embedding_dense_backward": _embedding,
     "index_put": _put,
@@ -347,6 +279,4 @@ RULES: dict[str, Rule] = {
     "cumprod": _scanned,
     "nonzero": _nonzero,
     "_unique2": _unique,
-    "randperm": _random_order,
-    "multinomial": _multinomial,
 }

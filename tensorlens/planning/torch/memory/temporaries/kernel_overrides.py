@@ -36,18 +36,7 @@ _INTO_ZEROS = {
     _aten.index_add.default: ("IndexSelectBackward",),
     **dict.fromkeys(
         (_aten.scatter.src, _aten.scatter.value),
-        (
-            "MaxBackward",
-            "MinBackward",
-            "SortBackward",
-            "TopkBackward",
-            "KthvalueBackward",
-            "MedianBackward",
-            "NanmedianBackward",
-            "ModeBackward",
-            "CummaxBackward",
-            "CumminBackward",
-        ),
+        ("MaxBackward", "MinBackward", "SortBackward", "TopkBackward"),
     ),
 }
 """Operators that write into zeros which the formula of a node has just made, and those nodes."""
@@ -55,14 +44,6 @@ _ADDING = ("VarMeanBackward", "StdMeanBackward", "Linalg", "LerpBackward", "Atan
 """Nodes whose own formulas add two tensors, and keep both."""
 _ENGINE = str(PurePath(torch.autograd.__file__).parent / "graph.py")
 _node_running = torch._C._current_autograd_node
-
-
-def in_place_handlers(accumulation: Accumulation) -> dict[Any, Handler]:
-    """Return what runs operators that autograd would run in place on real tensors."""
-    made: dict[Any, Handler] = {_ADD: accumulation}
-    for func, nodes in _INTO_ZEROS.items():
-        made[func] = _into_zeros(nodes)
-    return made
 
 
 def _into_zeros(nodes: tuple[str, ...]) -> Handler:
@@ -162,10 +143,9 @@ def install() -> None:
     if _libraries:
         return
     accumulation = Accumulation()
-    handlers = {
-        **in_place_handlers(accumulation),
-        _aten.clone.default: _clone_of_sparse,
-    }
+    handlers: dict[Any, Handler] = {_ADD: accumulation, _aten.clone.default: _clone_of_sparse}
+    for func, nodes in _INTO_ZEROS.items():
+        handlers[func] = _into_zeros(nodes)
     _dispatch_first_to({id(func): handler for func, handler in handlers.items()})
     library = torch.library.Library("aten", "IMPL")
     for name in _KERNELS:
