@@ -8,9 +8,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tensorlens.planning.step_facts import PrefetchQueue
-from tensorlens.planning.torch.options.prefetch import PrefetchFactor
+from tensorlens.planning.torch.options.prefetch import LoaderWatch, PrefetchFactor
 from tensorlens.planning.torch.options.stage import CannotApply, Stage
-from tensorlens.planning.torch.prefetched_batches import LoaderWatch
 from tensorlens.planning.trials.measurement import HeldAhead, held_ahead
 
 linux = pytest.mark.skipif(

@@ -8,7 +8,7 @@ import linecache
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -33,8 +33,8 @@ class ProgramStacks:
         self._code: dict[int, CodeType] = {}
         """By address, kept so that no other takes it."""
         self._local = _Calls()
-        self._paths: dict[int, _ModulePath] = {}
-        """By address of the module, as long as it lives."""
+        self._paths: dict[int, tuple[weakref.ref[Any], str]] = {}
+        """By address of the module."""
         self._original = torch.nn.Module._call_impl
         self._call: CodeType | None = None
 
@@ -89,24 +89,21 @@ class ProgramStacks:
 
     def path(self, module: Any) -> str:
         """Return the path of a module below the outermost one whose call is on."""
-        known = self._paths.get(id(module))
+        known = self._known_path(module)
         if known is None:
             calls = self._local.modules
-            root = calls[0] if calls else module
-            for path, each in root.named_modules():
-                self._learn(each, path or type(each).__name__)
-            known = self._learn(module, type(module).__name__)
-        return known.path
-
-    def _learn(self, module: Any, path: str) -> _ModulePath:
-        known = self._paths.get(id(module))
+            for path, each in (calls[0] if calls else module).named_modules():
+                if self._known_path(each) is None:
+                    self._paths[id(each)] = weakref.ref(each), path or type(each).__name__
+            known = self._known_path(module)
         if known is None:
-            known = self._paths[id(module)] = _ModulePath(module, self._forget, path)
+            known = type(module).__name__
+            self._paths[id(module)] = weakref.ref(module), known
         return known
 
-    def _forget(self, known: _ModulePath) -> None:
-        if self._paths.get(known.address) is known:
-            del self._paths[known.address]
+    def _known_path(self, module: Any) -> str | None:
+        reference, path = self._paths.get(id(module), (None, ""))
+        return path if reference is not None and reference() is module else None
 
     def _push(self, parent: int, frame: FrameType, path: str | None) -> int:
         code = frame.f_code
@@ -142,19 +139,6 @@ def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
 class _Calls(threading.local):
     def __init__(self) -> None:
         self.modules: list[Any] = []
-
-
-class _ModulePath(weakref.ref[Any]):
-    """The path of a module, which lives as long as the program keeps it."""
-
-    __slots__ = ("address", "path")
-
-    def __new__(cls, module: Any, end: Callable[[_ModulePath], None], path: str) -> _ModulePath:
-        return super().__new__(cls, module, end)
-
-    def __init__(self, module: Any, end: Callable[[_ModulePath], None], path: str) -> None:
-        super().__init__(module, end)  # type: ignore[call-arg]
-        self.address, self.path = id(module), path
 
 
 _LONGEST = 60
