@@ -1,7 +1,7 @@
 """Memory options of torch, applied to a step from outside; importing this imports no torch.
 
 Each module has a few options (:mod:`.stage` says what an option is); :mod:`.program` puts them
-around a program, and :mod:`.measurement` runs it. ``docs/compare.md`` tells what each one does.
+around a program and runs it. ``docs/compare.md`` tells what each one does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def catalogue() -> Catalogue:
 
 def prepare() -> None:
     """Import what :func:`run` needs, torch included; it does no work of its own."""
-    import tensorlens.planning.torch.options.measurement  # noqa: F401
+    import tensorlens.planning.torch.options.program  # noqa: F401
 
     # the first step of an optimizer imports it (torch/_compile.py), some hundred MiB of modules
     with contextlib.suppress(Exception):
@@ -40,13 +40,17 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process."""
-    from tensorlens.planning.torch.options import measurement
+    from tensorlens.planning.torch.options import program
 
-    return measurement.run(job)
+    return program.run(job)
 
 
 def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
 
 
 def _one_of(*known: str) -> Callable[[Any], bool]:
@@ -98,13 +102,13 @@ _SETTINGS = (
     Setting(
         "offload",
         "True",
-        lambda value: value is True,
+        _is_true,
         "tensors saved for backward wait on the host",
     ),
     Setting(
         "channels_last",
         "True",
-        lambda value: value is True,
+        _is_true,
         "four-dimensional parameters and inputs of the model in channels_last",
     ),
     Setting(
