@@ -97,11 +97,6 @@ case("log_sum_exp", lambda: torch.logsumexp(x, -1))
 case("mse", lambda: F.mse_loss(x, x))
 case("mse_none", lambda: F.mse_loss(x, x, reduction="none"))
 case("bce", lambda: F.binary_cross_entropy(x.sigmoid(), x))
-case("group_norm", lambda: F.group_norm(randn(4, 8, 6), 2, randn(8), randn(8)))
-y = randn(4, 8, 6, grad=True)
-weight = randn(8, grad=True)
-z = F.group_norm(y, 2, weight, weight)
-case("group_norm_backward", lambda: z.backward(randn(4, 8, 6)))
 rows = randn(65537, 64, grad=True)
 gamma, beta = randn(64, grad=True), randn(64, grad=True)
 out = F.layer_norm(rows, (64,), gamma, beta)
@@ -216,10 +211,6 @@ def test_losses_are_written_out_before_they_are_reduced(answers: dict[str, Any])
 
 
 def test_norms_keep_partial_sums(sizes: dict[str, list[int]]) -> None:
-    # samples x channels
-    assert sizes["group_norm"] == [32 * 4] * 2
-    # and samples x groups
-    assert sizes["group_norm_backward"] == [32 * 4] * 3 + [8 * 4] * 2
     # 65537 rows in blocks of 32: 2049 partial gradients of 64 floats, of weight and bias
     assert sizes["layer_norm_backward"][:3] == [2049 * 64 * 4] * 2 + [64 * 4]
 

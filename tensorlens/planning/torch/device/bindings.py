@@ -77,22 +77,17 @@ class Bindings:
             "_cuda_maybeExchangeDevice": self._exchange_device,
             "_cuda_synchronize": lambda: None,
             "_cuda_ipc_collect": lambda: None,
-            "_cuda_sleep": lambda cycles: None,
             "_cuda_isInBadFork": lambda: False,
             "_cuda_getArchFlags": self._architectures,
             "_cuda_getCompiledVersion": lambda: 13000,
-            "_cuda_canDeviceAccessPeer": lambda one, other: True,
             "_cuda_get_sync_debug_mode": lambda: 0,
             "_cuda_set_sync_debug_mode": lambda mode: None,
             "_cuda_getCurrentBlasHandle": lambda: 0,
             "_cuda_getCurrentStream": self._current_stream,
             "_cuda_getCurrentRawStream": library.current_stream,
             "_cuda_getDefaultStream": lambda device: (0, device, _CUDA_DEVICE_TYPE),
-            "_cuda_getStreamFromExternal": lambda data, device: (data, device, _CUDA_DEVICE_TYPE),
             "_cuda_setStream": self._set_stream,
             "_cuda_isCurrentStreamCapturing": lambda: False,
-            "_cuda_resetCublasWorkspaceSize": lambda: None,
-            "_cuda_clearCublasWorkspaces": lambda: None,
             "_cuda_get_cudnn_benchmark_limit": lambda: 10,
             "_cuda_set_cudnn_benchmark_limit": lambda limit: None,
             "_has_cuda": True,
@@ -109,7 +104,7 @@ class Bindings:
     def properties(self, device: int) -> StandIn:
         """Return what ``torch.cuda.get_device_properties`` does."""
         card = self.card
-        return _Properties(
+        return StandIn(
             name=card.name,
             major=card.capability[0],
             minor=card.capability[1],
@@ -158,27 +153,16 @@ class Bindings:
             "_cuda_emptyCache": lambda: self.meter.empty_cache(),
             "_cuda_memoryStats": self._statistics,
             "_cuda_resetPeakMemoryStats": lambda device: self.meter.reset_peak(device),
-            "_cuda_resetAccumulatedMemoryStats": lambda device: None,
-            "_cuda_hostMemoryStats": dict,
-            "_cuda_resetPeakHostMemoryStats": lambda: None,
-            "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
-            "_cuda_memorySnapshot": self._no("a snapshot of the allocator"),
+            "_cuda_memorySnapshot": _no_snapshot,
             "_cuda_record_memory_history": lambda *args, **kwargs: None,
             "_cuda_setMemoryFraction": self._set_memory_fraction,
             "_cuda_getMemoryFraction": lambda device: self.memory_fraction,
             "_cuda_getAllocatorBackend": lambda: "native",
-            "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
-            "_cuda_cudaCachingAllocator_enable": lambda value: None,
             "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: None,
-            "_cuda_getMemoryMetadata": str,
-            "_cuda_setMemoryMetadata": lambda text: None,
-            "_cuda_cudaCachingAllocator_raw_alloc": self._no("memory of the allocator itself"),
             "_accelerator_isAllocatorInitialized": lambda: True,
             "_accelerator_emptyCache": lambda: self.meter.empty_cache(),
-            "_accelerator_emptyHostCache": lambda: None,
             "_accelerator_getDeviceStats": self._statistics,
             "_accelerator_resetPeakStats": lambda device: self.meter.reset_peak(device),
-            "_accelerator_resetAccumulatedStats": lambda device: None,
             "_accelerator_getMemoryInfo": self.memory_info,
         }
 
@@ -220,22 +204,9 @@ class Bindings:
             "oversize_segments": _measured(0, 0),
         }
 
-    def _no(self, what: str) -> Callable[..., NoReturn]:
-        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-            raise Unsupported(f"{what} cannot be had from a card that is not there")
 
-        return refuse
-
-
-class _Properties(StandIn):
-    """Stands in for ``torch._C._CudaDeviceProperties``."""
-
-    def __repr__(self) -> str:
-        return (
-            f"_CudaDeviceProperties(name={self.name!r}, major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory // 2**20}MB, "
-            f"multi_processor_count={self.multi_processor_count})"
-        )
+def _no_snapshot(*args: Any, **kwargs: Any) -> NoReturn:
+    raise Unsupported("a snapshot of the allocator cannot be had from a card that is not there")
 
 
 def _measured(current: int, peak: int) -> dict[str, int]:

@@ -38,7 +38,7 @@ def install(bindings: Bindings) -> None:
     cuda.default_generators = tuple(
         _default_generator(bindings, index) for index in range(cuda._cached_device_count)
     )
-    cuda.memory.mem_get_info = cuda.mem_get_info = _mem_get_info(bindings)
+    cuda.memory.mem_get_info = cuda.mem_get_info = lambda device=None: bindings.memory_info(0)
     # ranges of a timeline that nobody draws
     cuda.nvtx._nvtx = StandIn(
         rangePushA=lambda message: 0,
@@ -55,25 +55,14 @@ def _default_generator(bindings: Bindings, index: int) -> Any:
     return torch.Generator(torch.device("cuda", index))
 
 
-def _mem_get_info(bindings: Bindings) -> Any:
-    def mem_get_info(device: Any = None) -> tuple[int, int]:
-        """Return free and total bytes of a device."""
-        index = torch.cuda._utils._get_device_index(device, optional=True)
-        return bindings.memory_info(index)
-
-    return mem_get_info
-
-
 def _cudart(bindings: Bindings) -> StandIn:
-    error = StandIn(success=0)
     return StandIn(
-        cudaError=error,
+        cudaError=StandIn(success=0),
         cudaGetErrorString=lambda code: f"error {code}",
         cudaProfilerStart=lambda: 0,
         cudaProfilerStop=lambda: 0,
         cudaMemGetInfo=bindings.memory_info,
         cudaDeviceSynchronize=lambda: 0,
-        cudaStreamSynchronize=lambda stream: 0,
         cudaHostRegister=lambda data, size, flags: 0,
         cudaHostUnregister=lambda data: 0,
     )
@@ -101,23 +90,11 @@ def _install_cudnn() -> None:
 class StreamBase(torch.Stream):  # type: ignore[misc]
     """Stands in for ``torch._C._CudaStreamBase``."""
 
-    def __new__(
-        cls,
-        device: Any = None,
-        priority: int = 0,
-        *,
-        stream_id: int | None = None,
-        device_index: int | None = None,
-        device_type: int | None = None,
-        stream_ptr: int = 0,
-    ) -> Any:
+    def __new__(cls, device: Any = None, priority: int = 0, **numbers: Any) -> Any:
         """Make a stream of the current device's pool, or the one that the numbers name."""
-        if stream_id is None and stream_ptr:
-            stream_id, device_index, device_type = stream_ptr, torch.cuda.current_device(), 1
-        if stream_id is not None:
-            return super().__new__(
-                cls, stream_id=stream_id, device_index=device_index, device_type=device_type
-            )
+        if numbers.get("stream_id") is not None:
+            numbers.pop("stream_ptr", None)
+            return super().__new__(cls, **numbers)
         where = torch.cuda.current_device() if device is None else device
         return super().__new__(cls, device=torch.device("cuda", where), priority=priority)
 

@@ -33,57 +33,41 @@ _SMALL_SORT = 4096
 
 
 def _embedding(call: Call) -> list[Scratch]:
-    # Embedding.cu, embedding_dense_backward_cuda
-    grad, indices, _, _, scaled = call.args
-    copies = contiguous(indices, grad)
-    if indices.numel() <= _FEW_INDICES and not scaled:
-        return copies
-    return copies + _sorted_gradient(call.card, grad, indices, call.result, bool(scaled))
-
-
-def _sorted_gradient(
-    card: Card, grad: Any, indices: Any, result: Any, scaled: bool
-) -> list[Scratch]:
     """Return what summing rows of a gradient by their sorted indices takes.
 
-    ``EmbeddingBackwardKernel.cu``: rows of one index are a segment, summed in parts of ten rows;
-    there can be no more segments than rows of the table, nor than indices.
+    ``Embedding.cu``, embedding_dense_backward_cuda, and ``EmbeddingBackwardKernel.cu``: rows of one
+    index are a segment, summed in parts of ten rows; there can be no more segments than rows of the
+    table, nor than indices.
     """
+    grad, indices = call.args[:2]
+    copies = contiguous(indices, grad)
     count, index = indices.numel(), indices.dtype.itemsize
-    rows, width = result.shape
-    kept = [
-        scratch(count * index, "sorted indices", before=True),
-        scratch(count * index, "original indices", before=True),
-    ]
-    if scaled:
-        kept.append(scratch(count * index, "counts", before=True))
+    if count <= _FEW_INDICES:
+        return copies
+    rows, width = call.result.shape
+    copies.append(scratch(count * index, "sorted indices", before=True))
+    copies.append(scratch(count * index, "original indices", before=True))
     segments = min(count, rows)
     parts = count // _ROWS_PER_PART + segments
-    kept_later = [
+    later = [
         scratch(count * index, "segment offsets"),
         scratch(INDEX_BYTES, "number of segments"),
         scratch(segments * index, "parts of segments"),
         scratch(segments * index, "offsets of parts"),
         scratch(INDEX_BYTES, "number of parts"),
         scratch(parts * index, "part offsets"),
-        *_sums(card, grad, parts, segments, rows, width, index),
+        *_sums(call.card, grad, parts, segments, rows, width, index),
     ]
     sort = [scratch(count * index, "arange"), radix_sort(count, index, index)]
-    unique = [*kept_later[:2], scratch(count * index, "unique keys"), scan(count, index)]
+    unique = [*later[:2], scratch(count * index, "unique keys"), scan(count, index)]
     # the sort is over before there is a result
-    if total(sort) > total(kept_later) + nbytes(result):
-        return kept + sort
-    return [*kept, *heaviest(kept_later, unique)]
+    if total(sort) > total(later) + nbytes(call.result):
+        return copies + sort
+    return [*copies, *heaviest(later, unique)]
 
 
 def _sums(
-    card: Card,
-    grad: Any,
-    parts: int,
-    segments: int,
-    rows: int,
-    width: int,
-    index: int,
+    card: Card, grad: Any, parts: int, segments: int, rows: int, width: int, index: int
 ) -> Iterator[Scratch]:
     """Give the sums of parts; few long segments are summed where they belong by newer versions."""
     wide = wide_itemsize(grad.dtype)
@@ -232,37 +216,16 @@ def _topk(call: Call) -> list[Scratch]:
     return contiguous(call.args[0], before=False)
 
 
-def _scanned(call: Call) -> Iterator[Scratch]:
-    # ScanUtils.cuh, scan_dim; only what has one dimension goes to CUB
-    values, source = call.result, call.args[0]
-    if values.numel() == 0:
-        return
-    if source.dtype != values.dtype:
-        yield scratch(nbytes(values), "cast copy")
-    else:
-        yield from contiguous(source, before=False)
-    if source.dim() == 0 or source.numel() == source.shape[_dim(source, call.args[1])]:
-        yield scan(source.numel(), values.dtype.itemsize)
+def _scanned(call: Call) -> list[Scratch]:
+    # ScanUtils.cuh, scan_dim
+    source, dtype = call.args[0], call.result.dtype
+    if source.dtype != dtype:
+        return [scratch(nbytes(call.result), "cast copy")]
+    return contiguous(source, before=False)
 
 
-def _nonzero(call: Call) -> Iterator[Scratch]:
-    # Nonzero.cu: how many there are is counted first
-    yield from contiguous(call.args[0])
-    yield scratch(4, "count", before=True)
-    yield scan(call.args[0].numel(), 4)
-
-
-def _unique(call: Call) -> Iterator[Scratch]:
-    # UniqueCub.cu: sorted keys, with their places where the inverse is asked for
-    source = call.args[0]
-    count, key = source.numel(), source.dtype.itemsize
-    inverse = bool(call.argument(2, "return_inverse"))
-    yield from contiguous(source)
-    yield scratch(count * key, "sorted values", before=True)
-    if inverse:
-        yield scratch(count * INDEX_BYTES, "sorted indices", before=True)
-        yield scratch(count * INDEX_BYTES, "arange", before=True)
-    yield radix_sort(count, key, INDEX_BYTES if inverse else 0, before=True)
+def _nonzero(call: Call) -> list[Scratch]:
+    return contiguous(call.args[0])
 
 
 RULES: dict[str, Rule] = {
@@ -278,5 +241,4 @@ RULES: dict[str, Rule] = {
     "cumsum": _scanned,
     "cumprod": _scanned,
     "nonzero": _nonzero,
-    "_unique2": _unique,
 }

@@ -1,4 +1,7 @@
-"""Normalizations, softmax and losses: partial gradients, fused parameters, staged statistics."""
+"""Normalizations, softmax and losses: copies, partial gradients, losses of each element.
+
+Statistics of batches, groups and channels are left out: they are thousandths of an activation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
     contiguous,
     is_channels_last,
     is_tensor,
-    last_power,
     layout,
     nbytes,
     scratch,
@@ -121,6 +123,10 @@ _LOSSES: dict[str, Rule] = {
 _MANY_ROWS = 64 * 1024
 
 
+def _input(call: Call) -> list[Scratch]:
+    return contiguous(call.args[0])
+
+
 def _layer_norm(call: Call) -> list[Scratch]:
     return contiguous(call.args[0], *call.args[2:4])
 
@@ -171,32 +177,8 @@ def _partial(
     yield from reduced(card, (blocks, columns), (columns, 1), (0,), wide_itemsize(weight.dtype))
 
 
-def _group_norm(call: Call) -> Iterator[Scratch]:
-    # group_norm_kernel.cu, GroupNormKernelImplInternal: scale and shift of every channel
-    source, weight, bias, samples, channels, area = call.args[:6]
-    yield from contiguous(source)
-    if area != 1 and (is_tensor(weight) or is_tensor(bias)):
-        for name in ("scales", "shifts"):
-            yield scratch(samples * channels * wide_itemsize(source.dtype), name)
-
-
-def _group_norm_backward(call: Call) -> Iterator[Scratch]:
-    # group_norm_kernel.cu, GroupNormBackwardKernelImplInternal
-    grad, source, _, _, weight, samples, channels, area, groups, mask = call.args[:10]
-    wide = wide_itemsize(source.dtype)
-    yield from contiguous(source)
-    yield from contiguous(grad, before=False)
-    for _ in range(2):
-        yield scratch(samples * channels * wide, "sums of channels")
-    if mask[0]:
-        if is_tensor(weight) and area != 1:
-            yield scratch(samples * channels * wide, "factors of channels")
-        for _ in range(2):
-            yield scratch(samples * groups * wide, "factors of groups")
-
-
-def _batch_norm(call: Call) -> Iterator[Scratch]:
-    return _staging(call.args[0], 4)
+def _group_norm_backward(call: Call) -> list[Scratch]:
+    return [*contiguous(call.args[1]), *contiguous(call.args[0], before=False)]
 
 
 def _batch_norm_backward(call: Call) -> Iterator[Scratch]:
@@ -204,28 +186,8 @@ def _batch_norm_backward(call: Call) -> Iterator[Scratch]:
     if is_channels_last(source):
         if not is_channels_last(grad):
             yield scratch(nbytes(grad), "copy in the input's layout")
-        for _ in range(2):
-            yield scratch(source.shape[1] * wide_itemsize(source.dtype), "sums of gradients")
-        yield from _staging(source, 2)
     elif grad.dim() > 3 and not grad.is_contiguous():
         yield scratch(nbytes(grad), "contiguous copy")
-
-
-def _staging(source: Any, factor: int) -> Iterator[Scratch]:
-    """Give the staging of statistics (``Normalization.cuh``, flexible_launch_configs)."""
-    if source.numel() == 0 or not is_channels_last(source):
-        return
-    channels = source.shape[1]
-    rows = source.numel() // channels
-    width = min(last_power(channels), WARP)
-    height = min(last_power(ceil_div(rows, 16)), 512 // width)
-    if width * height != 512:
-        width = min(last_power(channels), 512 // height)
-    blocks = min(ceil_div(rows, height * 16), 128)
-    if blocks >= 8:
-        staged = factor * channels * blocks * wide_itemsize(source.dtype)
-        yield scratch(staged, "staged statistics")
-        yield scratch(ceil_div(channels, width) * 4, "semaphores")
 
 
 def _cudnn_batch_norm_backward(call: Call) -> Iterator[Scratch]:
@@ -241,10 +203,8 @@ RULES: dict[str, Rule] = {
     "native_layer_norm_backward": _layer_norm_backward,
     "_fused_rms_norm": _rms_norm,
     "_fused_rms_norm_backward": _rms_norm_backward,
-    "native_group_norm": _group_norm,
+    "native_group_norm": _input,
     "native_group_norm_backward": _group_norm_backward,
-    "native_batch_norm": _batch_norm,
-    "_native_batch_norm_legit": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "cudnn_batch_norm_backward": _cudnn_batch_norm_backward,
 }
