@@ -12,8 +12,7 @@ import traceback
 if __name__ == "__main__":
     from tensorlens.planning.torch.device.readiness import measure_with, prepare
 
-    WARNINGS: list[str] = []
-    READY = prepare(warn=WARNINGS.append)
+    READY = prepare()
 
 import torch
 from torch import nn
@@ -224,7 +223,7 @@ def foreach_by_default():
 def answers():
     from tensorlens.planning.torch.values.data_dependent import answering
 
-    with answering(lambda text: None):
+    with answering():
         yield
 
 

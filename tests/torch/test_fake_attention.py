@@ -287,6 +287,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
 from tensorlens.planning.torch.memory.attention import FusedAttention
+from tensorlens.planning.torch.cautions import collecting
 from tensorlens.planning.torch.stacks import ProgramStacks, noting_nodes
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.tracker import Tracker
@@ -303,7 +304,8 @@ def track(program):
     parts = [Temporaries(card), Workspaces(card)]
     hidden = lambda *asked: [each for part in parts for each in part(*asked)]
     with (
-        FusedAttention(card, told.append),
+        collecting(told.append),
+        FusedAttention(card),
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         noting_nodes(stacks),

@@ -6,12 +6,12 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 
 from tensorlens.planning.card import Card
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.device.readiness import DeviceLibrary
 
 
@@ -58,11 +58,10 @@ class Meter:
 class Bindings:
     """The functions, by the names they have in ``torch._C``, and what they answer with."""
 
-    def __init__(self, library: DeviceLibrary, card: Card, warn: Callable[[str], None]) -> None:
+    def __init__(self, library: DeviceLibrary, card: Card) -> None:
         self.library = library
         self.card = card
         self.meter = Meter()
-        self.warn = warn
         self.memory_fraction = 1.0
 
     def install(self) -> None:
@@ -172,7 +171,7 @@ class Bindings:
 
     def _set_memory_fraction(self, fraction: float, device: int) -> None:
         self.memory_fraction = fraction
-        self.warn(
+        caution(
             "torch.cuda.set_per_process_memory_fraction is not simulated: the step may use the "
             "whole card"
         )

@@ -15,6 +15,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.device.toolkit import CUDNN_RNN
 from tensorlens.planning.torch.memory.temporaries.cudnn import rnn_reserve
 
@@ -269,24 +270,13 @@ LARGEST = 1 << 28
 """Bytes of arguments beyond which nothing is run."""
 
 
-def install_fallback(warn: Callable[[str], None]) -> None:
+def install_fallback() -> None:
     """Run on the CPU what fake tensors would run on the device."""
-
-    def run_on_zeros(mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Any) -> Any:
-        return _run_on_zeros(mode, func, flat_args, args_spec, error, warn)
-
-    fake_tensor.run_fallback_kernel = run_on_zeros
-    fake_impls.run_fallback_kernel = run_on_zeros
+    fake_tensor.run_fallback_kernel = _run_on_zeros
+    fake_impls.run_fallback_kernel = _run_on_zeros
 
 
-def _run_on_zeros(
-    mode: Any,
-    func: Any,
-    flat_args: Any,
-    args_spec: Any,
-    error: Exception,
-    warn: Callable[[str], None],
-) -> Any:
+def _run_on_zeros(mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Exception) -> Any:
     fakes = [each for each in flat_args if mode.is_our_fake(each)]
     if torch.Tag.inplace_view in func.tags:
         raise error
@@ -294,7 +284,7 @@ def _run_on_zeros(
         raise error
     device = next((fake.device for fake in fakes if fake.device.type != "cpu"), None)
     if device is not None:
-        warn(f"{func} is not known on the GPU: its results were taken to be as on the CPU")
+        caution(f"{func} is not known on the GPU: its results were taken to be as on the CPU")
     originals: dict[int, Any] = {}
 
     def real(value: Any) -> Any:

@@ -6,7 +6,7 @@ import ctypes
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,7 +149,7 @@ class Readiness:
 _installed: list[Bindings] = []
 
 
-def prepare(card: Card = H100, warn: Callable[[str], None] = lambda text: None) -> Readiness:
+def prepare(card: Card = H100) -> Readiness:
     """Make a card appear to torch, which this imports, in the whole process.
 
     Call it in a process made for it, before anything imports torch. Where it is not ready fake
@@ -157,7 +157,6 @@ def prepare(card: Card = H100, warn: Callable[[str], None] = lambda text: None) 
 
     Args:
         card: what the program hears when it asks for its properties.
-        warn: is given a line for each thing the program asks that cannot be simulated.
     """
     try:
         library = load_library()
@@ -166,7 +165,7 @@ def prepare(card: Card = H100, warn: Callable[[str], None] = lambda text: None) 
     try:
         # torch and what its compiler needs are imported here
         with collector.paused():
-            _install(library, card, warn)
+            _install(library, card)
             place = _place_of_a_gradient()
     except Exception as error:
         # another torch may have other names for anything that is replaced here
@@ -183,18 +182,18 @@ def measure_with(meter: Meter) -> None:
         bindings.meter = meter
 
 
-def _install(library: DeviceLibrary, card: Card, warn: Callable[[str], None]) -> None:
+def _install(library: DeviceLibrary, card: Card) -> None:
     from tensorlens.planning.torch.device import kernels, mode, toolkit
     from tensorlens.planning.torch.device.bindings import Bindings
 
     library.take_over()
-    bindings = Bindings(library, card, warn)
+    bindings = Bindings(library, card)
     bindings.install()
     toolkit.install(bindings)
     toolkit.install_streams()
     mode.install()
     kernels.install()
-    kernels.install_fallback(warn)
+    kernels.install_fallback()
     kernels.install_recurrent()
     mode.install_pinning()
     toolkit.install_types()

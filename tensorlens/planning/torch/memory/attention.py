@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tensorlens.planning.card import Card
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.memory.temporaries.rules import HALVES, is_deterministic
 
 _aten = torch.ops.aten
@@ -197,12 +198,10 @@ class FusedAttention:
 
     Args:
         card: whose kernels there are.
-        caution: told what is not as on the card, in one line.
     """
 
-    def __init__(self, card: Card, caution: Callable[[str], None]) -> None:
+    def __init__(self, card: Card) -> None:
         self._chooser = Chooser(card)
-        self._caution = caution
         self._library: Any = None
         self._undo: list[Callable[[], None]] = []
 
@@ -288,7 +287,7 @@ class FusedAttention:
         ) -> Any:
             if query.device.type != "cuda":
                 return original(query, key, value, *args, return_lse=return_lse, **kwargs)
-            self._caution(_FLEX)
+            caution(_FLEX)
             output = flash(query, key, value, 0.0, False, kwargs.get("scale"))
             if not return_lse:
                 return output

@@ -13,7 +13,7 @@ import torch
 from tensorlens.frameworks.torch.failures import failed_request
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.planning.tensorflow.keras_training import step_of
-from tensorlens.planning.torch.cautions import tell
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.options.models import (
     Autocast,
     ChannelsLast,
@@ -50,7 +50,7 @@ def begin(job: Job) -> Any:
     made = optioned(job, estimated=True)
     step = made.begin()
     for note in made.stage.notes:
-        tell(note)
+        caution(note)
     if step is None:
         return None
 

@@ -14,7 +14,7 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -26,8 +26,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.planning.patches import on_import, patched
-
-Tell = Callable[[str], None]
+from tensorlens.planning.torch.cautions import caution
 
 
 @contextlib.contextmanager
@@ -79,12 +78,8 @@ _WRITERS = {
 
 
 @contextlib.contextmanager
-def without_writing(caution: Tell) -> Iterator[None]:
-    """Let ``torch.save`` and its like write no file while it is entered.
-
-    Args:
-        caution: called with one line where something would have been written.
-    """
+def without_writing() -> Iterator[None]:
+    """Let ``torch.save`` and its like write no file while it is entered."""
     kept: dict[Any, Any] = {}
     read, before = torch.load, _Before()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from tensorlens.planning.patches import on_import, patched
-
-Tell = Callable[[str], None]
+from tensorlens.planning.torch.cautions import caution
 
 COMPILED = (
     "torch.compile was not run: the function ran as it is written. Compiled, it may keep fewer "
@@ -28,12 +27,8 @@ GRAPHED = (
 
 
 @contextlib.contextmanager
-def compiling(caution: Tell) -> Iterator[None]:
-    """Let what a program would have compiled, scripted or captured run as it is written.
-
-    Args:
-        caution: called with one line where a program does so.
-    """
+def compiling() -> Iterator[None]:
+    """Let what a program would have compiled, scripted or captured run as it is written."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:

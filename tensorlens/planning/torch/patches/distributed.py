@@ -4,45 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as data_parallel
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens.errors import UsageError
 from tensorlens.planning.patches import on_import, patched
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.patches.ddp_reducer import Logger, Reducer, nothing
-
-Tell = Callable[[str], None]
 
 BACKEND = "fake"
 """torch's own process group whose collectives give results of the right shapes at once."""
 
 
 @contextlib.contextmanager
-def distributed(world_size: int | None, rank: int, caution: Tell) -> Iterator[None]:
-    """Let ``init_process_group`` make a group of one present rank while it is entered.
+def distributed(world_size: int | None) -> Iterator[None]:
+    """Let ``init_process_group`` make a group with only this rank in it while it is entered.
 
     Args:
-        world_size: how many ranks there are; None: as many as the program or its environment says.
-        rank: the one that runs.
-        caution: called with one line for everything that is assumed.
-
-    Raises:
-        UsageError: there is no such rank.
+        world_size: how many ranks there are, of which the first runs; None: what the program or its
+            environment says.
     """
-    if world_size is not None and not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} is not among {world_size} ranks: they begin at 0")
     if not dist.is_available():
         yield
         return
     with contextlib.ExitStack() as stack:
-        group = _Group(world_size, rank, caution, stack)
+        group = _Group(world_size, stack)
         if world_size is not None:
-            stack.enter_context(_environment(_variables(world_size, rank)))
+            stack.enter_context(_environment(world_size))
         for name, function in group.functions().items():
             for owner in (dist, distributed_c10d):
                 if hasattr(owner, name):
@@ -68,13 +61,9 @@ _VERIFY = "_verify_param_shape_across_processes"
 class _Group:
     """Functions that a program calls to meet the other ranks."""
 
-    def __init__(
-        self, world_size: int | None, rank: int, caution: Tell, stack: contextlib.ExitStack
-    ) -> None:
+    def __init__(self, world_size: int | None, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._world_size = world_size
-        self._rank = rank
-        self._caution = caution
         self._init = dist.init_process_group
         self._new_group = dist.new_group
 
@@ -108,11 +97,11 @@ class _Group:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         self._stack.enter_context(_sharding())
-        size, mine = self._world_size, self._rank
+        size, mine = self._world_size, 0
         if size is None:
             size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
             mine = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
-        self._caution(
+        caution(
             f"rank {mine} of {size} was run, and the others were taken to do the same: the "
             "estimate is of this rank; NCCL's own buffers are not torch's, and take from 50 MiB "
             "to 1 GiB of the device besides, by the number of ranks and links"
@@ -120,7 +109,7 @@ class _Group:
         self._init(BACKEND, store=FakeStore(), rank=mine, world_size=size)
 
     def _reducer(self, *args: Any, **kwargs: Any) -> Reducer:
-        self._caution(
+        caution(
             "DistributedDataParallel's buckets were laid out as torch does it in C++, which cannot "
             "hold tensors without data: each is a second copy of its gradients, or the gradients "
             "themselves with gradient_as_bucket_view=True"
@@ -128,7 +117,7 @@ class _Group:
         return Reducer(*args, **kwargs)
 
     def _no_hook(self, *args: Any) -> None:
-        self._caution(
+        caution(
             "a communication hook of DistributedDataParallel was not run: what it compresses or "
             "copies is not in the estimate"
         )
@@ -181,30 +170,17 @@ def _same_storage(one: Any, other: Any) -> bool:
 _OF_FSDP1 = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
 
 
-def _variables(world_size: int, rank: int) -> dict[str, str]:
-    """Return what ``torchrun`` would have put into the environment of a rank on one machine."""
-    return {
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+@contextlib.contextmanager
+def _environment(world_size: int) -> Iterator[None]:
+    """Set what ``torchrun`` would have set for the first rank of one machine."""
+    variables = {
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
+        **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"),
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",
     }
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
+    with mock.patch.dict(os.environ, variables):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:

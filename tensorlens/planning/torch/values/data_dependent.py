@@ -20,6 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tensorlens.planning.patches import patched
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.patches.checkpoints import without_writing
 from tensorlens.planning.torch.values.const_propagation import compute, known
 from tensorlens.planning.torch.values.initial_values import are_known, makers
@@ -32,21 +33,16 @@ MOST_DRAWN = 3
 """The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
 
 _aten = torch.ops.aten
-Tell = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def answering(caution: Tell) -> Iterator[None]:
-    """Let fake tensors answer while it is entered.
-
-    Args:
-        caution: called with one line for everything that is assumed.
-    """
-    answers = DataDependentValues(caution)
+def answering() -> Iterator[None]:
+    """Let fake tensors answer while it is entered."""
+    answers = DataDependentValues()
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
-        stack.enter_context(without_writing(caution))
-        for name, method in methods(answers.scalar, caution).items():
+        stack.enter_context(without_writing())
+        for name, method in methods(answers.scalar).items():
             stack.enter_context(patched(FakeTensor, name, method))
         from torch.nn import functional
 
@@ -58,8 +54,7 @@ def answering(caution: Tell) -> Iterator[None]:
 class DataDependentValues:
     """Stands before ``FakeTensorMode.dispatch``."""
 
-    def __init__(self, caution: Tell) -> None:
-        self._caution = caution
+    def __init__(self) -> None:
         self._asked: Counter[tuple[int, int]] = Counter()
         original = FakeTensorMode.dispatch
         self._makers = makers()
@@ -69,7 +64,7 @@ class DataDependentValues:
             _aten.equal.default: self._equal,
             _aten.allclose.default: self._equal,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
-            **Selections(original, caution).table(),
+            **Selections(original).table(),
         }
         if hasattr(_aten, "_grouped_mm"):
             self._special[_aten._grouped_mm.default] = grouped_mm
@@ -130,9 +125,7 @@ class DataDependentValues:
             what = "the value of a tensor, which depends on data: it was given 1.0 or the like"
         else:
             what = "a whole number that depends on data: it was given a likely one"
-        self._caution(
-            f"the program asks for {what}; what it decides by it may take more or less memory"
-        )
+        caution(f"the program asks for {what}; what it decides by it may take more or less memory")
 
     def _goes_round(self, asking: FrameType) -> bool:
         """Whether a line has asked so often that it seems to wait for another answer."""
@@ -151,7 +144,7 @@ class DataDependentValues:
         if mine is not None and theirs is not None:
             with torch._C._DisableTorchDispatch():
                 return bool(torch.equal(mine.tensor, theirs.tensor))
-        self._caution("two tensors are compared, which depends on data: they were taken as equal")
+        caution("two tensors are compared, which depends on data: they were taken as equal")
         return True
 
 
@@ -202,12 +195,11 @@ def _one_hot(original: Any) -> Any:
     return one_hot
 
 
-def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
+def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
     """Return methods by their names.
 
     Args:
         scalar: gives the value of a tensor of one element.
-        caution: called with one line for everything that is assumed.
     """
 
     def tolist(tensor: Any) -> Any:
@@ -215,7 +207,7 @@ def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
             return scalar(tensor)
         found = known(tensor)
         if found is None or found.origin.assumed:
-            _say_listed(tensor, caution)
+            _say_listed(tensor)
         if found is not None:
             with torch._C._DisableTorchDispatch():
                 return found.tensor.tolist()
@@ -231,9 +223,9 @@ def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
         with torch._C._DisableTorchDispatch():
             if found is not None:
                 if found.origin.assumed:
-                    _say_listed(tensor, caution)
+                    _say_listed(tensor)
                 return found.tensor.detach().clone().numpy()
-            _say_listed(tensor, caution)
+            _say_listed(tensor)
             import numpy as np
 
             kind = torch.empty((), dtype=tensor.dtype, device="cpu").numpy().dtype
@@ -252,7 +244,7 @@ def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
     return {"tolist": tolist, "numpy": numpy, "__format__": text, "data_ptr": data_ptr}
 
 
-def _say_listed(tensor: Any, caution: Tell) -> None:
+def _say_listed(tensor: Any) -> None:
     caution(
         f"the program asks for the {tensor.numel():,} values of a tensor, which depend on data: "
         "it was given made-up ones; what it decides by them may take more or less memory"

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.values.const_propagation import (
     MOST_ELEMENTS,
     is_uniform,
@@ -15,7 +16,6 @@ from tensorlens.planning.torch.values.const_propagation import (
 )
 
 _aten = torch.ops.aten
-Tell = Callable[[str], None]
 
 
 class Selections:
@@ -23,12 +23,10 @@ class Selections:
 
     Args:
         original: ``FakeTensorMode.dispatch``.
-        caution: called with one line for everything that is assumed.
     """
 
-    def __init__(self, original: Callable[..., Any], caution: Tell) -> None:
+    def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
-        self._caution = caution
 
     def table(self) -> dict[Any, Callable[..., Any]]:
         """Return what gives the result of each operator."""
@@ -72,7 +70,7 @@ class Selections:
             taken, may = f"all {count:,}", "less"
         else:
             taken, may = f"{count:,}" + (f" of {most:,}" if most else ""), "more or less"
-        self._caution(
+        caution(
             f"the size of what {what} gives depends on data: it was taken as {taken} elements; "
             f"it may be {may}"
         )
