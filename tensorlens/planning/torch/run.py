@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.host.logs import sources_of
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
-from tensorlens.planning.card import H100
+from tensorlens.planning.card import H100, Card
 from tensorlens.planning.tensorflow.keras_training import (
     SAMPLES,
     ended_at_training,
@@ -101,7 +101,7 @@ def _run(
             enter(host.rnn_workspaces())
         if job.device == "cuda":
             card = job.card or H100
-            hidden = ScratchRules((Temporaries(card), Workspaces(card)))
+            hidden = _scratch_on(card)
             enter(FusedAttention(card))
         enter(answering())
         enter(loading())
@@ -171,20 +171,14 @@ def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
     )
 
 
-class ScratchRules:
-    """Several rules asked about an operator, in their order."""
+def _scratch_on(card: Card) -> ScratchRule:
+    temporaries, workspaces = Temporaries(card), Workspaces(card)
 
-    def __init__(self, rules: Sequence[ScratchRule]) -> None:
-        self._rules = rules
+    def scratch(*call: Any) -> Sequence[Scratch]:
+        # copies of operands come before a workspace
+        return [*temporaries(*call), *workspaces(*call)]
 
-    def __call__(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Scratch]:
-        """Return what all of them say."""
-        found: list[Scratch] = []
-        for rule in self._rules:
-            found += rule(func, args, kwargs, result, thread)
-        return found
+    return scratch
 
 
 class TraceMeter(Meter):

@@ -32,7 +32,6 @@ class Reducer:
         *others: Any,
     ) -> None:
         self._params = list(params)
-        self._sparse = list(expect_sparse_gradients) or [False] * len(self._params)
         self._caps = [first_bucket_bytes_cap, bucket_bytes_cap]
         self._rebuilds = not find_unused_parameters
         self._as_view = gradient_as_bucket_view
@@ -71,8 +70,8 @@ class Reducer:
         self._rebuilds = False
         order = list(self._order)
         tensors = [self._params[each] for each in order]
-        sparse = [self._sparse[each] for each in order]
-        indices, _ = dist._compute_bucket_assignment_by_size(tensors, self._caps, sparse, order)
+        dense = [False] * len(order)
+        indices, _ = dist._compute_bucket_assignment_by_size(tensors, self._caps, dense, order)
         self._make(indices)
         return True
 
@@ -80,8 +79,6 @@ class Reducer:
         self.buffers.clear()
         self._views: dict[int, Any] = {}
         for indices in bucket_indices:
-            if self._sparse[indices[0]]:
-                continue
             parameters = [self._params[each] for each in indices]
             first, total = parameters[0], sum(each.numel() for each in parameters)
             buffer = torch.empty(total, dtype=first.dtype, device=first.device)

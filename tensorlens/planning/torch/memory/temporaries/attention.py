@@ -74,7 +74,7 @@ def _efficient(call: Call) -> list[Scratch]:
 def _efficient_backward(call: Call) -> list[Scratch]:
     grad, query, key, value = call.args[:4]
     copies = [] if grad.transpose(1, 2).is_contiguous() else [_copy(grad)]
-    kernels = _kernels(call.card.capability, query, value, call.args[9] > 0)
+    kernels = _kernels(call.card.capability, query, value)
     batch, heads, length, dimension = query.shape
     rows = batch * heads * length * 4
     sizes = [
@@ -84,8 +84,8 @@ def _efficient_backward(call: Call) -> list[Scratch]:
     workspace = Scratch(sizes[0], min(sizes), max(sizes), NAME)
     delta = scratch(rows, NAME)
     # the product of gradient and output is gone before the workspace comes
-    product = rows * value.size(3) * (3 if query.dtype in HALVES else 1)
-    if kernels[0].computes_delta or product + rows <= workspace.nbytes:
+    product = rows * value.size(3)
+    if query.dtype in HALVES or product + rows <= workspace.nbytes:
         return [*copies, delta, workspace]
     return [*copies, delta, scratch(product, NAME), scratch(rows, NAME)]
 
@@ -103,7 +103,7 @@ def _cudnn_backward(call: Call) -> list[Scratch]:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A backward kernel of ``mem_eff_attention/kernels/cutlassB.h``."""
+    """A backward kernel of ``mem_eff_attention/kernels/cutlassB.h``, for Volta and later."""
 
     queries: int
     """``kBlockSizeI``."""
@@ -112,18 +112,6 @@ class _Kernel:
     dimension: int
     """The largest head dimension, ``kMaxK``."""
     is_half: bool
-    oldest: int
-    """``ArchTag::kMinComputeCapability``."""
-
-    @property
-    def keeps_output(self) -> bool:
-        """``kOutputInRF``."""
-        return self.is_half and self.dimension <= self.queries
-
-    @property
-    def computes_delta(self) -> bool:
-        """``kKernelComputesDelta``."""
-        return self.is_half and (self.keeps_output or self.oldest != 70)
 
     def workspace(
         self, heads: int, queries: int, keys: int, dimension: int, value_dimension: int
@@ -137,20 +125,17 @@ class _Kernel:
             dimension: of a head of the query.
             value_dimension: of a head of the value.
         """
-        elements = 0
-        if self.is_half and not self.keeps_output:
-            splits = 1 if is_deterministic() or self.oldest < 70 else ceil_div(keys, self.keys)
+        blocks = ceil_div(queries, self.queries) * ceil_div(dimension, self.keys)
+        elements = blocks * (4 + self.queries * self.keys)
+        # gradients of key and value that do not stay in registers (kOutputInRF)
+        if self.is_half and self.dimension > self.queries:
+            splits = 1 if is_deterministic() else ceil_div(keys, self.keys)
             for size in (dimension, value_dimension):
                 elements += splits * self.keys * ceil_div(size, self.queries) * self.queries
-        if self.oldest >= 70 or self.is_half:
-            blocks = ceil_div(queries, self.queries) * ceil_div(dimension, self.keys)
-            elements += blocks * (4 + self.queries * self.keys)
         return heads * ceil_div(elements, 4) * 4 * 4
 
 
-def _kernels(
-    capability: tuple[int, int], query: Any, value: Any, has_dropout: bool
-) -> list[_Kernel]:
+def _kernels(capability: tuple[int, int], query: Any, value: Any) -> list[_Kernel]:
     """Return the kernels that may be taken, the likeliest first.
 
     The first one of the list in ``cutlassB.h`` that fits is taken; which fit into shared memory is
@@ -158,21 +143,11 @@ def _kernels(
     """
     half = query.dtype in HALVES
     largest = max(query.size(3), value.size(3))
-    oldest = 80 if capability >= (8, 0) else max(10 * capability[0] + capability[1], 50)
-    if oldest == 72:
-        oldest = 70
-    for limit in (32, 64):
-        if largest <= limit:
-            return [_Kernel(64, 64, limit, half, oldest)]
-    limit = 128 if largest <= 128 else 65536
-    small = _Kernel(64, 64, limit, half, oldest)
-    if oldest < 70 or (not half and oldest < 80):
+    limit = next(each for each in (32, 64, 128, 65536) if largest <= each)
+    small = _Kernel(64, 64, limit, half)
+    if limit <= 64:
         return [small]
-    large = _Kernel(128, 64, limit, half, oldest)
-    if half and oldest == 80 and limit == 128:
-        if largest <= 96 and not has_dropout and capability in ((8, 6), (8, 9)):
-            return [_Kernel(128, 64, 96, True, oldest)]
-        large = _Kernel(128, 128, limit, True, oldest)
+    large = _Kernel(128, 128 if half and limit == 128 else 64, limit, half)
     roomy = capability in ((8, 0), (9, 0)) or capability[0] == 10
     return [large, small] if roomy else [small, large]
 

@@ -141,7 +141,7 @@ def _has_tensor_cores(card: Card, dtype: torch.dtype) -> bool:
 
 def _tiled(tensor: Any, tile: int) -> int:
     """Return the bytes of a tensor whose second dimension is filled up to whole tiles."""
-    channels = max(tensor.size(1), 1)
+    channels: int = max(tensor.size(1), 1)
     return nbytes(tensor) // channels * ceil_div(channels, tile) * tile
 
 

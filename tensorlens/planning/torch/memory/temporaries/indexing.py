@@ -88,7 +88,7 @@ def _put(call: Call) -> list[Scratch]:
     found = [each for each in indices if is_tensor(each)]
     masks = _of_masks(found)
     if not call.argument(3, "accumulate"):
-        return [*masks, *_as_long(found)]
+        return list(masks)
     if any(each.dtype in _MASKS for each in found):
         return list(masks)
     try:
@@ -131,21 +131,13 @@ def _of_masks(indices: Iterable[Any]) -> list[Scratch]:
     return found
 
 
-def _as_long(indices: Iterable[Any]) -> Iterator[Scratch]:
-    for each in indices:
-        if each.dtype == torch.int32:
-            yield scratch(each.numel() * INDEX_BYTES, "indices in 64 bits")
-
-
 def _look_up(call: Call) -> list[Scratch]:
     found = [each for each in call.args[1] if is_tensor(each)]
     # the result has one row for each true element
     return [
         scratch(_places(each, call.result), "places of a mask", before=True)
-        if each.dtype in _MASKS
-        else scratch(each.numel() * INDEX_BYTES, "indices in 64 bits", before=True)
         for each in found
-        if each.dtype in (*_MASKS, torch.int32)
+        if each.dtype in _MASKS
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.temporaries.reductions import reduced, sum_of_dense
+from tensorlens.planning.torch.memory.temporaries.reductions import reduced
 from tensorlens.planning.torch.memory.temporaries.rules import (
     WARP,
     Call,
@@ -64,14 +64,6 @@ def _pointwise(call: Call) -> Iterator[Scratch]:
         return
     shape = torch.broadcast_shapes(call.args[0].shape, call.args[1].shape)
     yield scratch(shape.numel() * call.result.dtype.itemsize, "loss of each element")
-    yield from sum_of_dense(call.card, shape.numel(), call.result.dtype)
-
-
-def _cross_entropy_of_chances(call: Call) -> Iterator[Scratch]:
-    # Loss.cu, binary_cross_entropy_cuda: the result's own memory holds the loss of each element
-    if call.argument(3, "reduction") != 0:
-        yield scratch(call.result.dtype.itemsize, "reduced loss")
-        yield from sum_of_dense(call.card, call.args[0].numel(), call.result.dtype)
 
 
 def _cross_entropy_of_logits(call: Call) -> Iterator[Scratch]:
@@ -84,7 +76,6 @@ def _cross_entropy_of_logits(call: Call) -> Iterator[Scratch]:
     reduction = call.argument(4, "reduction")
     if reduction in (None, _MEAN, 2):
         yield scratch(each, "loss of each element", before=True)
-        yield from sum_of_dense(call.card, call.args[0].numel(), call.result.dtype)
 
 
 def _likelihood(call: Call) -> list[Scratch]:
@@ -110,7 +101,6 @@ _LOSSES: dict[str, Rule] = {
     "mse_loss": _pointwise,
     "smooth_l1_loss": _pointwise,
     "huber_loss": _pointwise,
-    "binary_cross_entropy": _cross_entropy_of_chances,
     "binary_cross_entropy_with_logits": _cross_entropy_of_logits,
     "nll_loss_forward": _likelihood,
     "nll_loss2d_forward": _likelihood,

@@ -197,11 +197,6 @@ def _log_sum_exp(call: Call) -> Iterable[Scratch]:
     yield from reduced(call.card, source.shape, source.stride(), dims, wide_itemsize(dtype))
 
 
-def sum_of_dense(card: Card, count: int, dtype: torch.dtype) -> list[Scratch]:
-    """Return what the sum of so many elements takes, which lie without gaps."""
-    return reduced(card, (count,), (1,), (), wide_itemsize(dtype))
-
-
 def _norms(call: Call) -> list[Scratch]:
     # ForeachReduceOp.cu, foreach_tensor_norm_cuda: the norm of each chunk, the list's longest
     # tensor deciding how many there are of each; the fast route is for tensors of one type
