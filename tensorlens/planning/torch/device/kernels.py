@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
 from tensorlens.planning.torch.cautions import caution
-from tensorlens.planning.torch.device.toolkit import CUDNN_RNN
+from tensorlens.planning.torch.device.bindings import CUDNN_RNN
 from tensorlens.planning.torch.memory.temporaries.cudnn import rnn_reserve
 
 _aten = torch.ops.aten
@@ -30,6 +30,10 @@ def install() -> None:
         for overload in () if packet is None else packet.overloads():
             if not overload.endswith("out"):
                 op_implementations_dict[getattr(packet, overload)] = kernel
+    _install_recurrent()
+    # what fake tensors would run on the device
+    fake_tensor.run_fallback_kernel = _run_on_zeros
+    fake_impls.run_fallback_kernel = _run_on_zeros
 
 
 def _in_place(mode: Any, func: Any, *args: Any, **kwargs: Any) -> None:
@@ -171,7 +175,7 @@ _library = torch.library.Library("aten", "IMPL")
 """Kept: what it registers goes with it."""
 
 
-def install_recurrent() -> None:
+def _install_recurrent() -> None:
     """Let recurrent modules pack their weights, and sequences of known lengths."""
     torch.nn.RNNBase.flatten_parameters = _flatten_parameters
     # both are written in terms of other operators, but look at addresses
@@ -270,13 +274,8 @@ LARGEST = 1 << 28
 """Bytes of arguments beyond which nothing is run."""
 
 
-def install_fallback() -> None:
-    """Run on the CPU what fake tensors would run on the device."""
-    fake_tensor.run_fallback_kernel = _run_on_zeros
-    fake_impls.run_fallback_kernel = _run_on_zeros
-
-
 def _run_on_zeros(mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Exception) -> Any:
+    """Run an operator on the CPU, on zeros, to learn what it gives."""
     fakes = [each for each in flat_args if mode.is_our_fake(each)]
     if torch.Tag.inplace_view in func.tags:
         raise error

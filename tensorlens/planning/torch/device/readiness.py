@@ -178,27 +178,18 @@ def prepare(card: Card = H100) -> Readiness:
 
 def measure_with(meter: Meter) -> None:
     """Let ``meter`` answer from now on for how much memory is in use."""
-    for bindings in _installed:
-        bindings.meter = meter
+    for each in _installed:
+        each.meter = meter
 
 
 def _install(library: DeviceLibrary, card: Card) -> None:
-    from tensorlens.planning.torch.device import kernels, mode, toolkit
-    from tensorlens.planning.torch.device.bindings import Bindings
+    from tensorlens.planning.torch.device import bindings, kernels, mode
 
     library.take_over()
-    bindings = Bindings(library, card)
-    bindings.install()
-    toolkit.install(bindings)
-    toolkit.install_streams()
+    _installed.append(bindings.install(library, card))
     mode.install()
     kernels.install()
-    kernels.install_fallback()
-    kernels.install_recurrent()
-    mode.install_pinning()
-    toolkit.install_types()
-    mode.install_copies()
-    _installed.append(bindings)
+    mode.install_on_card()
 
 
 def _place_of_a_gradient() -> str:
