@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import linecache
+import re
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -143,7 +143,7 @@ class _Calls(threading.local):
 
 _LONGEST = 60
 _NO_DATA = tuple(str(Path(torch.__file__).parent / name) for name in ("nn", "optim"))
-_MOVES = ("to", "cuda", "cpu", "pin_memory", "clone", "contiguous", "float", "half", "long")
+_MOVES = "to|cuda|cpu|pin_memory|clone|contiguous|float|half|long"
 
 BRINGING = frozenset(
     f"aten::{name}"
@@ -198,28 +198,10 @@ def _written(frame: FrameType) -> str | None:
     cut[-1] = cut[-1][:end]
     cut[0] = cut[0][begin:]
     text = b"".join(cut).decode("utf-8", "replace")
-    return _assigned(lines, text) or _moved(text) or " ".join(text.split())[:_LONGEST]
-
-
-def _moved(text: str) -> str | None:
-    """Return what is moved by ``.to()`` or its like."""
-    try:
-        expression = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Attribute):
-        return None
-    return ast.unparse(expression.func.value) if expression.func.attr in _MOVES else None
-
-
-def _assigned(lines: Sequence[str], text: str) -> str | None:
-    """Return the one variable that all of an expression's value is assigned to."""
-    try:
-        (statement,) = ast.parse("".join(lines).strip()).body
-    except (SyntaxError, ValueError):
-        return None
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return None
-    if ast.get_source_segment("".join(lines).strip(), statement.value) != text:
-        return None
-    return ast.unparse(statement.targets[0])
+    statement = "".join(lines).strip()
+    assigned = re.fullmatch(rf"([\w.]+)\s*=\s*{re.escape(text)}(\s*#.*)?", statement)
+    moved = re.fullmatch(rf"([\w.]+(\[[^\]]+\])*)\.({_MOVES})\(.*\)", text, re.DOTALL)
+    for found in (assigned, moved):
+        if found is not None:
+            return found[1]
+    return " ".join(text.split())[:_LONGEST]

@@ -196,14 +196,7 @@ def _extrapolated(
     is_small: Callable[[list[Any]], bool],
     taken: Callable[[list[Any]], int],
 ) -> int:
-    """Return what is taken for a count of images or steps, by two smaller ones if it is large.
-
-    Args:
-        count: of images or steps.
-        reduced: gives the operands of so many.
-        is_small: tells whether these can be run.
-        taken: runs them.
-    """
+    """Return what is taken for a count of images or steps, by two smaller ones if it is large."""
     fewer = next((each for each in _halves(count) if is_small(reduced(each))), 0)
     if not fewer:
         return 0

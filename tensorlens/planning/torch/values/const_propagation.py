@@ -95,14 +95,7 @@ def worth_knowing(tensor: Any) -> bool:
 
 
 def compute(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-    """Compute beside a fake result what it holds, where all that it depends on is known.
-
-    Args:
-        func: the operator (``torch._ops.OpOverload``) that ran.
-        args: of it.
-        kwargs: of it.
-        result: what it gave.
-    """
+    """Compute beside a fake result what it holds, where all that it depends on is known."""
     plan = _plans.get(func)
     if plan is None:
         plan = _plans[func] = _Plan(func)

@@ -196,11 +196,7 @@ def _one_hot(original: Any) -> Any:
 
 
 def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return methods by their names.
-
-    Args:
-        scalar: gives the value of a tensor of one element.
-    """
+    """Return methods of fake tensors by their names; ``scalar`` gives the value of one element."""
 
     def tolist(tensor: Any) -> Any:
         if tensor.dim() == 0:

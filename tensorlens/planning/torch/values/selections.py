@@ -19,11 +19,7 @@ _aten = torch.ops.aten
 
 
 class Selections:
-    """Gives their results: by the values where they are known, else with every element.
-
-    Args:
-        original: ``FakeTensorMode.dispatch``.
-    """
+    """Gives their results: by the values where they are known, else with every element."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original

@@ -118,12 +118,7 @@ class _Kernel:
     ) -> int:
         """``Params::workspace_size()``, with as many splits of the keys as there are blocks.
 
-        Args:
-            heads: of all of the batch.
-            queries: length of the queries.
-            keys: length of the keys.
-            dimension: of a head of the query.
-            value_dimension: of a head of the value.
+        Dimensions are those of a head, ``heads`` those of all of the batch.
         """
         blocks = ceil_div(queries, self.queries) * ceil_div(dimension, self.keys)
         elements = blocks * (4 + self.queries * self.keys)
