@@ -69,27 +69,19 @@ class Accumulation:
 
     def __init__(self) -> None:
         self._held_once: dict[_Way, _Holders] = {}
-        self._seen: list[tuple[_Way, _Holders]] | None = None
+        self._learns = False
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the first of two gradients, where their sum goes into it."""
         return NotImplemented if kwargs or not self._is_in_place(args) else args[0]
 
     def calibrate(self, accumulate_once: Callable[[], None]) -> None:
-        """Learn how many hold a gradient that is added to in place.
-
-        Args:
-            accumulate_once: runs a backward pass with one accumulation, to a gradient that nobody
-                else holds.
-        """
-        seen = self._seen = []
+        """Learn how many hold a gradient that is added to in place, by a run that does so once."""
+        self._learns = True
         try:
             accumulate_once()
         finally:
-            self._seen = None
-        if len(seen) == 1:
-            way, holders = seen[0]
-            self._held_once[way] = holders
+            self._learns = False
 
     def _is_in_place(self, args: Sequence[Any]) -> bool:
         node = _node_running()
@@ -101,8 +93,9 @@ class Accumulation:
         if old.layout is not torch.strided or old.shape != new.shape or old.dtype != new.dtype:
             return False
         way, holders = _way(), _holders(old)
-        if self._seen is not None:
-            self._seen.append((way, holders))
+        if self._learns:
+            self._held_once[way] = holders
+            return False
         held_once = self._held_once.get(way) == holders
         return held_once and bool(_aten.is_non_overlapping_and_dense.default(old))
 
