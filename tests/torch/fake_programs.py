@@ -131,11 +131,6 @@ def gru_and_rnn():
     return shapes
 
 
-def projected_lstm():
-    output, (hidden, cell) = nn.LSTM(FEATURES, 8, proj_size=2).cuda()(gpu(5, BATCH, FEATURES))
-    return [[*output.shape], [*hidden.shape], [*cell.shape]]
-
-
 def packed_lstm():
     model = nn.LSTM(FEATURES, 8).cuda()
     batch = leaf(5, 4, FEATURES)
@@ -198,20 +193,6 @@ def optimizers():
     return kept
 
 
-def lbfgs():
-    model = nn.Linear(FEATURES, 2).cuda()
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(gpu(BATCH, FEATURES)).sum()
-        loss.backward()
-        return loss
-
-    with answers():
-        return str(optimizer.step(closure).device)
-
-
 def foreach_by_default():
     model = nn.Linear(FEATURES, 2).cuda()
     with Operators() as operators:
@@ -270,19 +251,6 @@ def checkpointed():
         output.sum().backward()
         shapes.append([[*batch.grad.shape], str(batch.grad.device)])
     return shapes
-
-
-def accumulated():
-    model = nn.Linear(FEATURES, 2).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
-    steps = 0
-    for micro in range(4):
-        (model(gpu(BATCH, FEATURES)).sum() / 2).backward()
-        if micro % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-            steps += 1
-    return [steps, model.weight.grad is None]
 
 
 def pinned():
@@ -377,36 +345,11 @@ def tied_weights():
     return [model[0].weight is model[1].weight, str(model[0].weight.device)]
 
 
-def real_cpu():
-    with _disable_current_modes():
-        layer = nn.Linear(4, 2)
-        layer(torch.ones(3, 4)).sum().backward()
-        return layer.weight.grad.tolist()
-
-
 def double_backward():
     batch = leaf(3)
     (gradient,) = torch.autograd.grad((batch**3).sum(), batch, create_graph=True)
     gradient.pow(2).sum().backward()
     return [[*batch.grad.shape], str(batch.grad.device)]
-
-
-class Gate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, batch):
-        ctx.save_for_backward(batch)
-        return batch.sigmoid()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (batch,) = ctx.saved_tensors
-        return gradient * batch
-
-
-def custom_function():
-    batch = leaf(3)
-    Gate.apply(batch).sum().backward()
-    return str(batch.grad.device)
 
 
 def gpt2():

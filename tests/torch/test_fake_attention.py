@@ -188,19 +188,6 @@ def test_flash_backward_has_gradients_for_each_head_of_a_group():
 
 
 @pytest.mark.usefixtures("fake_tensors")
-def test_flash_backward_is_larger_where_it_has_to_be_deterministic():
-    query = heads_inside(2, 4, 128, 64)
-    rows = 2 * 4 * 128 * 4
-    torch.use_deterministic_algorithms(True)
-    try:
-        found = taken(FLASH_BACKWARD, query, query, query, query, query, None)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    # 108 multiprocessors for 8 heads: 14 sums of their own
-    assert found == [rows, 14 * rows * 64]
-
-
-@pytest.mark.usefixtures("fake_tensors")
 def test_flash_forward_splits_long_keys_of_few_queries():
     func = aten._scaled_dot_product_flash_attention.default
     one, long = on_card(1, 1, 1, 64), on_card(1, 1, 4096, 64)
@@ -372,9 +359,7 @@ def test_a_training_step_of_flash_attention_to_the_byte():
     assert "aten::_scaled_dot_product_flash_attention" in answer["operators"]
 
 
-@pytest.mark.parametrize(
-    ("card", "kernel"), [("t4", "efficient"), ("a100", "flash"), ("h100", "flash")]
-)
+@pytest.mark.parametrize(("card", "kernel"), [("t4", "efficient"), ("a100", "flash")])
 def test_modules_and_heads_in_groups_take_the_kernel(card, kernel):
     answer = run(
         """

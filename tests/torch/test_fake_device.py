@@ -41,7 +41,6 @@ EXPECTED = {
     # two directions; the weights lie in one buffer
     "lstm": [[[3, 5, 16], ON_DEVICE, "float32"], True, 1],
     "gru_and_rnn": [[[5, 3, 8], [1, 3, 8], True]] * 3,
-    "projected_lstm": [[5, 3, 2], [1, 3, 2], [1, 3, 8]],
     # lengths 5, 4, 3 and 1: 13 rows
     "packed_lstm": [[13, 8], [4, 3, 3, 2, 1], [5, 4, 8], [5, 4, 3, 1], [5, 4, 6]],
     "without_cudnn": [
@@ -54,12 +53,10 @@ EXPECTED = {
         ],
     ],
     "embedding": [[3, 5, 8], [3, 8]],
-    "lbfgs": ON_DEVICE,
     "foreach_by_default": True,
     "scaled": [[True, "float16", ON_DEVICE]] * 6,
     "autocast_bf16": ["bfloat16", "bfloat16", "float32"],
     "checkpointed": [[[3, 6], ON_DEVICE]] * 2,
-    "accumulated": [2, True],
     "pinned": [[False, True, True], False, True, "cpu", ON_DEVICE, "cpu"],
     "loaded": [[True, True], [4, 6], ON_DEVICE, [2, 3]],
     "default_device": [ON_DEVICE, [ON_DEVICE]],
@@ -73,9 +70,7 @@ EXPECTED = {
         "bfloat16",
     ],
     "tied_weights": [True, ON_DEVICE],
-    "real_cpu": [[3.0] * 4] * 2,
     "double_backward": [[3], ON_DEVICE],
-    "custom_function": ON_DEVICE,
     "gpt2": [[2, 16, 100], ON_DEVICE, "float32"],
     "llama": [[2, 16, 100], ON_DEVICE, "bfloat16"],
     "card": {

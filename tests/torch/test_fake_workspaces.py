@@ -109,25 +109,6 @@ def test_nothing_is_taken_where_cublas_is_not_called():
     assert len(multiplied(workspaces, dtype=torch.bfloat16)) == 1
 
 
-@pytest.mark.parametrize("name", ["bmm", "baddbmm"])
-def test_batches_take_one_too(name):
-    batch = on_card(2, 3, 3)
-    args = (batch, batch, batch) if name == "baddbmm" else (batch, batch)
-    func = getattr(aten, name).default
-    assert taken(Workspaces(A100, {}), func, *args, result=batch) == [(SMALL, SMALL, SMALL)]
-
-
-def linear(workspaces, thread=0):
-    bias, left, right, result = on_card(4), on_card(3, 5), on_card(5, 4), on_card(3, 4)
-    return taken(workspaces, aten.addmm.default, bias, left, right, thread=thread, result=result)
-
-
-def test_a_bias_in_the_same_kernel_shares_the_workspace():
-    workspaces = Workspaces(A100, {})
-    assert linear(workspaces) == [(SMALL, SMALL, SMALL)]
-    assert multiplied(workspaces) == []
-
-
 def convolved(card, source, weight, groups=1):
     result = on_card(source.size(0), weight.size(0), 6, 6)
     args = (source, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], groups)
