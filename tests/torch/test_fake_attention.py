@@ -278,7 +278,7 @@ from tensorlens.planning.torch.cautions import collecting
 from tensorlens.planning.torch.stacks import ProgramStacks, noting_nodes
 from tensorlens.planning.torch.memory.temporaries import Temporaries
 from tensorlens.planning.torch.tracker import Tracker
-from tensorlens.planning.torch.memory.workspaces import Workspaces
+from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.planning.trace import Trace
 

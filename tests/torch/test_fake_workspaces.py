@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
 from tensorlens.planning.estimate.cards import find_card  # noqa: E402
 from tensorlens.planning.torch.memory.temporaries import Temporaries  # noqa: E402
-from tensorlens.planning.torch.memory.temporaries.cudnn import rnn_reserve  # noqa: E402
-from tensorlens.planning.torch.memory.workspaces import (  # noqa: E402
+from tensorlens.planning.torch.memory.temporaries.workspaces import (  # noqa: E402
     Workspaces,
     cublas_workspace,
+    rnn_reserve,
 )
 
 aten = torch.ops.aten

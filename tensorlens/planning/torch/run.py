@@ -29,7 +29,7 @@ from tensorlens.planning.torch.device.readiness import Readiness, measure_with
 from tensorlens.planning.torch.memory.attention import FusedAttention
 from tensorlens.planning.torch.memory.host_kernels import HostKernels
 from tensorlens.planning.torch.memory.temporaries import Temporaries
-from tensorlens.planning.torch.memory.workspaces import Workspaces
+from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
 from tensorlens.planning.torch.names import BlockNames
 from tensorlens.planning.torch.patches.checkpoints import copying
 from tensorlens.planning.torch.patches.compilers import compiling, not_tracing

@@ -200,7 +200,7 @@ def _written(frame: FrameType) -> str | None:
     text = b"".join(cut).decode("utf-8", "replace")
     statement = "".join(lines).strip()
     assigned = re.fullmatch(rf"([\w.]+)\s*=\s*{re.escape(text)}(\s*#.*)?", statement)
-    moved = re.fullmatch(rf"([\w.]+(\[[^\]]+\])*)\.({_MOVES})\(.*\)", text, re.DOTALL)
+    moved = re.fullmatch(rf"([\w.]+(\[[^\]]*\]|\([^()]*\))*)\.({_MOVES})\(.*\)", text, re.DOTALL)
     for found in (assigned, moved):
         if found is not None:
             return found[1]

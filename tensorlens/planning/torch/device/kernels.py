@@ -17,7 +17,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.device.bindings import CUDNN_RNN
-from tensorlens.planning.torch.memory.temporaries.cudnn import rnn_reserve
+from tensorlens.planning.torch.memory.temporaries.workspaces import rnn_reserve
 
 _aten = torch.ops.aten
 _GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER

@@ -16,10 +16,10 @@ from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.temporaries import (
     attention,
     copies,
-    cudnn,
     indexing,
     norms,
     reductions,
+    workspaces,
 )
 from tensorlens.planning.torch.memory.temporaries.rules import (
     Call,
@@ -31,7 +31,7 @@ from tensorlens.planning.torch.tracker import Scratch
 
 __all__ = ["Temporaries"]
 
-_FAMILIES = (attention, copies, cudnn, indexing, norms, reductions)
+_FAMILIES = (attention, copies, indexing, norms, reductions, workspaces)
 
 
 class Temporaries:
