@@ -38,7 +38,7 @@ _HIDDEN_SIZE = 10
 
 
 class HostKernels:
-    """Gives what some kernels take for themselves, as a ``HiddenOf`` of a tracker.
+    """Gives what some kernels take for themselves, as a ``ScratchRule`` of a tracker.
 
     They are convolutions, recurrent layers and products of low precision. oneDNN, which runs them,
     asks torch's CPU allocator for room by what the processor can do; no rule tells how much, but
