@@ -29,7 +29,7 @@ from tensorlens.frameworks.tensorflow.native import TAP
 from tensorlens.frameworks.torch.native.build import COUNTER, OPS, OPS_ALONE, TENSORS
 from tensorlens.heap.native import PART as HEAP
 from tensorlens.native.build import Part, command, shipped_name
-from tensorlens.planning.torch.device.library import SINCE, device_part
+from tensorlens.planning.torch.device.readiness import SINCE, device_part
 
 TORCH = (
     *("2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1"),

@@ -146,7 +146,7 @@ def traced(row: Row) -> Trace:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from tensorlens.planning.torch.memory.temporaries import Temporaries
-    from tensorlens.planning.torch.memory.workspaces import Workspaces
+    from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
     from tensorlens.planning.torch.stacks import ProgramStacks
     from tensorlens.planning.torch.tracker import Scratch, Tracker
     from tests.benchmarks.kernel_losses import PROGRAMS

@@ -12,8 +12,7 @@ import traceback
 if __name__ == "__main__":
     from tensorlens.planning.torch.device.readiness import measure_with, prepare
 
-    WARNINGS: list[str] = []
-    READY = prepare(devices=2, warn=WARNINGS.append)
+    READY = prepare()
 
 import torch
 from torch import nn
@@ -132,11 +131,6 @@ def gru_and_rnn():
     return shapes
 
 
-def projected_lstm():
-    output, (hidden, cell) = nn.LSTM(FEATURES, 8, proj_size=2).cuda()(gpu(5, BATCH, FEATURES))
-    return [[*output.shape], [*hidden.shape], [*cell.shape]]
-
-
 def packed_lstm():
     model = nn.LSTM(FEATURES, 8).cuda()
     batch = leaf(5, 4, FEATURES)
@@ -199,20 +193,6 @@ def optimizers():
     return kept
 
 
-def lbfgs():
-    model = nn.Linear(FEATURES, 2).cuda()
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(gpu(BATCH, FEATURES)).sum()
-        loss.backward()
-        return loss
-
-    with answers():
-        return str(optimizer.step(closure).device)
-
-
 def foreach_by_default():
     model = nn.Linear(FEATURES, 2).cuda()
     with Operators() as operators:
@@ -224,7 +204,7 @@ def foreach_by_default():
 def answers():
     from tensorlens.planning.torch.values.data_dependent import answering
 
-    with answering(lambda text: None):
+    with answering():
         yield
 
 
@@ -273,19 +253,6 @@ def checkpointed():
     return shapes
 
 
-def accumulated():
-    model = nn.Linear(FEATURES, 2).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
-    steps = 0
-    for micro in range(4):
-        (model(gpu(BATCH, FEATURES)).sum() / 2).backward()
-        if micro % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-            steps += 1
-    return [steps, model.weight.grad is None]
-
-
 def pinned():
     with _disable_current_modes():
         real = torch.ones(2, 3)
@@ -330,23 +297,18 @@ def default_device():
     return [output[1], sorted(others)]
 
 
-def two_devices():
-    first, second = nn.Linear(FEATURES, FEATURES).to("cuda:0"), nn.Linear(FEATURES, 2).to("cuda:1")
-    optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
-    output = second(first(torch.randn(BATCH, FEATURES, device="cuda:0")).to("cuda:1"))
-    output.sum().backward()
-    optimizer.step()
+def in_contexts():
+    with torch.device("cuda:0"):
+        inside = str(nn.Linear(2, 2).weight.device)
+    with torch.cuda.device(0):
+        current = str(torch.randn(2, device="cuda").device)
+    host = nn.Linear(FEATURES, FEATURES)
     try:
-        first(torch.randn(BATCH, FEATURES, device="cuda:1"))
+        host(gpu(BATCH, FEATURES))
         mixed = "allowed"
     except RuntimeError:
         mixed = "refused"
-    with torch.device("cuda:1"):
-        inside = str(nn.Linear(2, 2).weight.device)
-    with torch.cuda.device(1):
-        current = str(torch.randn(2, device="cuda").device)
-    after = str(torch.randn(2, device="cuda").device)
-    return [str(output.device), str(first.weight.grad.device), mixed, inside, current, after]
+    return [inside, current, mixed]
 
 
 def data_parallel():
@@ -363,7 +325,7 @@ def moved_modules():
     places = [str(weight.device)]
     model(gpu(BATCH, FEATURES)).sum().backward()
     optimizer.step()
-    for where in ("cpu", "cuda:1", torch.bfloat16):
+    for where in ("cpu", "cuda:0", torch.bfloat16):
         model.to(where)
         places.append(str(weight.device))
     same = [model[0].weight is weight, isinstance(weight, nn.Parameter), weight.requires_grad]
@@ -383,36 +345,11 @@ def tied_weights():
     return [model[0].weight is model[1].weight, str(model[0].weight.device)]
 
 
-def real_cpu():
-    with _disable_current_modes():
-        layer = nn.Linear(4, 2)
-        layer(torch.ones(3, 4)).sum().backward()
-        return layer.weight.grad.tolist()
-
-
 def double_backward():
     batch = leaf(3)
     (gradient,) = torch.autograd.grad((batch**3).sum(), batch, create_graph=True)
     gradient.pow(2).sum().backward()
     return [[*batch.grad.shape], str(batch.grad.device)]
-
-
-class Gate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, batch):
-        ctx.save_for_backward(batch)
-        return batch.sigmoid()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (batch,) = ctx.saved_tensors
-        return gradient * batch
-
-
-def custom_function():
-    batch = leaf(3)
-    Gate.apply(batch).sum().backward()
-    return str(batch.grad.device)
 
 
 def gpt2():
@@ -456,7 +393,7 @@ def card():
     free, total = cuda.mem_get_info()
     return {
         "available": [cuda.is_available(), cuda.is_initialized(), cuda.device_count()],
-        "name": cuda.get_device_name("cuda:1"),
+        "name": cuda.get_device_name("cuda:0"),
         "capability": [*cuda.get_device_capability(), found.major, found.minor],
         "multiprocessors": found.multi_processor_count,
         "memory": [found.total_memory, free, total],
@@ -509,7 +446,7 @@ def seeds():
 
 
 class Figures:
-    """Says for each device what is told apart easily."""
+    """Says what is told apart easily."""
 
     def __init__(self):
         self.resets, self.emptied = [], 0
@@ -519,12 +456,6 @@ class Figures:
 
     def peak_allocated(self, device):
         return 200 + device
-
-    def reserved(self, device):
-        return 300 + device
-
-    def peak_reserved(self, device):
-        return 400 + device
 
     def reset_peak(self, device):
         self.resets.append(device)
@@ -539,14 +470,14 @@ def memory():
     cuda = torch.cuda
     said = [
         cuda.memory_allocated(),
-        cuda.max_memory_allocated(1),
-        cuda.memory_reserved("cuda:1"),
+        cuda.max_memory_allocated(0),
+        cuda.memory_reserved("cuda:0"),
         cuda.max_memory_reserved(),
         cuda.memory_stats()["allocated_bytes.all.peak"],
-        torch.accelerator.memory_allocated(1),
-        cuda.mem_get_info(1)[1] - cuda.mem_get_info(1)[0],
+        torch.accelerator.memory_allocated(0),
+        cuda.mem_get_info(0)[1] - cuda.mem_get_info(0)[0],
     ]
-    cuda.reset_peak_memory_stats(1)
+    cuda.reset_peak_memory_stats(0)
     cuda.empty_cache()
     torch.accelerator.reset_peak_memory_stats(0)
     return [said, figures.resets, figures.emptied, "CUDA memory summary" in cuda.memory_summary()]

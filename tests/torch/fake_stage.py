@@ -5,6 +5,7 @@ import gc
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tensorlens.planning.torch.cautions import collecting
 from tensorlens.planning.torch.patches.data_loaders import in_threads, loading
 from tensorlens.planning.torch.stacks import ProgramStacks
 from tensorlens.planning.torch.tracker import Tracker
@@ -32,17 +33,18 @@ class Stage:
 
 @contextlib.contextmanager
 def staged(*more):
-    """Enter all; ``more`` are called with what takes cautions."""
+    """Enter all; ``more`` are called."""
     said = []
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
-        enter(answering(said.append))
-        enter(loading(said.append))
+        enter(collecting(said.append))
+        enter(answering())
+        enter(loading())
         enter(in_threads())
         for each in more:
-            enter(each(said.append))
+            enter(each())
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)
         yield Stage(enter(Tracker(trace, stacks)), said)

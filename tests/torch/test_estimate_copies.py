@@ -1,7 +1,6 @@
-"""Estimates of programs that copy, pickle, build anew, or stay off the card; bytes by hand."""
+"""Estimates of programs that copy, build anew, or stay off the card; bytes by hand."""
 
 import copy
-import pickle
 
 import pytest
 import torch
@@ -30,31 +29,15 @@ def growth(make, device="cpu"):
 
 def scalar():
     kept = torch.tensor(2.5)
-    assert copy.deepcopy(kept).item() == pickle.loads(pickle.dumps(kept)).item() == 2.5
-    # one float each, the copies kept
-    return [copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))], 2 * 4
+    assert copy.deepcopy(kept).item() == 2.5
+    # one float
+    return [copy.deepcopy(kept)], 4
 
 
 def plain():
     made = torch.empty(10, 20)
     copied = copy.deepcopy(made)
     assert copied.shape == made.shape
-    return [copied], 10 * 20 * 4
-
-
-def views():
-    made = torch.empty(10, 20)
-    copied = copy.deepcopy({"whole": made, "rows": made[2:4], "turned": made.t()})
-    storages = {each.untyped_storage()._cdata for each in copied.values()}
-    assert len(storages) == 1 and copied["turned"].stride() == (1, 20)
-    # one storage for the three, as deepcopy of real tensors makes it
-    return [copied], 10 * 20 * 4
-
-
-def view_first():
-    made = torch.empty(10, 20)
-    copied = copy.deepcopy([made[2:4], made])
-    # the whole storage behind the two rows too
     return [copied], 10 * 20 * 4
 
 
@@ -69,10 +52,8 @@ def gradient():
 def parameter():
     made = torch.nn.Parameter(torch.empty(100), requires_grad=False)
     copied = copy.deepcopy(made)
-    restored = pickle.loads(pickle.dumps(made))
-    assert all(isinstance(each, torch.nn.Parameter) for each in (copied, restored))
-    assert not copied.requires_grad and not restored.requires_grad
-    return [copied, restored], 2 * 100 * 4
+    assert isinstance(copied, torch.nn.Parameter) and not copied.requires_grad
+    return [copied], 100 * 4
 
 
 def module():
@@ -91,9 +72,7 @@ def optimizer():
     return [state], 2 * 100 * 4 + 4
 
 
-@pytest.mark.parametrize(
-    "program", [scalar, plain, views, view_first, gradient, parameter, module, optimizer]
-)
+@pytest.mark.parametrize("program", [scalar, plain, gradient, parameter, module, optimizer])
 def test_copies_have_storages_of_their_own(program):
     def make():
         held = []

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tensorlens  # noqa: E402
 from tensorlens.planning.estimate.cards import find_card  # noqa: E402
-from tensorlens.planning.torch.memory.attention_choice import (  # noqa: E402
+from tensorlens.planning.torch.memory.attention import (  # noqa: E402
     CUDNN,
     EFFICIENT,
     FLASH,
@@ -24,7 +24,7 @@ from tensorlens.planning.torch.memory.attention_choice import (  # noqa: E402
     Attention,
     Chooser,
 )
-from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries  # noqa: E402
+from tensorlens.planning.torch.memory.temporaries import Temporaries  # noqa: E402
 from tests import warm  # noqa: E402
 
 aten = torch.ops.aten
@@ -32,7 +32,6 @@ A100 = find_card("a100-80gb")
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 ROOT = Path(__file__).parents[2]
 SNAPSHOT = ROOT.parent / "shared" / "data" / "snapshots" / "attention_from_empty.pickle"
-CUDNN_9_20 = 92000
 
 
 @pytest.fixture
@@ -62,14 +61,13 @@ def choice(
     causal=False,
     gqa=False,
     grad=False,
-    cudnn=CUDNN_9_20,
 ):
     keys, key_length = key_heads or heads, key_length or length
     query = on_card(2, heads, length, dimension, dtype=dtype, grad=grad)
     key = on_card(2, keys, key_length, dimension, dtype=dtype)
     value = on_card(2, keys, key_length, value_dimension or dimension, dtype=dtype)
     asked = Attention(query, key, value, mask, dropout, causal, gqa)
-    return Chooser(find_card(card), cudnn).choose(asked)
+    return Chooser(find_card(card)).choose(asked)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +98,8 @@ def choice(
         ("v100", {"dtype": FP16, "dimension": 20}, MATH),
         ("v100", {}, MATH),
         ("t4", {"dtype": FP32, "dimension": 18}, EFFICIENT),
-        # cuDNN comes first on Hopper and Blackwell, with 9.15.1 and above
+        # cuDNN comes first on Hopper and Blackwell
         ("h100", {}, CUDNN),
-        ("h100", {"cudnn": 91002}, FLASH),
         ("b200", {}, CUDNN),
         ("rtx 5090", {}, FLASH),
         ("h100", {"dimension": 192}, FLASH),
@@ -149,13 +146,11 @@ def test_what_the_program_switches_off_is_off():
 def test_four_dimensions_or_none_of_the_fused_kernels():
     query = on_card(4, 64, 64)
     asked = Attention(query, query, query, None, 0.0, False, False)
-    assert Chooser(A100, CUDNN_9_20).choose(asked) == MATH
+    assert Chooser(A100).choose(asked) == MATH
 
 
 def taken(func, *args, card=A100):
-    told = []
-    found = AttentionTemporaries(card, told.append)(func, args, {}, None, 0)
-    assert not told
+    found = Temporaries(card)(func, args, {}, None, 0)
     return [each.nbytes for each in found]
 
 
@@ -193,19 +188,6 @@ def test_flash_backward_has_gradients_for_each_head_of_a_group():
 
 
 @pytest.mark.usefixtures("fake_tensors")
-def test_flash_backward_is_larger_where_it_has_to_be_deterministic():
-    query = heads_inside(2, 4, 128, 64)
-    rows = 2 * 4 * 128 * 4
-    torch.use_deterministic_algorithms(True)
-    try:
-        found = taken(FLASH_BACKWARD, query, query, query, query, query, None)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    # 108 multiprocessors for 8 heads: 14 sums of their own
-    assert found == [rows, 14 * rows * 64]
-
-
-@pytest.mark.usefixtures("fake_tensors")
 def test_flash_forward_splits_long_keys_of_few_queries():
     func = aten._scaled_dot_product_flash_attention.default
     one, long = on_card(1, 1, 1, 64), on_card(1, 1, 4096, 64)
@@ -229,7 +211,7 @@ def test_efficient_forward_sums_wide_heads_in_float32():
 def efficient_backward(dimension, dtype, card=A100, dropout=0.0, length=100):
     query = heads_inside(1, 2, length, dimension, dtype=dtype)
     args = (query, query, query, query, None, query, None, None, None, dropout, [True] * 4)
-    told = AttentionTemporaries(card, pytest.fail)(EFFICIENT_BACKWARD, args, {}, None, 0)
+    told = Temporaries(card)(EFFICIENT_BACKWARD, args, {}, None, 0)
     return [(each.least, each.nbytes, each.most) for each in told]
 
 
@@ -264,7 +246,7 @@ def test_efficient_backward_multiplies_long_gradients_first():
     query = heads_inside(1, 2, 100, 64, dtype=FP32)
     wide = heads_inside(1, 2, 100, 512, dtype=FP32)
     args = (wide, query, query, wide, None, wide, None, None, None, 0.0, [True] * 4)
-    found = AttentionTemporaries(A100, pytest.fail)(EFFICIENT_BACKWARD, args, {}, None, 0)
+    found = Temporaries(A100)(EFFICIENT_BACKWARD, args, {}, None, 0)
     assert [each.nbytes for each in found] == [800, 800 * 512, 800]
 
 
@@ -272,37 +254,9 @@ def test_efficient_backward_multiplies_long_gradients_first():
 def test_cudnn_tells_nothing_so_there_are_bounds():
     func = aten._scaled_dot_product_cudnn_attention_backward.default
     query = on_card(2, 4, 128, 64)
-    (hidden,) = AttentionTemporaries(find_card("h100"), pytest.fail)(
-        func, (query,) * 5, {}, None, 0
-    )
+    (hidden,) = Temporaries(find_card("h100"))(func, (query,) * 5, {}, None, 0)
     sums = 2 * 4 * 128 * 64 * 4 + 2 * 4 * 128 * 4
     assert (hidden.least, hidden.nbytes, hidden.most) == (0, sums, 2 * sums)
-
-
-@pytest.mark.usefixtures("fake_tensors")
-def test_the_package_of_that_name_is_taken_for_torchs_own():
-    from types import SimpleNamespace
-
-    def operator(name):
-        schema = SimpleNamespace(name=f"flash_attn::{name}")
-        return SimpleNamespace(namespace="flash_attn", _schema=schema)
-
-    told = []
-    temporaries = AttentionTemporaries(A100, told.append)
-    # batch, length, heads, dimension
-    query, key = on_card(2, 100, 4, 40), on_card(2, 70, 2, 40)
-    args = (query, query, key, key, query, None)
-    found = temporaries(operator("_flash_attn_backward"), args, {}, None, 0)
-    rows = 2 * 4 * 128 * 4
-    assert [each.nbytes for each in found] == [rows, rows * 64, *[2 * 70 * 4 * 40 * 2] * 2]
-    assert temporaries(operator("_flash_attn_forward"), (query, key, key), {}, None, 0) == []
-    assert all(text.startswith("the flash_attn package") for text in told)
-
-
-@pytest.mark.usefixtures("fake_tensors")
-def test_host_memory_has_none_of_it():
-    query = torch.empty(2, 4, 100, 40)
-    assert taken(FLASH_BACKWARD, query, query, query, query, query, None) == []
 
 
 # --- whole runs, each in a process of its own that has a card -------------------------------------
@@ -312,18 +266,19 @@ import json, math, sys
 from tensorlens.planning.estimate.cards import find_card
 from tensorlens.planning.torch.device.readiness import prepare
 card = find_card(sys.argv[1])
-readiness = prepare(1, card)
+readiness = prepare(card)
 if not readiness.is_ready:
     print(json.dumps({"skip": readiness.reason}))
     sys.exit()
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.planning.allocators import CachingAllocator
-from tensorlens.planning.torch.memory.attention import AttentionTemporaries, FusedAttention
-from tensorlens.planning.torch.stacks import ProgramStacks
+from tensorlens.planning.torch.memory.attention import FusedAttention
+from tensorlens.planning.torch.cautions import collecting
+from tensorlens.planning.torch.stacks import ProgramStacks, noting_nodes
 from tensorlens.planning.torch.memory.temporaries import Temporaries
-from tensorlens.planning.torch.tracker import Tracker, noting_nodes
-from tensorlens.planning.torch.memory.workspaces import Workspaces
+from tensorlens.planning.torch.tracker import Tracker
+from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
 from tensorlens.records.events import ALLOC, FREE
 from tensorlens.planning.trace import Trace
 
@@ -333,10 +288,11 @@ F = torch.nn.functional
 def track(program):
     trace = Trace()
     stacks = ProgramStacks(trace.log.stacks)
-    parts = [Temporaries(card), AttentionTemporaries(card, told.append), Workspaces(card)]
+    parts = [Temporaries(card), Workspaces(card)]
     hidden = lambda *asked: [each for part in parts for each in part(*asked)]
     with (
-        FusedAttention(card, told.append),
+        collecting(told.append),
+        FusedAttention(card),
         FakeTensorMode(allow_non_fake_inputs=True),
         stacks,
         noting_nodes(stacks),
@@ -403,9 +359,7 @@ def test_a_training_step_of_flash_attention_to_the_byte():
     assert "aten::_scaled_dot_product_flash_attention" in answer["operators"]
 
 
-@pytest.mark.parametrize(
-    ("card", "kernel"), [("t4", "efficient"), ("a100", "flash"), ("h100", "flash")]
-)
+@pytest.mark.parametrize(("card", "kernel"), [("t4", "efficient"), ("a100", "flash")])
 def test_modules_and_heads_in_groups_take_the_kernel(card, kernel):
     answer = run(
         """

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tensorlens.frameworks.torch import Adapter
 from tensorlens.planning.torch.memory import host_kernels
-from tensorlens.planning.torch.memory.host_kernels import HOST_KERNEL, HostKernels
+from tensorlens.planning.torch.memory.host_kernels import HostKernels
 
 aten = torch.ops.aten
 
@@ -45,32 +45,6 @@ def test_a_convolution(kernels):
         truth = taken_by(lambda: F.conv2d(images, weights, padding=1))
     found = asked(kernels, aten.convolution.default, lambda: convolution(4))
     assert found == truth > 0
-
-
-def channels_last(*shape, **options):
-    return torch.empty(shape, **options).to(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize("is_uniform", [True, False])
-def test_pooling_copies_what_has_another_format_than_its_gradient(kernels, is_uniform):
-    images, pooled = (4, 8, 32, 32), (4, 8, 16, 16)
-
-    def asked_for():
-        grad = torch.empty(()).expand(pooled) if is_uniform else channels_last(*pooled)
-        indices = channels_last(*pooled, dtype=torch.int64)
-        window = [2, 2], [2, 2], [0, 0], [1, 1], False
-        return (grad, channels_last(*images), *window, indices), channels_last(*images)
-
-    with FakeTensorMode():
-        args, result = asked_for()
-        func = aten.max_pool2d_with_indices_backward.default
-        found = sum(each.nbytes for each in kernels(func, args, {}, result, 0))
-    # the gradients of the result and of the images in float32, and int64 for each place
-    assert found == (4 * 8 * (16 * 16 * 4 + 32 * 32 * 4 + 16 * 16 * 8) if is_uniform else 0)
-    x = channels_last(*images).normal_().requires_grad_()
-    y = F.max_pool2d(x, 2)
-    given = torch.ones(()).expand(pooled) if is_uniform else torch.ones_like(y)
-    assert taken_by(lambda: torch.autograd.grad(y, x, given)[0]) == found
 
 
 def test_what_a_large_convolution_takes_follows_from_smaller_ones(kernels, monkeypatch):
@@ -119,19 +93,6 @@ def test_what_is_too_large_or_cannot_run_is_not_known(kernels, monkeypatch):
     mismatched = (torch.empty(2, 3, dtype=torch.bfloat16), torch.empty(5, 7, dtype=torch.bfloat16))
     with FakeTensorMode():
         assert kernels(aten.mm.default, mismatched, {}, None, 0) == ()
-
-
-def test_each_is_run_once(kernels, monkeypatch):
-    ran = []
-    monkeypatch.setattr(
-        host_kernels._Operand, "zeros", _noting(host_kernels._Operand.zeros, ran), raising=True
-    )
-    for _ in range(3):
-        asked(kernels, aten.convolution.default, lambda: convolution(2))
-    assert len(ran) == 2
-    with FakeTensorMode():
-        (hidden,) = kernels(aten.convolution.default, convolution(2), {}, None, 0)
-    assert hidden.name == HOST_KERNEL
 
 
 def rnn_layer(steps, batch_first=False):

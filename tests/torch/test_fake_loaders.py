@@ -6,7 +6,6 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
-    IterableDataset,
     SequentialSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -26,20 +25,6 @@ class Long(Dataset):
     def __getitem__(self, index):
         self.reads += 1
         return torch.zeros(3), index % 10, {"list": [1, 2]}, "name"
-
-
-class Endless(IterableDataset):
-    def __iter__(self):
-        while True:
-            yield [0.5, 1.5]
-
-
-class Lengths(Dataset):
-    def __len__(self):
-        return 5
-
-    def __getitem__(self, index):
-        return list(range(index + 1))
 
 
 @pytest.fixture
@@ -71,34 +56,12 @@ def test_workers_and_pinned_memory_are_left_out_and_said(stage):
     ]
 
 
-def test_workers_given_by_position(stage):
-    assert DataLoader(Long(), 4, True, None, None, 2).num_workers == 0
-
-
 def test_a_long_data_set_is_not_read_beyond_what_is_asked_for(stage):
     data = Long()
     iterator = iter(DataLoader(data, 4, shuffle=True))
     for _ in range(3):
         next(iterator)
     assert data.reads == 12
-
-
-def test_iterable_data_sets_and_plain_lists(stage):
-    batch = next(iter(DataLoader(Endless(), 4, num_workers=2)))
-    assert [each.shape for each in batch] == [(4,), (4,)]
-
-
-def test_collate_functions_by_lengths(stage):
-    def collate(items):
-        tensors = [torch.tensor(each) for each in items]
-        return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
-
-    assert next(iter(DataLoader(Lengths(), 5, collate_fn=collate))).shape == (5, 5)
-
-
-def test_an_epoch_begins_again(stage):
-    loader = DataLoader(TensorDataset(torch.zeros(6, 2)), 3)
-    assert sum(1 for _ in range(2) for _ in loader) == 4
 
 
 def test_samplers(stage):

@@ -97,11 +97,6 @@ case("log_sum_exp", lambda: torch.logsumexp(x, -1))
 case("mse", lambda: F.mse_loss(x, x))
 case("mse_none", lambda: F.mse_loss(x, x, reduction="none"))
 case("bce", lambda: F.binary_cross_entropy(x.sigmoid(), x))
-case("group_norm", lambda: F.group_norm(randn(4, 8, 6), 2, randn(8), randn(8)))
-y = randn(4, 8, 6, grad=True)
-weight = randn(8, grad=True)
-z = F.group_norm(y, 2, weight, weight)
-case("group_norm_backward", lambda: z.backward(randn(4, 8, 6)))
 rows = randn(65537, 64, grad=True)
 gamma, beta = randn(64, grad=True), randn(64, grad=True)
 out = F.layer_norm(rows, (64,), gamma, beta)
@@ -118,7 +113,6 @@ case("index_backward", lambda: taken.backward(torch.ones_like(taken)))
 host = torch.ones(10, 10)
 case("cast_to_card", lambda: host.to("cuda", torch.float16, non_blocking=True))
 case("cast_on_host", lambda: host.to("cuda", torch.float16))
-case("randperm", lambda: torch.randperm(1000, device="cuda"))
 case("on_host", lambda: aten._softmax_backward_data(host, host, 1, torch.float32))
 case("rms_norm", lambda: F.rms_norm(randn(64, 128, grad=True), (128,)))
 for name in ("silu", "mish"):
@@ -217,10 +211,6 @@ def test_losses_are_written_out_before_they_are_reduced(answers: dict[str, Any])
 
 
 def test_norms_keep_partial_sums(sizes: dict[str, list[int]]) -> None:
-    # samples x channels
-    assert sizes["group_norm"] == [32 * 4] * 2
-    # and samples x groups
-    assert sizes["group_norm_backward"] == [32 * 4] * 3 + [8 * 4] * 2
     # 65537 rows in blocks of 32: 2049 partial gradients of 64 floats, of weight and bias
     assert sizes["layer_norm_backward"][:3] == [2049 * 64 * 4] * 2 + [64 * 4]
 
@@ -245,9 +235,8 @@ def test_copies_to_the_card_are_cast_there_unless_they_block(sizes: dict[str, li
     assert sizes["cast_on_host"] == []
 
 
-def test_rolls_and_random_orders(sizes: dict[str, list[int]]) -> None:
+def test_rolls(sizes: dict[str, list[int]]) -> None:
     assert sizes["roll"] == [64 * 128 * 4]
-    assert sizes["randperm"] == [8000, 4000, 4000, 1]
 
 
 def test_autograd_adds_in_place_as_on_real_tensors(answers: dict[str, Any]) -> None:

@@ -12,9 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from tensorlens.frameworks.torch.release import parse_release  # noqa: E402
 from tensorlens.planning.estimate.cards import find_card  # noqa: E402
-from tensorlens.planning.torch.memory.workspaces import (  # noqa: E402
-    ConvolutionWorkspaces,
-    RecurrentWorkspaces,
+from tensorlens.planning.torch.memory.temporaries import Temporaries  # noqa: E402
+from tensorlens.planning.torch.memory.temporaries.workspaces import (  # noqa: E402
     Workspaces,
     cublas_workspace,
     rnn_reserve,
@@ -110,42 +109,11 @@ def test_nothing_is_taken_where_cublas_is_not_called():
     assert len(multiplied(workspaces, dtype=torch.bfloat16)) == 1
 
 
-@pytest.mark.parametrize("name", ["bmm", "baddbmm"])
-def test_batches_take_one_too(name):
-    batch = on_card(2, 3, 3)
-    args = (batch, batch, batch) if name == "baddbmm" else (batch, batch)
-    func = getattr(aten, name).default
-    assert taken(Workspaces(A100, {}), func, *args, result=batch) == [(SMALL, SMALL, SMALL)]
-
-
-def linear(workspaces, thread=0):
-    bias, left, right, result = on_card(4), on_card(3, 5), on_card(5, 4), on_card(3, 4)
-    return taken(workspaces, aten.addmm.default, bias, left, right, thread=thread, result=result)
-
-
-def test_a_bias_in_the_same_kernel_shares_the_workspace():
-    workspaces = Workspaces(A100, {})
-    assert linear(workspaces) == [(SMALL, SMALL, SMALL)]
-    assert multiplied(workspaces) == []
-
-
-def test_or_has_one_of_its_own():
-    apart = {"TORCH_CUBLASLT_UNIFIED_WORKSPACE": "0"}
-    workspaces = Workspaces(A100, apart)
-    assert linear(workspaces) == [(2**20,) * 3]
-    assert multiplied(workspaces) == [(SMALL,) * 3]
-    workspaces = Workspaces(A100, {**apart, "CUBLASLT_WORKSPACE_SIZE": "4096"})
-    assert linear(workspaces) == [(4 * 2**20,) * 3]
-    # a bias of two dimensions is added by another kernel
-    wide = on_card(3, 4), on_card(3, 5), on_card(5, 4)
-    assert taken(workspaces, aten.addmm.default, *wide, result=wide[0]) == [(SMALL,) * 3]
-
-
 def convolved(card, source, weight, groups=1):
     result = on_card(source.size(0), weight.size(0), 6, 6)
     args = (source, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], groups)
     func = aten.convolution.default
-    return taken(ConvolutionWorkspaces(card), func, *args, result=result)
+    return taken(Temporaries(card), func, *args, result=result)
 
 
 def test_a_convolution_takes_between_nothing_and_another_layout():
@@ -188,19 +156,13 @@ def test_what_is_not_contiguous_is_copied_first():
     assert len(found) == 2
 
 
-def test_without_cudnn_an_image_is_unfolded(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-    # 3 x 3 x 3 taps for each of 6 x 6 pixels
-    assert convolved(A100, on_card(2, 3, 8, 8), on_card(4, 3, 3, 3)) == [(27 * 36 * 4,) * 3]
-
-
 def test_backward_takes_the_larger_of_its_two_passes():
     source, weight, gradient = on_card(2, 3, 8, 8), on_card(4, 3, 3, 3), on_card(2, 4, 6, 6)
 
     def backward(*wanted):
         args = (gradient, source, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted)
         func = aten.convolution_backward.default
-        return taken(ConvolutionWorkspaces(A100), func, *args, result=(source, weight, None))
+        return taken(Temporaries(A100), func, *args, result=(source, weight, None))
 
     most = 4 * (2 * 32 * 64 + 4 * 32 * 9 + 2 * 32 * 36)
     assert backward(True, False, False) == [(0, 4 * 2 * 4 * 36, most)]
@@ -217,10 +179,10 @@ def test_recurrent_networks_take_the_gates_of_a_layer(mode, gates):
     source, hx = on_card(5, 2, 8), on_card(4, 2, 16)
     args = (source, [], 4, None, hx, hx, mode, 16, 0, 2, False, 0.0, True, True, [], None)
     layer = 5 * 2 * 16 * gates * 4 * 2  # of both directions
-    found = taken(RecurrentWorkspaces(), aten._cudnn_rnn.default, *args)
+    found = taken(Temporaries(A100), aten._cudnn_rnn.default, *args)
     assert found == [(0, layer, 2 * layer)]
 
 
 def test_what_an_lstm_keeps():
-    assert rnn_reserve(LSTM, 5, 2, 16, 2, 1, 4) == 5 * 2 * 16 * 2 * 6 * 4
-    assert rnn_reserve(LSTM, 5, 2, 16, 2, 1, 4, 0.5) == 5 * 2 * 16 * 2 * 6 * 4 + 5 * 2 * 16
+    assert rnn_reserve(LSTM, 5 * 2 * 16, 2, 4) == 5 * 2 * 16 * 2 * 6 * 4
+    assert rnn_reserve(LSTM, 5 * 2 * 16, 2, 4, 0.5) == 5 * 2 * 16 * 2 * 6 * 4 + 5 * 2 * 16

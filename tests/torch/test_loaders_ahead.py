@@ -8,9 +8,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tensorlens.planning.step_facts import PrefetchQueue
-from tensorlens.planning.torch.options.prefetch import PrefetchFactor
+from tensorlens.planning.torch.options.prefetch import LoaderWatch, PrefetchFactor
 from tensorlens.planning.torch.options.stage import CannotApply, Stage
-from tensorlens.planning.torch.prefetched_batches import LoaderWatch
 from tensorlens.planning.trials.measurement import HeldAhead, held_ahead
 
 linux = pytest.mark.skipif(
@@ -65,16 +64,6 @@ def test_without_workers_nothing_is_asked_for():
     del iterator
 
 
-@linux
-def test_a_loader_with_few_batches_asks_for_no_more():
-    iterator, seen = used(loader_of(2, 4, Rows(batches=3)), batches=2)
-    assert seen[0].batches == 3
-    assert held_ahead() == HeldAhead(
-        None, "after the last step a loader had fewer batches left than it holds"
-    )
-    assert len(list(iterator)) == 1
-
-
 def test_loaders_that_work_at_the_same_time_add_up():
     watch = LoaderWatch()
     with watch.on():
@@ -93,13 +82,6 @@ def test_loaders_that_work_at_the_same_time_add_up():
 
 def as_numpy(samples):
     return np.stack([row.numpy() for row, _ in samples])
-
-
-def test_batches_without_tensors_are_not_in_shared_memory():
-    iterator, seen = used(loader_of(1, 2, collate_fn=as_numpy))
-    (ahead,) = seen
-    assert (ahead.batch_nbytes, ahead.memory) == (BATCH * COLUMNS * 4, "memory of the workers")
-    del iterator
 
 
 def test_where_there_is_a_thread_that_pins_they_wait_in_pinned_memory():

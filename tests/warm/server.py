@@ -72,9 +72,9 @@ def imported(names: list[str], device: bool) -> None:
     before = set(sys.modules)
     if device:
         sys.path.insert(0, str(ROOT))
-        from tensorlens.planning.torch.device.library import load_library
+        from tensorlens.planning.torch.device.readiness import load_library
 
-        load_library(1)
+        load_library()
         sys.path.pop(0)
     for name in names:
         importlib.import_module(name)

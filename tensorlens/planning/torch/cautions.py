@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from tensorlens.planning.trace import Caution
@@ -36,12 +36,12 @@ def _line_of_program(frame: FrameType | None) -> SourceLine | None:
     return None
 
 
-_listening: list[Cautions] = []
+_listening: list[Callable[[str], None]] = []
 
 
 @contextlib.contextmanager
-def collecting(cautions: Cautions) -> Iterator[None]:
-    """Let :func:`tell` reach these while it is entered."""
+def collecting(cautions: Callable[[str], None]) -> Iterator[None]:
+    """Let :func:`caution` reach these while it is entered."""
     _listening.append(cautions)
     try:
         yield
@@ -49,7 +49,7 @@ def collecting(cautions: Cautions) -> Iterator[None]:
         _listening.remove(cautions)
 
 
-def tell(text: str) -> None:
-    """Note what was assumed, from what is set up once for all runs."""
+def caution(text: str) -> None:
+    """Note one line on what was assumed."""
     if _listening:
         _listening[-1](text)

@@ -47,13 +47,9 @@ def run_job(job: Job, tell: Callable[[int], None]) -> Trace:
 
 
 def _readiness(job: Job) -> Readiness:
-    from tensorlens.planning.torch.cautions import tell
-
     sys.addaudithook(_watch_files)
     check_release()
-    readiness = (
-        Readiness(False) if job.device == "cpu" else prepare(card=job.card or H100, warn=tell)
-    )
+    readiness = Readiness(False) if job.device == "cpu" else prepare(job.card or H100)
     from tensorlens.planning.torch.device import mode
     from tensorlens.planning.torch.memory.temporaries import kernel_overrides
 
@@ -71,4 +67,4 @@ def _watch_files(event: str, arguments: tuple[Any, ...]) -> None:
     if isinstance(mode, str) and set("wax+") & set(mode):
         cautions = sys.modules.get("tensorlens.planning.torch.cautions")
         if cautions is not None and not path.startswith(_PASSING):
-            cautions.tell(f"the program wrote {path}: its own files are real")
+            cautions.caution(f"the program wrote {path}: its own files are real")

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.host.logs import sources_of
 from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
-from tensorlens.planning.card import H100
+from tensorlens.planning.card import H100, Card
 from tensorlens.planning.tensorflow.keras_training import (
     SAMPLES,
     ended_at_training,
@@ -23,20 +23,20 @@ from tensorlens.planning.tensorflow.keras_training import (
     step_of,
 )
 from tensorlens.planning.torch.cautions import Cautions, collecting
+from tensorlens.planning.torch.device.bindings import Meter
 from tensorlens.planning.torch.device.mode import on_host
 from tensorlens.planning.torch.device.readiness import Readiness, measure_with
 from tensorlens.planning.torch.memory.attention import FusedAttention
-from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries
 from tensorlens.planning.torch.memory.host_kernels import HostKernels
 from tensorlens.planning.torch.memory.temporaries import Temporaries
-from tensorlens.planning.torch.memory.workspaces import Workspaces
+from tensorlens.planning.torch.memory.temporaries.workspaces import Workspaces
 from tensorlens.planning.torch.names import BlockNames
+from tensorlens.planning.torch.patches.checkpoints import copying
 from tensorlens.planning.torch.patches.compilers import compiling, not_tracing
-from tensorlens.planning.torch.patches.copies import copying
 from tensorlens.planning.torch.patches.data_loaders import in_threads, loading, random_states
 from tensorlens.planning.torch.patches.distributed import distributed
-from tensorlens.planning.torch.stacks import ProgramStacks
-from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker, noting_nodes
+from tensorlens.planning.torch.stacks import ProgramStacks, noting_nodes
+from tensorlens.planning.torch.tracker import Scratch, ScratchRule, Tracker
 from tensorlens.planning.torch.values.data_dependent import answering
 from tensorlens.planning.trace import Caution, Trace
 from tensorlens.planning.trials.global_settings import SEED, applied
@@ -101,18 +101,16 @@ def _run(
             enter(host.rnn_workspaces())
         if job.device == "cuda":
             card = job.card or H100
-            hidden = ScratchRules(
-                (Temporaries(card), AttentionTemporaries(card, cautions), Workspaces(card))
-            )
-            enter(FusedAttention(card, cautions))
-        enter(answering(cautions))
-        enter(loading(cautions))
-        enter(compiling(cautions))
+            hidden = _scratch_on(card)
+            enter(FusedAttention(card))
+        enter(answering())
+        enter(loading())
+        enter(compiling())
         enter(copying())
         enter(random_states())
         enter(not_tracing())
         enter(in_threads())
-        enter(distributed(job.world_size if job.world_size > 1 else None, 0, cautions))
+        enter(distributed(job.world_size if job.world_size > 1 else None))
         enter(FakeTensorMode(allow_non_fake_inputs=True))
         enter(stacks)
         enter(noting_nodes(stacks))
@@ -173,23 +171,17 @@ def _keeps_off(device: str, held_at_marks: Sequence[dict[str, int]]) -> bool:
     )
 
 
-class ScratchRules:
-    """Several rules asked about an operator, in their order."""
+def _scratch_on(card: Card) -> ScratchRule:
+    temporaries, workspaces = Temporaries(card), Workspaces(card)
 
-    def __init__(self, rules: Sequence[ScratchRule]) -> None:
-        self._rules = rules
+    def scratch(*call: Any) -> Sequence[Scratch]:
+        # copies of operands come before a workspace
+        return [*temporaries(*call), *workspaces(*call)]
 
-    def __call__(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
-    ) -> Sequence[Scratch]:
-        """Return what all of them say."""
-        found: list[Scratch] = []
-        for rule in self._rules:
-            found += rule(func, args, kwargs, result, thread)
-        return found
+    return scratch
 
 
-class TraceMeter:
+class TraceMeter(Meter):
     """Answers with what is in a trace so far; what the allocator caches is not in it."""
 
     def __init__(self, tracker: Tracker) -> None:
@@ -202,8 +194,6 @@ class TraceMeter:
     def peak_allocated(self, device: int) -> int:
         """Return the most since the last reset."""
         return self._tracker.peaks.get(f"cuda:{device}", 0)
-
-    reserved, peak_reserved = allocated, peak_allocated
 
     def reset_peak(self, device: int) -> None:
         """Begin a new peak."""

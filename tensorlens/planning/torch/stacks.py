@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import linecache
+import re
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -31,8 +33,8 @@ class ProgramStacks:
         self._code: dict[int, CodeType] = {}
         """By address, kept so that no other takes it."""
         self._local = _Calls()
-        self._paths: dict[int, _ModulePath] = {}
-        """By address of the module, as long as it lives."""
+        self._paths: dict[int, tuple[weakref.ref[Any], str]] = {}
+        """By address of the module."""
         self._original = torch.nn.Module._call_impl
         self._call: CodeType | None = None
 
@@ -87,24 +89,21 @@ class ProgramStacks:
 
     def path(self, module: Any) -> str:
         """Return the path of a module below the outermost one whose call is on."""
-        known = self._paths.get(id(module))
+        known = self._known_path(module)
         if known is None:
             calls = self._local.modules
-            root = calls[0] if calls else module
-            for path, each in root.named_modules():
-                self._learn(each, path or type(each).__name__)
-            known = self._learn(module, type(module).__name__)
-        return known.path
-
-    def _learn(self, module: Any, path: str) -> _ModulePath:
-        known = self._paths.get(id(module))
+            for path, each in (calls[0] if calls else module).named_modules():
+                if self._known_path(each) is None:
+                    self._paths[id(each)] = weakref.ref(each), path or type(each).__name__
+            known = self._known_path(module)
         if known is None:
-            known = self._paths[id(module)] = _ModulePath(module, self._forget, path)
+            known = type(module).__name__
+            self._paths[id(module)] = weakref.ref(module), known
         return known
 
-    def _forget(self, known: _ModulePath) -> None:
-        if self._paths.get(known.address) is known:
-            del self._paths[known.address]
+    def _known_path(self, module: Any) -> str | None:
+        reference, path = self._paths.get(id(module), (None, ""))
+        return path if reference is not None and reference() is module else None
 
     def _push(self, parent: int, frame: FrameType, path: str | None) -> int:
         code = frame.f_code
@@ -114,27 +113,37 @@ class ProgramStacks:
         return self._stacks.push(parent, line, path)
 
 
+@contextlib.contextmanager
+def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
+    """Let every node of autograd keep the number of the stack on which it is made.
+
+    torch's anomaly mode asks ``torch.fx.traceback.format_stack`` for the lines to keep.
+    """
+    import torch.fx.traceback as traceback
+
+    original = traceback.format_stack
+    anomaly, check = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+    def number_of_stack() -> list[str]:
+        return [str(stacks.node(sys._getframe(1)))]
+
+    traceback.format_stack = number_of_stack
+    torch.autograd.set_detect_anomaly(True, check_nan=False)
+    try:
+        yield
+    finally:
+        torch.autograd.set_detect_anomaly(anomaly, check)
+        traceback.format_stack = original
+
+
 class _Calls(threading.local):
     def __init__(self) -> None:
         self.modules: list[Any] = []
 
 
-class _ModulePath(weakref.ref[Any]):
-    """The path of a module, which lives as long as the program keeps it."""
-
-    __slots__ = ("address", "path")
-
-    def __new__(cls, module: Any, end: Callable[[_ModulePath], None], path: str) -> _ModulePath:
-        return super().__new__(cls, module, end)
-
-    def __init__(self, module: Any, end: Callable[[_ModulePath], None], path: str) -> None:
-        super().__init__(module, end)  # type: ignore[call-arg]
-        self.address, self.path = id(module), path
-
-
 _LONGEST = 60
 _NO_DATA = tuple(str(Path(torch.__file__).parent / name) for name in ("nn", "optim"))
-_MOVES = ("to", "cuda", "cpu", "pin_memory", "clone", "contiguous", "float", "half", "long")
+_MOVES = "to|cuda|cpu|pin_memory|clone|contiguous|float|half|long"
 
 BRINGING = frozenset(
     f"aten::{name}"
@@ -189,28 +198,10 @@ def _written(frame: FrameType) -> str | None:
     cut[-1] = cut[-1][:end]
     cut[0] = cut[0][begin:]
     text = b"".join(cut).decode("utf-8", "replace")
-    return _assigned(lines, text) or _moved(text) or " ".join(text.split())[:_LONGEST]
-
-
-def _moved(text: str) -> str | None:
-    """Return what is moved by ``.to()`` or its like."""
-    try:
-        expression = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Attribute):
-        return None
-    return ast.unparse(expression.func.value) if expression.func.attr in _MOVES else None
-
-
-def _assigned(lines: Sequence[str], text: str) -> str | None:
-    """Return the one variable that all of an expression's value is assigned to."""
-    try:
-        (statement,) = ast.parse("".join(lines).strip()).body
-    except (SyntaxError, ValueError):
-        return None
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return None
-    if ast.get_source_segment("".join(lines).strip(), statement.value) != text:
-        return None
-    return ast.unparse(statement.targets[0])
+    statement = "".join(lines).strip()
+    assigned = re.fullmatch(rf"([\w.]+)\s*=\s*{re.escape(text)}(\s*#.*)?", statement)
+    moved = re.fullmatch(rf"([\w.]+(\[[^\]]*\]|\([^()]*\))*)\.({_MOVES})\(.*\)", text, re.DOTALL)
+    for found in (assigned, moved):
+        if found is not None:
+            return found[1]
+    return " ".join(text.split())[:_LONGEST]

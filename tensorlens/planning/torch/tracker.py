@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorlens.planning.torch.memory.reduced_losses import keep_elements
 from tensorlens.planning.torch.stacks import BRINGING, Expressions, ProgramStacks
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.steps import END
@@ -165,7 +163,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         here.sequence = made
         try:
             result = func(*args, **({} if kwargs is None else kwargs))
-            keep_elements(func, args, result)
+            _keep_elements(func, args, result)
             new = list(self._new(result))
             hidden = () if self._hidden is None else self._hidden_of(func, args, kwargs, result)
             if new or hidden:
@@ -277,13 +275,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             forward = -1
             if node is not None:
                 forward = forward_stack(node)
-            key = (
-                self._thread(),
-                here.op,
-                None if node is None else node.name(),
-                forward,
-                here.grad,
-            )
+            name_of_node = None if node is None else node.name()
+            key = self._thread(), here.op, name_of_node, forward, here.grad
             context = self._contexts.get(key)
             if context is None:
                 context = self._contexts[key] = self._log.context_number(_context(*key))
@@ -292,7 +285,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         if name is None:
             return here.place
         stack, context = here.place
-        named = _named(self._log.contexts[context], name)
+        outer = self._log.contexts[context]
+        named = replace(outer, op=name, outer=outer.op)
         return stack, self._log.context_number(named)
 
     def _thread(self) -> int:
@@ -346,53 +340,35 @@ def forward_stack(node: Any) -> int:
     return int(noted[0]) if noted else -1
 
 
-@contextlib.contextmanager
-def noting_nodes(stacks: ProgramStacks) -> Iterator[None]:
-    """Let every node of autograd keep the number of the stack on which it is made.
-
-    torch's anomaly mode asks ``torch.fx.traceback.format_stack`` for the lines to keep.
-    """
-    import torch.fx.traceback as traceback
-
-    original = traceback.format_stack
-    anomaly, check = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-    def number_of_stack() -> list[str]:
-        return [str(stacks.node(sys._getframe(1)))]
-
-    traceback.format_stack = number_of_stack
-    torch.autograd.set_detect_anomaly(True, check_nan=False)
-    try:
-        yield
-    finally:
-        torch.autograd.set_detect_anomaly(anomaly, check)
-        traceback.format_stack = original
-
-
 def _parts(tensor: Any) -> tuple[Any, ...]:
     """Return the tensors that a sparse one is made of; none for what cannot be looked into."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
     return ()
 
 
-def _context(thread: int, op: Any, node: str | None, forward: int, grad: bool) -> Context:
-    name = None
-    if op is not None:
-        name = op._schema.name
-    return Context(thread=thread, op=name, node=node, forward=forward, grad=grad)
-
-
-def _named(context: Context, name: str) -> Context:
-    return Context(
-        thread=context.thread,
-        op=name,
-        node=context.node,
-        forward=context.forward,
-        outer=context.op,
-        grad=context.grad,
+_aten = torch.ops.aten
+_LOSSES = frozenset(
+    (
+        _aten.mse_loss.default,
+        _aten.smooth_l1_loss.default,
+        _aten.soft_margin_loss.default,
+        _aten.binary_cross_entropy.default,
     )
+)
+
+
+def _keep_elements(func: Any, args: Sequence[Any], result: Any) -> None:
+    """Give a reduced loss the memory of all elements: ``mse_loss`` of an image is as large as it.
+
+    Such kernels make the result as large as that, and then say that it has one element
+    (``aten/src/ATen/native/BinaryOps.cpp`` and ``Loss.cpp``, for the CPU and CUDA).
+    """
+    if func in _LOSSES and not result.dim():
+        elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
+        result.untyped_storage().resize_(elements * result.element_size())
+
+
+def _context(thread: int, op: Any, node: str | None, forward: int, grad: bool) -> Context:
+    name = None if op is None else op._schema.name
+    return Context(thread=thread, op=name, node=node, forward=forward, grad=grad)

@@ -1,4 +1,4 @@
-"""Stand-ins for the functions of ``torch._C`` that a build with CUDA has.
+"""Stand-ins for what a build of torch with CUDA has: functions of ``torch._C``, streams, cuDNN.
 
 With these in place ``torch.cuda`` runs as it is written, for a program that asks it and for torch
 itself.
@@ -6,14 +6,17 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import sys
+import threading
+import time
 from typing import Any, NoReturn
 
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.device.library import DeviceLibrary
-from tensorlens.planning.torch.device.readiness import Meter
+from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.torch.device.readiness import DeviceLibrary
 
 
 class StandIn:
@@ -27,6 +30,9 @@ class StandIn:
         raise AttributeError(f"{name} cannot be had from a card that is not there")
 
 
+CUDNN_RNN: Any = importlib.import_module("torch.backends.cudnn.rnn")
+"""The module: an attribute of this name is not there, or a setting, in some releases."""
+
 CUDA_VERSION = "13.0"
 CUDNN_VERSION = 92000
 _CUDA_DEVICE_TYPE = 1
@@ -38,16 +44,31 @@ class Unsupported(RuntimeError):
     """The program asked for what a card that is not there cannot do."""
 
 
+class Meter:
+    """Answers in bytes for a device, by its number; this one has nothing to answer."""
+
+    def allocated(self, device: int) -> int:
+        """Return what is handed out now."""
+        return 0
+
+    def peak_allocated(self, device: int) -> int:
+        """Return the most that was handed out since the peak was last reset."""
+        return 0
+
+    def reset_peak(self, device: int) -> None:
+        """Begin a new peak."""
+
+    def empty_cache(self) -> None:
+        """Note that the program gives cached memory back."""
+
+
 class Bindings:
     """The functions, by the names they have in ``torch._C``, and what they answer with."""
 
-    def __init__(
-        self, library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, library: DeviceLibrary, card: Card) -> None:
         self.library = library
         self.card = card
-        self.meter = meter
-        self.warn = warn
+        self.meter = Meter()
         self.memory_fraction = 1.0
 
     def install(self) -> None:
@@ -62,22 +83,17 @@ class Bindings:
             "_cuda_maybeExchangeDevice": self._exchange_device,
             "_cuda_synchronize": lambda: None,
             "_cuda_ipc_collect": lambda: None,
-            "_cuda_sleep": lambda cycles: None,
             "_cuda_isInBadFork": lambda: False,
             "_cuda_getArchFlags": self._architectures,
             "_cuda_getCompiledVersion": lambda: 13000,
-            "_cuda_canDeviceAccessPeer": lambda one, other: True,
             "_cuda_get_sync_debug_mode": lambda: 0,
             "_cuda_set_sync_debug_mode": lambda mode: None,
             "_cuda_getCurrentBlasHandle": lambda: 0,
             "_cuda_getCurrentStream": self._current_stream,
             "_cuda_getCurrentRawStream": library.current_stream,
             "_cuda_getDefaultStream": lambda device: (0, device, _CUDA_DEVICE_TYPE),
-            "_cuda_getStreamFromExternal": lambda data, device: (data, device, _CUDA_DEVICE_TYPE),
             "_cuda_setStream": self._set_stream,
             "_cuda_isCurrentStreamCapturing": lambda: False,
-            "_cuda_resetCublasWorkspaceSize": lambda: None,
-            "_cuda_clearCublasWorkspaces": lambda: None,
             "_cuda_get_cudnn_benchmark_limit": lambda: 10,
             "_cuda_set_cudnn_benchmark_limit": lambda limit: None,
             "_has_cuda": True,
@@ -94,7 +110,7 @@ class Bindings:
     def properties(self, device: int) -> StandIn:
         """Return what ``torch.cuda.get_device_properties`` does."""
         card = self.card
-        return _Properties(
+        return StandIn(
             name=card.name,
             major=card.capability[0],
             minor=card.capability[1],
@@ -143,58 +159,44 @@ class Bindings:
             "_cuda_emptyCache": lambda: self.meter.empty_cache(),
             "_cuda_memoryStats": self._statistics,
             "_cuda_resetPeakMemoryStats": lambda device: self.meter.reset_peak(device),
-            "_cuda_resetAccumulatedMemoryStats": lambda device: None,
-            "_cuda_hostMemoryStats": dict,
-            "_cuda_resetPeakHostMemoryStats": lambda: None,
-            "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
-            "_cuda_memorySnapshot": self._no("a snapshot of the allocator"),
+            "_cuda_memorySnapshot": _no_snapshot,
             "_cuda_record_memory_history": lambda *args, **kwargs: None,
             "_cuda_setMemoryFraction": self._set_memory_fraction,
             "_cuda_getMemoryFraction": lambda device: self.memory_fraction,
             "_cuda_getAllocatorBackend": lambda: "native",
-            "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
-            "_cuda_cudaCachingAllocator_enable": lambda value: None,
             "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: None,
-            "_cuda_getMemoryMetadata": str,
-            "_cuda_setMemoryMetadata": lambda text: None,
-            "_cuda_cudaCachingAllocator_raw_alloc": self._no("memory of the allocator itself"),
             "_accelerator_isAllocatorInitialized": lambda: True,
             "_accelerator_emptyCache": lambda: self.meter.empty_cache(),
-            "_accelerator_emptyHostCache": lambda: None,
             "_accelerator_getDeviceStats": self._statistics,
             "_accelerator_resetPeakStats": lambda device: self.meter.reset_peak(device),
-            "_accelerator_resetAccumulatedStats": lambda device: None,
             "_accelerator_getMemoryInfo": self.memory_info,
         }
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Return free and total bytes of a device."""
-        return max(self.card.memory - self.meter.reserved(device), 0), self.card.memory
+        return max(self.card.memory - self.meter.allocated(device), 0), self.card.memory
 
     def _set_memory_fraction(self, fraction: float, device: int) -> None:
         self.memory_fraction = fraction
-        self.warn(
+        caution(
             "torch.cuda.set_per_process_memory_fraction is not simulated: the step may use the "
             "whole card"
         )
 
     def _statistics(self, device: int) -> dict[str, Any]:
-        meter = self.meter
-        allocated = meter.allocated(device), meter.peak_allocated(device)
-        reserved = meter.reserved(device), meter.peak_reserved(device)
-        nothing = (0, 0)
+        # what the allocator caches is not known before its simulation
+        allocated = self.meter.allocated(device), self.meter.peak_allocated(device)
         known = {
-            "allocated_bytes": allocated,
-            "active_bytes": allocated,
-            "requested_bytes": allocated,
-            "reserved_bytes": reserved,
+            **dict.fromkeys(
+                ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes"), allocated
+            ),
             **dict.fromkeys(
                 ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes"),
-                nothing,
+                (0, 0),
             ),
         }
         statistics: dict[str, Any] = {
-            name: {pool: _measured(*(figures if pool == "all" else nothing)) for pool in _POOLS}
+            name: {pool: _measured(*(figures if pool == "all" else (0, 0))) for pool in _POOLS}
             for name, figures in known.items()
         }
         return statistics | {
@@ -208,23 +210,158 @@ class Bindings:
             "oversize_segments": _measured(0, 0),
         }
 
-    def _no(self, what: str) -> Callable[..., NoReturn]:
-        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-            raise Unsupported(f"{what} cannot be had from a card that is not there")
 
-        return refuse
-
-
-class _Properties(StandIn):
-    """Stands in for ``torch._C._CudaDeviceProperties``."""
-
-    def __repr__(self) -> str:
-        return (
-            f"_CudaDeviceProperties(name={self.name!r}, major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory // 2**20}MB, "
-            f"multi_processor_count={self.multi_processor_count})"
-        )
+def _no_snapshot(*args: Any, **kwargs: Any) -> NoReturn:
+    raise Unsupported("a snapshot of the allocator cannot be had from a card that is not there")
 
 
 def _measured(current: int, peak: int) -> dict[str, int]:
     return dict(zip(_MEASURES, (current, peak, 0, 0), strict=True))
+
+
+def install(library: DeviceLibrary, card: Card) -> Bindings:
+    """Let torch find itself a build with CUDA, initialized, on a card."""
+    bindings = Bindings(library, card)
+    bindings.install()
+    _install_toolkit(bindings)
+    _install_cudnn()
+    _install_streams()
+    return bindings
+
+
+def _install_toolkit(bindings: Bindings) -> None:
+    """Let ``torch.cuda`` find itself initialized, with generators, cuDNN, cudart and nvtx."""
+    cuda: Any = torch.cuda
+    torch.version.cuda = CUDA_VERSION
+    cuda._cudart = _cudart(bindings)
+    cuda._is_in_bad_fork = lambda: False
+    cuda._exchange_device = torch._C._cuda_exchangeDevice
+    cuda._maybe_exchange_device = torch._C._cuda_maybeExchangeDevice
+    cuda._get_device_properties = bindings.properties
+    cuda._CudaDeviceProperties = StandIn
+    cuda._queued_calls.clear()
+    cuda._initialized = True
+    cuda._cached_device_count = bindings.library.device_count()
+    cuda._tls = threading.local()
+    cuda.default_generators = tuple(
+        _default_generator(bindings, index) for index in range(cuda._cached_device_count)
+    )
+    cuda.memory.mem_get_info = cuda.mem_get_info = lambda device=None: bindings.memory_info(0)
+    # ranges of a timeline that nobody draws
+    cuda.nvtx._nvtx = StandIn(
+        rangePushA=lambda message: 0,
+        rangePop=lambda: 0,
+        rangeStartA=lambda message: 0,
+        rangeEnd=lambda number: None,
+        markA=lambda message: None,
+    )
+
+
+def _default_generator(bindings: Bindings, index: int) -> Any:
+    bindings.library.hand_out_default_generator()
+    return torch.Generator(torch.device("cuda", index))
+
+
+def _cudart(bindings: Bindings) -> StandIn:
+    return StandIn(
+        cudaError=StandIn(success=0),
+        cudaGetErrorString=lambda code: f"error {code}",
+        cudaProfilerStart=lambda: 0,
+        cudaProfilerStop=lambda: 0,
+        cudaMemGetInfo=bindings.memory_info,
+        cudaDeviceSynchronize=lambda: 0,
+        cudaHostRegister=lambda data, size, flags: 0,
+        cudaHostUnregister=lambda data: 0,
+    )
+
+
+def _install_cudnn() -> None:
+    version = (CUDNN_VERSION // 10000, CUDNN_VERSION // 100 % 100, CUDNN_VERSION % 100)
+    cudnn: Any = torch.backends.cudnn
+    stand_in = StandIn(
+        is_cuda=True,
+        RNNMode=StandIn(rnn_relu=0, rnn_tanh=1, lstm=2, gru=3),
+        getVersionInt=lambda: CUDNN_VERSION,
+        getCompileVersion=lambda: version,
+        getRuntimeVersion=lambda: version,
+    )
+    torch._C._cudnn = stand_in
+    module = cudnn.m if hasattr(cudnn, "m") else cudnn
+    module._cudnn = stand_in
+    # that module too has put another object in its place
+    CUDNN_RNN.get_cudnn_mode.__globals__["_cudnn"] = stand_in
+    module._init = lambda: True
+    module.version = lambda: CUDNN_VERSION
+
+
+class StreamBase(torch.Stream):  # type: ignore[misc]
+    """Stands in for ``torch._C._CudaStreamBase``."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **numbers: Any) -> Any:
+        """Make a stream of the current device's pool, or the one that the numbers name."""
+        if numbers.get("stream_id") is not None:
+            numbers.pop("stream_ptr", None)
+            return super().__new__(cls, **numbers)
+        where = torch.cuda.current_device() if device is None else device
+        return super().__new__(cls, device=torch.device("cuda", where), priority=priority)
+
+    @property
+    def cuda_stream(self) -> int:
+        """The number of the stream, where a card would have a pointer."""
+        return int(self.stream_id)
+
+    @property
+    def priority(self) -> int:
+        """-1 for a stream of the pool of high priority, else 0."""
+        return -1 if self.stream_id & 0b10101 == 0b00101 else 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority, as CUDA gives them."""
+        return 0, -5
+
+
+class EventBase(torch.Event):  # type: ignore[misc]
+    """Stands in for ``torch._C._CudaEventBase``."""
+
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Any:
+        """Make an event."""
+        return super().__new__(cls, device="cuda", enable_timing=True, blocking=blocking)
+
+    def record(self, stream: Any = None) -> None:
+        """Note the moment."""
+        self._moment = time.perf_counter()
+        super().record(stream)
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Return the milliseconds until another; never zero, as programs divide by it."""
+        until = getattr(end_event, "_moment", 0.0)
+        return max((until - getattr(self, "_moment", until)) * 1e3, 1e-3)
+
+    @property
+    def cuda_event(self) -> int:
+        """The number of the event, where a card would have a pointer."""
+        return id(self)
+
+
+def _install_streams() -> None:
+    """Make ``torch.cuda.Stream`` and ``torch.cuda.Event`` of these."""
+    from torch.cuda import streams
+
+    names = ("Stream", "ExternalStream", "Event")
+    before = {getattr(streams, name): name for name in names}
+    torch._C._CudaStreamBase, torch._C._CudaEventBase = StreamBase, EventBase
+    importlib.reload(streams)
+    for module_name, module in [*sys.modules.items()]:
+        if module_name.partition(".")[0] != "torch" or module is streams:
+            continue
+        for name, value in [*getattr(module, "__dict__", {}).items()]:
+            # by its own type: some module globals warn at every look
+            if type(value) is type and value in before:
+                setattr(module, name, getattr(streams, before[value]))

@@ -15,8 +15,9 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
-from tensorlens.planning.torch.device.toolkit import CUDNN_RNN
-from tensorlens.planning.torch.memory.workspaces import rnn_reserve
+from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.torch.device.bindings import CUDNN_RNN
+from tensorlens.planning.torch.memory.temporaries.workspaces import rnn_reserve
 
 _aten = torch.ops.aten
 _GRU_GATES = 5  # aten/src/ATen/native/cuda/RNN.cu, GRU_WORKSPACE_MULTIPLIER
@@ -29,6 +30,10 @@ def install() -> None:
         for overload in () if packet is None else packet.overloads():
             if not overload.endswith("out"):
                 op_implementations_dict[getattr(packet, overload)] = kernel
+    _install_recurrent()
+    # what fake tensors would run on the device
+    fake_tensor.run_fallback_kernel = _run_on_zeros
+    fake_impls.run_fallback_kernel = _run_on_zeros
 
 
 def _in_place(mode: Any, func: Any, *args: Any, **kwargs: Any) -> None:
@@ -99,10 +104,8 @@ def _cudnn_rnn(
     layers = num_layers * directions
     reserve = 0
     if train:
-        rows = output.numel() // (out_size * directions)
-        reserve = rnn_reserve(
-            cudnn_mode, rows, 1, hidden_size, num_layers, directions, input.itemsize, dropout
-        )
+        numbers = output.numel() // out_size * hidden_size
+        reserve = rnn_reserve(cudnn_mode, numbers, num_layers, input.itemsize, dropout)
     return (
         output,
         hx.new_empty(layers, batch, out_size),
@@ -172,7 +175,7 @@ _library = torch.library.Library("aten", "IMPL")
 """Kept: what it registers goes with it."""
 
 
-def install_recurrent() -> None:
+def _install_recurrent() -> None:
     """Let recurrent modules pack their weights, and sequences of known lengths."""
     torch.nn.RNNBase.flatten_parameters = _flatten_parameters
     # both are written in terms of other operators, but look at addresses
@@ -271,24 +274,8 @@ LARGEST = 1 << 28
 """Bytes of arguments beyond which nothing is run."""
 
 
-def install_fallback(warn: Callable[[str], None]) -> None:
-    """Run on the CPU what fake tensors would run on the device."""
-
-    def run_on_zeros(mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Any) -> Any:
-        return _run_on_zeros(mode, func, flat_args, args_spec, error, warn)
-
-    fake_tensor.run_fallback_kernel = run_on_zeros
-    fake_impls.run_fallback_kernel = run_on_zeros
-
-
-def _run_on_zeros(
-    mode: Any,
-    func: Any,
-    flat_args: Any,
-    args_spec: Any,
-    error: Exception,
-    warn: Callable[[str], None],
-) -> Any:
+def _run_on_zeros(mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Exception) -> Any:
+    """Run an operator on the CPU, on zeros, to learn what it gives."""
     fakes = [each for each in flat_args if mode.is_our_fake(each)]
     if torch.Tag.inplace_view in func.tags:
         raise error
@@ -296,7 +283,7 @@ def _run_on_zeros(
         raise error
     device = next((fake.device for fake in fakes if fake.device.type != "cpu"), None)
     if device is not None:
-        warn(f"{func} is not known on the GPU: its results were taken to be as on the CPU")
+        caution(f"{func} is not known on the GPU: its results were taken to be as on the CPU")
     originals: dict[int, Any] = {}
 
     def real(value: Any) -> Any:
@@ -324,15 +311,4 @@ def _run_on_zeros(
         real_args = [real(each) for each in flat_args]
         args, kwargs = pytree.tree_unflatten(real_args, args_spec)
         result = func(*args, **kwargs)
-        storages = {
-            each.untyped_storage()._cdata
-            for each in real_args
-            if isinstance(each, torch.Tensor) and each.layout == torch.strided
-        }
-        for each in pytree.tree_leaves(result):
-            is_new = isinstance(each, torch.Tensor) and id(each) not in originals
-            if is_new and each.layout == torch.strided:
-                if each.untyped_storage()._cdata in storages:
-                    # a view, of which nobody could tell of what
-                    raise error
     return pytree.tree_map(fake, result)

@@ -107,7 +107,15 @@ def _take_over(tensor: Any, other: Any) -> None:
 _MARK = "tensorlens_is_pinned"
 
 
-def install_pinning() -> None:
+def install_on_card() -> None:
+    """Do the same for what only programs on a card do."""
+    _install_pinning()
+    _install_types()
+    # nn.DataParallel on one card asks C++ for it
+    torch._C._scatter = _scatter
+
+
+def _install_pinning() -> None:
     """Let ``Tensor.pin_memory`` and ``Tensor.is_pinned`` do for fake tensors what they do."""
     pin, is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
 
@@ -130,53 +138,12 @@ def install_pinning() -> None:
     torch.Tensor.is_pinned = is_pinned_now
 
 
-def install_copies() -> None:
-    """Give torch the copies it asks C++ for, and keep devices apart in what fake tensors cache."""
-    for name, function in (
-        ("_broadcast", _broadcast),
-        ("_broadcast_coalesced", _broadcast_coalesced),
-        ("_scatter", _scatter),
-        ("_gather", _gather),
-    ):
-        setattr(torch._C, name, function)
-    dispatch = FakeTensorMode.dispatch
-
-    def dispatch_by_index(
-        mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        # results are cached by their arguments, and "cuda" means another device each time
-        device = None if kwargs is None else kwargs.get("device")
-        if device is not None and device.type == "cuda" and device.index is None:
-            kwargs = {**kwargs, "device": torch.device("cuda", torch.cuda.current_device())}
-        return dispatch(mode, func, types, args, kwargs)
-
-    FakeTensorMode.dispatch = dispatch_by_index
-
-
-def _cuda(index: int) -> torch.device:
-    return torch.device("cuda", index) if index >= 0 else torch.device("cpu")
-
-
-def _broadcast(tensor: Any, devices: Sequence[int]) -> list[Any]:
-    return [tensor.to(_cuda(device)) for device in devices]
-
-
-def _broadcast_coalesced(
-    tensors: Sequence[Any], devices: Sequence[int], buffer_size: int
-) -> list[list[Any]]:
-    return [[tensor.to(_cuda(device)) for tensor in tensors] for device in devices]
-
-
 def _scatter(
     tensor: Any, devices: Sequence[int], chunk_sizes: Any, dim: int, streams: Any
 ) -> list[Any]:
     chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes)
-    return [chunk.to(_cuda(device)) for chunk, device in zip(chunks, devices, strict=False)]
-
-
-def _gather(tensors: Sequence[Any], dim: int, destination: int | None) -> Any:
-    where = torch.cuda.current_device() if destination is None else destination
-    return torch.cat([tensor.to(_cuda(where)) for tensor in tensors], dim)
+    places = [torch.device("cuda", each) for each in devices]
+    return [chunk.to(place) for chunk, place in zip(chunks, places, strict=False)]
 
 
 _HOST = torch.device("cpu")
@@ -220,3 +187,61 @@ def _placed(value: Any) -> Any:
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
+
+
+_TYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "ShortTensor": torch.int16,
+    "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}
+
+
+class _LegacyType(type):
+    """The type of such a class: a call makes a plain tensor."""
+
+    dtype: torch.dtype
+
+    def __call__(cls, *args: Any) -> Any:
+        if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+            return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
+        size = args[0] if args and isinstance(args[0], torch.Size) else args
+        return torch.empty(size, dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return (
+            isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+        )
+
+
+def _install_types() -> None:
+    """Put the classes into ``torch.cuda``."""
+    by_name: dict[str, Any] = {}
+    for name, dtype in _TYPES.items():
+        made = _LegacyType(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
+        setattr(torch.cuda, name, made)
+        by_name[f"torch.cuda.{name}"] = made
+    original, original_default = torch.Tensor.type, torch.set_default_tensor_type
+
+    def convert(tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        legacy = by_name.get(dtype, dtype) if isinstance(dtype, str) else dtype
+        if isinstance(legacy, _LegacyType):
+            return tensor.to("cuda", legacy.dtype)
+        return original(tensor, *(() if dtype is None else (dtype,)), *args, **kwargs)
+
+    def set_default(kind: Any) -> None:
+        legacy = by_name.get(kind, kind) if isinstance(kind, str) else kind
+        if isinstance(legacy, _LegacyType):
+            torch.set_default_device("cuda")
+            torch.set_default_dtype(legacy.dtype)
+        else:
+            original_default(kind)
+
+    torch.Tensor.type = convert
+    torch.set_default_tensor_type = set_default

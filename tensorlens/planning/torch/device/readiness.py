@@ -2,52 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tensorlens import collector
-from tensorlens.native.build import NativeUnavailable
+from tensorlens.frameworks.torch.release import installed_release
+from tensorlens.native.build import SOURCES, NativeUnavailable, Part, load
 from tensorlens.planning.card import H100, Card
-from tensorlens.planning.torch.device.library import DeviceLibrary, load_library
+
+if TYPE_CHECKING:
+    from tensorlens.planning.torch.device.bindings import Bindings, Meter
+
+_LABEL = "the stand-in for a CUDA device"
+_LIBRARIES = ("libtorch_global_deps", "libc10", "libtorch_cpu")
+SINCE = (2, 7, 0)
+"""Before, torch makes no ``torch.Generator`` of a device that it was not built for."""
+_SOURCE = SOURCES / "cuda_device" / "device.cpp"
 
 
-class Meter(Protocol):
-    """Answers for the devices; each is a number, and sizes are bytes."""
+class DeviceLibrary:
+    """The functions of the loaded library."""
 
-    def allocated(self, device: int) -> int:
-        """Return what is handed out now."""
+    # methods, as a function of ctypes has no hash, and torch keeps tables by function
 
-    def peak_allocated(self, device: int) -> int:
-        """Return the most that was handed out since the peak was last reset."""
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        self._library = library
+        library.tensorlens_current_stream.restype = ctypes.c_longlong
+        library.tensorlens_set_stream.argtypes = ctypes.c_int, ctypes.c_longlong
 
-    def reserved(self, device: int) -> int:
-        """Return what the allocator holds now."""
+    def take_over(self) -> None:
+        """Stand in for the device also where this torch, imported by now, has CUDA of its own."""
+        self._library.tensorlens_take_over()
 
-    def peak_reserved(self, device: int) -> int:
-        """Return the most that the allocator held since the peak was last reset."""
+    def exchange_device(self, device: int) -> int:
+        """Make a device this thread's current one, unless negative; return the one before."""
+        return int(self._library.tensorlens_exchange_device(device))
 
-    def reset_peak(self, device: int) -> None:
-        """Begin new peaks."""
+    def current_device(self) -> int:
+        """Return this thread's current device."""
+        return int(self._library.tensorlens_current_device())
 
-    def empty_cache(self) -> None:
-        """Note that the program gives cached memory back."""
+    def device_count(self) -> int:
+        """Return how many devices there are."""
+        return int(self._library.tensorlens_device_count())
+
+    def current_stream(self, device: int) -> int:
+        """Return this thread's current stream of a device."""
+        return int(self._library.tensorlens_current_stream(device))
+
+    def set_stream(self, device: int, stream: int) -> None:
+        """Make a stream this thread's current one of a device."""
+        self._library.tensorlens_set_stream(device, stream)
+
+    def hand_out_default_generator(self) -> None:
+        """Let the next ``torch.Generator`` this thread makes be the device's default one."""
+        self._library.tensorlens_hand_out_default_generator()
 
 
-class NoMeter:
-    """Nobody measures: everything is 0."""
+def load_library() -> DeviceLibrary:
+    """Build and load the library; its device is there once torch is imported.
 
-    def allocated(self, device: int) -> int:
-        """Return 0."""
-        return 0
+    Raises:
+        NativeUnavailable: torch is imported already or is not installed, or there is no compiler.
+    """
+    if "torch" in sys.modules:
+        raise NativeUnavailable(f"{_LABEL} has to be loaded before torch is imported")
+    folder = _torch_folder()
+    if installed_release() < SINCE:
+        raise NativeUnavailable(
+            f"a card can be stood in for from torch {SINCE[0]}.{SINCE[1]} on: pip install -U torch"
+        )
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    try:
+        for name in _LIBRARIES:
+            ctypes.CDLL(str(folder / "lib" / f"{name}.{suffix}"), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise NativeUnavailable(f"{_LABEL} was not loaded: {error}") from None
+    library = load(device_part(folder))
+    library.tensorlens_set_device_count(1)
+    return DeviceLibrary(library)
 
-    peak_allocated = reserved = peak_reserved = allocated
 
-    def reset_peak(self, device: int) -> None:
-        """Do nothing."""
+def _torch_folder() -> Path:
+    specification = importlib.util.find_spec("torch")
+    if specification is None or specification.origin is None:
+        raise NativeUnavailable(f"{_LABEL} was not built: torch is not installed")
+    return Path(specification.origin).resolve().parent
 
-    def empty_cache(self) -> None:
-        """Do nothing."""
+
+def device_part(folder: Path) -> Part:
+    """Return the part for the torch in a folder, which need not be imported."""
+    configuration = _text(folder / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
+    standard = _stated(r"CXX_STANDARD (\d+)", configuration, "17")
+    abi = _stated(r"CXX11_ABI=(\d)", configuration, "1")
+
+    def arguments() -> Sequence[str]:
+        include, libraries = folder / "include", folder / "lib"
+        if not (include / "ATen" / "detail" / "CUDAHooksInterface.h").is_file():
+            raise NativeUnavailable(
+                f"{_LABEL} was not built: this torch has no C++ headers ({include}): "
+                "install torch from its wheels"
+            )
+        return [
+            f"-std=c++{standard}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+            *("-isystem", str(include)),
+            *(f"-L{libraries}", f"-Wl,-rpath,{libraries}"),
+        ]
+
+    def depends_on() -> tuple[Any, ...]:
+        stat = (folder / "lib" / _LIBRARY_FILE).stat()
+        return (_text(folder / "version.py"), configuration, stat.st_size, stat.st_mtime_ns)
+
+    def release() -> str | None:
+        version = _stated(r"__version__ = '(\d+\.\d+)\.\d+['+]", _text(folder / "version.py"), "")
+        return f"torch{version}-abi{abi}" if version else None
+
+    return Part(
+        "device",
+        _LABEL,
+        _SOURCE,
+        libraries=("-ltorch_cpu", "-lc10"),
+        arguments=arguments,
+        release=release,
+        depends_on=depends_on,
+    )
+
+
+_LIBRARY_FILE = "libc10.dylib" if sys.platform == "darwin" else "libc10.so"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _stated(pattern: str, text: str, otherwise: str) -> str:
+    found = re.search(pattern, text)
+    return otherwise if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +159,26 @@ class Readiness:
     """Why not, in one line."""
 
 
-_installed: list[object] = []
+_installed: list[Bindings] = []
 
 
-def prepare(
-    devices: int = 1,
-    card: Card = H100,
-    meter: Meter | None = None,
-    warn: Callable[[str], None] | None = None,
-) -> Readiness:
-    """Make ``devices`` of a card appear to torch, which this imports, in the whole process.
+def prepare(card: Card = H100) -> Readiness:
+    """Make a card appear to torch, which this imports, in the whole process.
 
     Call it in a process made for it, before anything imports torch. Where it is not ready fake
     tensors can be on the CPU only, and ``torch.cuda`` is not to be relied on.
 
     Args:
-        devices: how many.
-        card: what the program hears when it asks for their properties.
-        meter: answers for ``torch.cuda.memory_allocated`` and its like; see :func:`measure_with`.
-        warn: is given a line for each thing the program asks that cannot be simulated.
+        card: what the program hears when it asks for its properties.
     """
     try:
-        library = load_library(devices)
+        library = load_library()
     except NativeUnavailable as error:
         return Readiness(False, str(error))
     try:
         # torch and what its compiler needs are imported here
         with collector.paused():
-            _install(library, card, meter or NoMeter(), warn or _ignore)
+            _install(library, card)
             place = _place_of_a_gradient()
     except Exception as error:
         # another torch may have other names for anything that is replaced here
@@ -99,34 +191,18 @@ def prepare(
 
 def measure_with(meter: Meter) -> None:
     """Let ``meter`` answer from now on for how much memory is in use."""
-    from tensorlens.planning.torch.device.bindings import Bindings
-
-    for installed in _installed:
-        if isinstance(installed, Bindings):
-            installed.meter = meter
+    for each in _installed:
+        each.meter = meter
 
 
-def _ignore(text: str) -> None:
-    pass
-
-
-def _install(library: DeviceLibrary, card: Card, meter: Meter, warn: Callable[[str], None]) -> None:
-    from tensorlens.planning.torch.device import kernels, mode, toolkit
-    from tensorlens.planning.torch.device.bindings import Bindings
+def _install(library: DeviceLibrary, card: Card) -> None:
+    from tensorlens.planning.torch.device import bindings, kernels, mode
 
     library.take_over()
-    bindings = Bindings(library, card, meter, warn)
-    bindings.install()
-    toolkit.install(bindings)
-    toolkit.install_streams()
+    _installed.append(bindings.install(library, card))
     mode.install()
     kernels.install()
-    kernels.install_fallback(warn)
-    kernels.install_recurrent()
-    mode.install_pinning()
-    toolkit.install_types()
-    mode.install_copies()
-    _installed.append(bindings)
+    mode.install_on_card()
 
 
 def _place_of_a_gradient() -> str:

@@ -2,28 +2,22 @@
 
 Without a device torch always takes the kernel that keeps the scores. Here the steps of
 ``scaled_dot_product_attention`` of ``aten/src/ATen/native/transformers/attention.cpp`` (torch 2.13)
-are taken in Python, and :mod:`.attention_choice` stands where that file asks the device.
+are taken in Python, and those of ``select_sdp_backend`` of ``cuda/sdp_utils.cpp`` beside it. What
+the kernels take for themselves is in :mod:`.temporaries.attention`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.attention_choice import (
-    CUDNN,
-    EFFICIENT,
-    FLASH,
-    Attention,
-    Chooser,
-)
-from tensorlens.planning.torch.memory.attention_memory import AttentionTemporaries
-
-__all__ = ["AttentionTemporaries", "FusedAttention"]
+from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.torch.memory.temporaries.rules import HALVES, is_deterministic
 
 _aten = torch.ops.aten
 _LOWEST_OF_HALF = -65504.0
@@ -31,6 +25,168 @@ _FLEX = (
     "flex_attention: taken for one kernel that keeps its output and a number a row, as it is once "
     "compiled; its block mask is counted, what score_mod captures is not"
 )
+
+MATH, FLASH, EFFICIENT, CUDNN, OVERRIDEABLE = 0, 1, 2, 3, 4
+"""``at::SDPBackend`` of ``aten/src/ATen/SDPBackend.h``."""
+
+_CUDNN_FIRST = [CUDNN, FLASH, EFFICIENT, MATH, OVERRIDEABLE]
+_NEWEST = (12, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """A call: tensors of shape (batch, heads, length, head dimension)."""
+
+    query: Any
+    key: Any
+    value: Any
+    mask: Any
+    dropout: float
+    is_causal: bool
+    enable_gqa: bool
+
+    @property
+    def tensors(self) -> tuple[Any, Any, Any]:
+        """Query, key and value."""
+        return self.query, self.key, self.value
+
+    @property
+    def trains(self) -> bool:
+        """Whether a gradient will be asked for."""
+        return torch.is_grad_enabled() and any(each.requires_grad for each in self.tensors)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Of all three; None where they differ."""
+        same = self.query.dtype == self.key.dtype == self.value.dtype
+        return self.query.dtype if same else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the fused kernels can read it: four dimensions, a batch, rows without gaps."""
+        tensors = self.tensors if self.mask is None else (*self.tensors, self.mask)
+        return (
+            all(each.dim() == 4 and each.size(0) == self.query.size(0) for each in self.tensors)
+            and bool(self.query.size(-2) and self.key.size(-2))
+            and all(each.stride(-1) == 1 for each in tensors)
+        )
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether key and value have the query's heads, or with ``enable_gqa`` divide them."""
+        heads = self.query.size(-3)
+        others = self.key.size(-3), self.value.size(-3)
+        return all(heads % each == 0 if self.enable_gqa else heads == each for each in others)
+
+
+class Chooser:
+    """Chooses the kernel as ``select_sdp_backend`` does, with cuDNN 9.20.
+
+    What a program switches on and off counts (``sdpa_kernel``, ``enable_flash_sdp``). Nested
+    tensors and FlashAttention 3 are left out.
+
+    Args:
+        card: whose kernels there are.
+    """
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self._ordered = False
+        self._fits: dict[int, Callable[[Attention], bool]] = {
+            CUDNN: self._is_for_cudnn,
+            FLASH: self._is_for_flash,
+            EFFICIENT: self._is_for_efficient,
+            MATH: lambda asked: bool(torch._C._get_math_sdp_enabled()),
+        }
+
+    def choose(self, asked: Attention) -> int:
+        """Return the kernel.
+
+        Raises:
+            RuntimeError: all that could run it are switched off.
+        """
+        if not self._ordered:
+            # torch sets the order at its first use
+            self._ordered = True
+            if self.card.capability[0] in (9, 10):
+                torch._C._set_sdp_priority_order(_CUDNN_FIRST)
+        for kernel in torch._C._get_sdp_priority_order():
+            fits = self._fits.get(kernel)
+            if fits is not None and fits(asked):
+                return int(kernel)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    def _is_for_flash(self, asked: Attention) -> bool:
+        """``can_use_flash_attention``."""
+        dimension = asked.query.size(-1)
+        return (
+            torch._C._get_flash_sdp_enabled()
+            and asked.is_plain
+            and asked.mask is None
+            and dimension == asked.key.size(-1) == asked.value.size(-1)
+            and dimension <= 256
+            and (8, 0) <= self.card.capability <= _NEWEST
+            and self._has_flash_backward(asked, dimension)
+            and (not asked.is_causal or asked.query.size(-2) == asked.key.size(-2))
+            and asked.dtype in HALVES
+            and asked.has_heads
+        )
+
+    def _has_flash_backward(self, asked: Attention, dimension: int) -> bool:
+        small = (8, 6) <= self.card.capability <= (8, 9) or self.card.capability >= (12, 0)
+        if not (small and asked.trains):
+            return True
+        return dimension <= 192 or (dimension > 224 and asked.dropout == 0)
+
+    def _is_for_efficient(self, asked: Attention) -> bool:
+        """``can_use_mem_efficient_attention``."""
+        half = asked.dtype in HALVES
+        older = self.card.capability < (8, 0)
+        known = (torch.float16, torch.float32) if older else (*HALVES, torch.float32)
+        has_tensor_cores = not older or (half and self.card.capability >= (7, 0))
+        multiple = (8 if half else 4) if has_tensor_cores else 1
+        dimensions = asked.query.size(-1), asked.value.size(-1)
+        return (
+            torch._C._get_mem_efficient_sdp_enabled()
+            and asked.is_plain
+            and (5, 0) <= self.card.capability <= _NEWEST
+            and asked.query.size(-1) == asked.key.size(-1)
+            and all(each > 0 and each % multiple == 0 for each in dimensions)
+            and asked.dtype in known
+            and asked.query.size(-3) == asked.key.size(-3) == asked.value.size(-3)
+        )
+
+    def _is_for_cudnn(self, asked: Attention) -> bool:
+        """``can_use_cudnn_attention``."""
+        query, value = asked.query.size(-1), asked.value.size(-1)
+        large = self.card.capability[0] == 10 or self.card.capability == (9, 0)
+        limit = 192 if large and (query, value) == (192, 128) else 128
+        return (
+            torch._C._get_cudnn_sdp_enabled()
+            and (asked.dropout * 16).is_integer()
+            and asked.is_plain
+            and not is_deterministic()
+            and (8, 0) <= self.card.capability <= _NEWEST
+            and asked.dtype in HALVES
+            and _has_plain_mask(asked)
+            and asked.has_heads
+            and max(query, value) <= limit
+            and query % 8 == value % 8 == 0
+            and asked.key.size(-2) != 1
+            and (asked.dropout == 0 or asked.query.size(-2) != 1)
+        )
+
+
+def _has_plain_mask(asked: Attention) -> bool:
+    """``check_attn_mask_shape``."""
+    mask = asked.mask
+    if mask is None:
+        return True
+    if mask.requires_grad or mask.dim() not in (2, 4):
+        return False
+    batch, heads, length, _ = asked.query.shape
+    whole = (batch, heads, length, asked.key.size(-2))[-mask.dim() :]
+    return all(size in (1, full) for size, full in zip(mask.shape, whole, strict=True))
 
 
 class FusedAttention:
@@ -42,15 +198,10 @@ class FusedAttention:
 
     Args:
         card: whose kernels there are.
-        caution: told what is not as on the card, in one line.
-        cudnn: version of cuDNN; None: torch's.
     """
 
-    def __init__(
-        self, card: Card, caution: Callable[[str], None], cudnn: int | None = None
-    ) -> None:
-        self._chooser = Chooser(card, cudnn)
-        self._caution = caution
+    def __init__(self, card: Card) -> None:
+        self._chooser = Chooser(card)
         self._library: Any = None
         self._undo: list[Callable[[], None]] = []
 
@@ -127,10 +278,8 @@ class FusedAttention:
         )[0]
 
     def _take_flex(self) -> None:
-        try:
-            from torch.nn.attention import flex_attention as module
-        except ImportError:  # pragma: no cover - torch before 2.5
-            return
+        from torch.nn.attention import flex_attention as module
+
         original = module.flex_attention
 
         def flex_attention(
@@ -138,7 +287,7 @@ class FusedAttention:
         ) -> Any:
             if query.device.type != "cuda":
                 return original(query, key, value, *args, return_lse=return_lse, **kwargs)
-            self._caution(_FLEX)
+            caution(_FLEX)
             output = flash(query, key, value, 0.0, False, kwargs.get("scale"))
             if not return_lse:
                 return output

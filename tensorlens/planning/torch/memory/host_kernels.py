@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import op_implementations_dict
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.frameworks.host.allocator import NativeAllocator
@@ -25,22 +23,22 @@ MOST_PRODUCTS = 1 << 31
 """Multiplications beyond which nothing is run: a tenth of a second or so."""
 
 _aten = torch.ops.aten
-_CONVOLUTIONS = (_aten.convolution.default, _aten.convolution_backward.default)
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default)
 _LOW = (torch.bfloat16, torch.float16)
 _RNN_LAYER = _aten.mkldnn_rnn_layer.default
-_RNN_LAYERS = (_RNN_LAYER, _aten.mkldnn_rnn_layer_backward.default)
+_SHRINKING = {
+    _aten.convolution.default: 1,
+    _aten.convolution_backward.default: 2,
+    _RNN_LAYER: 1,
+    _aten.mkldnn_rnn_layer_backward.default: 0,
+}
+"""Operators to how many of their operands have images or time as their first dimension."""
 _HIDDEN_SIZE = 10
 """Which argument of a recurrent layer says how many numbers its state has."""
-_MAX_POOL = _aten.max_pool2d_with_indices.default
-_POOLS_BACKWARD = (
-    _aten.max_pool2d_with_indices_backward.default,
-    _aten.avg_pool2d_backward.default,
-)
 
 
 class HostKernels:
-    """Gives what some kernels take for themselves, as a ``HiddenOf`` of a tracker.
+    """Gives what some kernels take for themselves, as a ``ScratchRule`` of a tracker.
 
     They are convolutions, recurrent layers and products of low precision. oneDNN, which runs them,
     asks torch's CPU allocator for room by what the processor can do; no rule tells how much, but
@@ -54,7 +52,7 @@ class HostKernels:
 
     def __init__(self, allocator: NativeAllocator) -> None:
         self._allocator = allocator
-        self._known: dict[Any, int] = {}
+        self._known: dict[Any, _Measured] = {}
 
     @classmethod
     def here(cls) -> HostKernels | None:
@@ -66,18 +64,9 @@ class HostKernels:
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
     ) -> Sequence[Scratch]:
         """Return what an operator that has run took besides ``result``."""
-        copied = _copied_to_pool(func, args, result)
-        if copied:
-            return (Scratch.exactly(copied, HOST_KERNEL),)
-        if func in _CONVOLUTIONS:
-            taken = self._of_convolution
-        elif func in _RNN_LAYERS:
-            taken = self._of_rnn_layer
-        elif func in _PRODUCTS and args[0].dtype in _LOW:
-            taken = self._of_product
-        else:
+        if func not in _SHRINKING and not (func in _PRODUCTS and args[0].dtype in _LOW):
             return ()
-        own = self._once(taken, func, args, kwargs)
+        own, _ = self._once(func, args, kwargs)
         return (Scratch.exactly(own, HOST_KERNEL),) if own else ()
 
     @contextlib.contextmanager
@@ -94,7 +83,7 @@ class HostKernels:
 
     def _rnn_layer(self, mode: Any, func: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         source, hx, cx = args[0], args[5], args[6]
-        workspace = self._once(self._workspace, func, args, kwargs)
+        _, workspace = self._once(func, args, kwargs)
         return (
             source.new_empty((*source.shape[:-1], args[_HIDDEN_SIZE])),
             hx.new_empty(hx.shape),
@@ -102,58 +91,44 @@ class HostKernels:
             source.new_empty(workspace, dtype=torch.uint8),
         )
 
-    def _once(
-        self, taken: Callable[..., int], func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> int:
-        """Return the bytes that a kernel takes, found out at its first call; 0 if not known."""
+    def _once(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> _Measured:
+        """Return what a kernel takes, found out at its first call; zeros if not known."""
         operands = [*map(_operand, args)]
         try:
-            key = (taken.__name__, func, tuple(operands), tuple(kwargs.items()))
+            key = (func, tuple(operands), tuple(kwargs.items()))
             if key not in self._known:
-                self._known[key] = taken(func, operands, kwargs)
+                self._known[key] = self._extrapolated(func, operands, kwargs)
             return self._known[key]
         except Exception:
             # a kernel that does not take zeros, or operands that cannot be told apart
-            return 0
+            return 0, 0
 
-    def _of_product(self, func: Any, operands: list[Any], kwargs: Any) -> int:
-        *_, one, other = (each for each in operands if isinstance(each, _Operand))
-        if one.numel * other.shape[-1] > MOST_PRODUCTS or _nbytes(operands) > MOST_BYTES:
-            return 0
-        return self._taken(func, operands, kwargs)
+    def _extrapolated(self, func: Any, operands: list[Any], kwargs: Any) -> _Measured:
+        """Return what is taken, by two runs with fewer images or steps if they are too many."""
+        shrinking = _SHRINKING.get(func, 0)
+        count = operands[0].shape[0] if shrinking else 1
 
-    def _of_convolution(self, func: Any, operands: list[Any], kwargs: Any) -> int:
-        return _extrapolated(
-            operands[0].shape[0],
-            lambda batch: _with_batch(func, operands, batch),
-            lambda reduced: _is_small(func, reduced),
-            lambda reduced: self._taken(func, reduced, kwargs),
-        )
-
-    def _of_rnn_layer(self, func: Any, operands: list[Any], kwargs: Any) -> int:
-        if func is not _RNN_LAYER:
-            return self._taken(func, operands, kwargs) if _is_small_rnn(operands) else 0
-        return self._of_sequence(operands, lambda reduced: self._taken(func, reduced, kwargs))
-
-    def _workspace(self, func: Any, operands: list[Any], kwargs: Any) -> int:
-        return self._of_sequence(
-            operands, lambda reduced: int(self._run(func, reduced, kwargs)[0][-1].nbytes)
-        )
-
-    def _of_sequence(self, operands: list[Any], taken: Callable[[list[Any]], int]) -> int:
-        source = operands[0]
-
-        def shortened(steps: int) -> list[Any]:
+        def reduced(to: int) -> list[Any]:
             # time comes first, also where batch_first says that the program has it second
-            return [replace(source, shape=(steps, *source.shape[1:])), *operands[1:]]
+            first = [replace(each, shape=(to, *each.shape[1:])) for each in operands[:shrinking]]
+            return [*first, *operands[shrinking:]]
 
-        return _extrapolated(source.shape[0], shortened, _is_small_rnn, taken)
+        fewer = next((each for each in _halves(count) if _is_small(func, reduced(each))), 0)
+        if not fewer:
+            return 0, 0
+        most = self._run(func, reduced(fewer), kwargs)
+        if fewer == count:
+            return most
+        half = fewer // 2
+        less = self._run(func, reduced(half), kwargs) if half else (0, 0)
+        own, last = (
+            one + max(0, one - other) * (count - fewer) // (fewer - half)
+            for one, other in zip(most, less, strict=True)
+        )
+        return own, last
 
-    def _taken(self, func: Any, operands: Sequence[Any], kwargs: Any) -> int:
-        return self._run(func, operands, kwargs)[1]
-
-    def _run(self, func: Any, operands: Sequence[Any], kwargs: Any) -> tuple[Sequence[Any], int]:
-        """Return what a kernel gives for zeros, and the bytes that it takes besides."""
+    def _run(self, func: Any, operands: Sequence[Any], kwargs: Any) -> _Measured:
+        """Return what a kernel takes on zeros besides its results, and the bytes of the last."""
         read = self._allocator.read
         without_autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
         with _disable_current_modes(), torch._C._ExcludeDispatchKeyGuard(without_autocast):
@@ -164,30 +139,12 @@ class HostKernels:
             made = result if isinstance(result, (list, tuple)) else (result,)
             storages = [each.untyped_storage() for each in made if each is not None]
             sizes: dict[int, int] = {each._cdata: each.nbytes() for each in storages}
-        return made, max(0, peak - before - sum(sizes.values()))
+        last = 0 if made[-1] is None else int(made[-1].nbytes)
+        return max(0, peak - before - sum(sizes.values())), last
 
 
-def _copied_to_pool(func: Any, args: Sequence[Any], result: Any) -> int:
-    """Return the bytes of the copies that pooling makes of what has another memory format.
-
-    It runs in the format of what comes first, and copies the rest: in backward that is the gradient
-    of its result, which may be of no format, as after ``sum()``, or of another than the images
-    (``native/cpu/MaxPoolKernel.cpp``, ``native/cpu/AvgPoolKernel.cpp``).
-    """
-    if func is _MAX_POOL:
-        tensors = [args[0]]
-    elif func in _POOLS_BACKWARD:
-        tensors = [args[0], result]
-        if func is not _aten.avg_pool2d_backward.default:
-            tensors.append(args[-1])
-    else:
-        return 0
-    layout = suggest_memory_format(args[0])
-    return sum(
-        each.numel() * each.element_size()
-        for each in tensors
-        if not each.is_contiguous(memory_format=layout)
-    )
+_Measured = tuple[int, int]
+"""Bytes that a kernel takes for itself, and of its last result: an LSTM's workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,34 +174,9 @@ class _Operand:
 
 
 def _operand(value: Any) -> Any:
-    if isinstance(value, FakeTensor):
+    if isinstance(value, torch.Tensor):
         return _Operand(tuple(value.shape), tuple(value.stride()), value.dtype)
     return tuple(value) if isinstance(value, list) else value
-
-
-def _extrapolated(
-    count: int,
-    reduced: Callable[[int], list[Any]],
-    is_small: Callable[[list[Any]], bool],
-    taken: Callable[[list[Any]], int],
-) -> int:
-    """Return what is taken for a count of images or steps, by two smaller ones if it is large.
-
-    Args:
-        count: of images or steps.
-        reduced: gives the operands of so many.
-        is_small: tells whether these can be run.
-        taken: runs them.
-    """
-    fewer = next((each for each in _halves(count) if is_small(reduced(each))), 0)
-    if not fewer:
-        return 0
-    most = taken(reduced(fewer))
-    if fewer == count:
-        return most
-    half = fewer // 2
-    less = taken(reduced(half)) if half else 0
-    return most + max(0, most - less) * (count - fewer) // (fewer - half)
 
 
 def _halves(count: int) -> Iterator[int]:
@@ -253,32 +185,24 @@ def _halves(count: int) -> Iterator[int]:
         count //= 2
 
 
-def _is_small_rnn(operands: Sequence[Any]) -> bool:
-    if any(isinstance(each, tuple) and each for each in operands):
-        # sizes of batches, of packed sequences
-        return False
-    source, *weights = operands[:3]
-    rows: int = source.numel // max(source.shape[-1], 1)
-    products = rows * sum(each.numel for each in weights)
-    return products <= MOST_PRODUCTS and _nbytes(operands) <= MOST_BYTES
-
-
-def _with_batch(func: Any, operands: Sequence[Any], batch: int) -> list[Any]:
-    """Return the operands of a convolution with so many images."""
-    images = 1 if func is _aten.convolution.default else 2
-    reduced = [
-        _Operand((batch, *each.shape[1:]), each.strides, each.dtype) for each in operands[:images]
-    ]
-    return [*reduced, *operands[images:]]
-
-
 def _is_small(func: Any, operands: Sequence[Any]) -> bool:
-    # the one of both sides that has the weights at each of its places; one image is on the other
-    images = operands[0], operands[1] if func is not _aten.convolution.default else operands[0]
-    weight = operands[1] if func is _aten.convolution.default else operands[2]
-    places: int = max(each.numel // max(each.shape[1], 1) for each in images)
-    return places * weight.numel <= MOST_PRODUCTS and _nbytes(operands) <= MOST_BYTES
-
-
-def _nbytes(operands: Sequence[Any]) -> int:
-    return sum(each.nbytes for each in operands if isinstance(each, _Operand))
+    """Whether it takes little time and memory to run an operator."""
+    tensors = [each for each in operands if isinstance(each, _Operand)]
+    if sum(each.nbytes for each in tensors) > MOST_BYTES:
+        return False
+    if func in _PRODUCTS:
+        one, other = tensors[-2:]
+        products = one.numel * other.shape[-1]
+    elif func in (_aten.convolution.default, _aten.convolution_backward.default):
+        # the one of both sides that has the weights at each of its places
+        *images, weight = tensors[: _SHRINKING[func] + 1]
+        places: int = max(each.numel // max(each.shape[1], 1) for each in images)
+        products = places * weight.numel
+    else:
+        source, *weights = tensors[:3]
+        rows: int = source.numel // max(source.shape[-1], 1)
+        products = rows * sum(each.numel for each in weights)
+        if any(isinstance(each, tuple) and each for each in operands):
+            # sizes of batches, of packed sequences
+            return False
+    return products <= MOST_PRODUCTS

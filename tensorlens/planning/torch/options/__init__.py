@@ -1,14 +1,13 @@
 """Memory options of torch, applied to a step from outside; importing this imports no torch.
 
 Each module has a few options (:mod:`.stage` says what an option is); :mod:`.program` puts them
-around a program, and :mod:`.measurement` runs it. ``docs/compare.md`` tells what each one does.
+around a program and runs it. ``docs/compare.md`` tells what each one does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 from tensorlens.frameworks.torch.release import check_release
@@ -31,7 +30,7 @@ def catalogue() -> Catalogue:
 
 def prepare() -> None:
     """Import what :func:`run` needs, torch included; it does no work of its own."""
-    import tensorlens.planning.torch.options.measurement  # noqa: F401
+    import tensorlens.planning.torch.options.program  # noqa: F401
 
     # the first step of an optimizer imports it (torch/_compile.py), some hundred MiB of modules
     with contextlib.suppress(Exception):
@@ -40,92 +39,72 @@ def prepare() -> None:
 
 def run(job: Job) -> Result:
     """Run a job in this process."""
-    from tensorlens.planning.torch.options import measurement
+    from tensorlens.planning.torch.options import program
 
-    return measurement.run(job)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
+    return program.run(job)
 
 
-def _one_of(*known: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and value in known
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
-def _is_at_least(least: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _choice(name: str, known: tuple[str, ...], effect: str) -> Setting:
+    def is_known(value: Any) -> bool:
+        return isinstance(value, str) and value in known
+
+    return Setting(name, f"one of {', '.join(known)}", is_known, effect)
 
 
-def _is_compile(value: Any) -> bool:
-    return value is True or (isinstance(value, str) and bool(value))
+def _flag(name: str, effect: str) -> Setting:
+    return Setting(name, "True or False", lambda value: isinstance(value, bool), effect)
 
 
-_FLAG = "True or False"
+def _true(name: str, effect: str) -> Setting:
+    return Setting(name, "True", lambda value: value is True, effect)
+
+
+def _number(name: str, unit: str, least: int, effect: str) -> Setting:
+    def is_number(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    return Setting(name, f"a number of {unit}, {least} or more", is_number, effect)
+
+
 _SETTINGS = (
     Setting(
         "alloc_conf",
         "a text such as 'expandable_segments:True'",
-        lambda value: isinstance(value, str) and bool(value),
+        _is_text,
         "PYTORCH_CUDA_ALLOC_CONF of the process",
     ),
-    Setting(
-        "set_to_none",
-        _FLAG,
-        _is_flag,
-        "zero_grad() frees gradients (True) or fills them with zeros (False)",
-    ),
-    Setting(
+    _flag("set_to_none", "zero_grad() frees gradients (True) or fills them with zeros (False)"),
+    _choice(
         "optimizer",
-        f"one of {', '.join(OPTIMIZERS)}",
-        _one_of(*OPTIMIZERS),
+        OPTIMIZERS,
         "every optimizer that is made becomes this one, with the same parameters and lr",
     ),
-    Setting("fused", _FLAG, _is_flag, "the fused argument of every optimizer that is made"),
-    Setting("foreach", _FLAG, _is_flag, "the foreach argument of every optimizer that is made"),
-    Setting(
-        "autocast",
-        f"one of {', '.join(PRECISIONS)}",
-        _one_of(*PRECISIONS),
-        "autocast around the step, but for backward and the optimizer",
+    _flag("fused", "the fused argument of every optimizer that is made"),
+    _flag("foreach", "the foreach argument of every optimizer that is made"),
+    _choice("autocast", PRECISIONS, "autocast around the step, but for backward and the optimizer"),
+    _choice(
+        "checkpoint", CHECKPOINTS, "repeated blocks of the model are computed again in backward"
     ),
+    _true("offload", "tensors saved for backward wait on the host"),
+    _true("channels_last", "four-dimensional parameters and inputs of the model in channels_last"),
     Setting(
-        "checkpoint",
-        f"one of {', '.join(CHECKPOINTS)}",
-        _one_of(*CHECKPOINTS),
-        "repeated blocks of the model are computed again in backward",
+        "compile",
+        "True or a mode of torch.compile",
+        lambda value: value is True or _is_text(value),
+        "torch.compile of the model",
     ),
-    Setting(
-        "offload",
-        "True",
-        lambda value: value is True,
-        "tensors saved for backward wait on the host",
-    ),
-    Setting(
-        "channels_last",
-        "True",
-        lambda value: value is True,
-        "four-dimensional parameters and inputs of the model in channels_last",
-    ),
-    Setting(
-        "compile", "True or a mode of torch.compile", _is_compile, "torch.compile of the model"
-    ),
-    Setting(
-        "shards",
-        "a number of processes, 2 or more",
-        _is_at_least(2),
-        "FSDP2 over so many processes",
-    ),
-    Setting(
+    _number("shards", "processes", 2, "FSDP2 over so many processes"),
+    _number(
         "accumulate",
-        "a number of parts, 2 or more",
-        _is_at_least(2),
+        "parts",
+        2,
         "the batch in so many parts, gradients added up, one step of the optimizer",
     ),
-    Setting(
-        "prefetch_factor",
-        "a number of batches, 1 or more",
-        _is_at_least(1),
-        "so many batches ahead for each worker of every DataLoader",
+    _number(
+        "prefetch_factor", "batches", 1, "so many batches ahead for each worker of every DataLoader"
     ),
 )

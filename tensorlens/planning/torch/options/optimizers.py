@@ -214,6 +214,6 @@ def _optimizer_steps(option: Accumulate) -> Iterator[None]:
 
 
 def _number(value: Any) -> float | None:
-    from tensorlens.planning.torch.options.measurement import loss_of
+    from tensorlens.planning.torch.options.program import loss_of
 
     return loss_of(value)

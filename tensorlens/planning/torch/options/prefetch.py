@@ -1,4 +1,4 @@
-"""The option that sets how many batches workers make ahead of the step."""
+"""Batches that DataLoaders have made ahead of the step: counted, and how many set by an option."""
 
 from __future__ import annotations
 
@@ -6,10 +6,79 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, dataloader
 
+from tensorlens.frameworks.keras.kinds import content_of
+from tensorlens.frameworks.queues.batch_bytes import batch_bytes, holds_tensors
+from tensorlens.frameworks.torch.loaders.queue import named, number
+from tensorlens.planning.step_facts import PrefetchQueue
 from tensorlens.planning.torch.options.stage import CannotApply, Option, Stage, wrapped
+
+
+class LoaderWatch:
+    """Watches the iterators over DataLoaders."""
+
+    def __init__(self) -> None:
+        self._now: WeakKeyDictionary[Any, PrefetchQueue] = WeakKeyDictionary()
+        self.most: tuple[PrefetchQueue, ...] = ()
+        """Those that were at work together when most was asked for ahead."""
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Look at each batch that a loop is given."""
+        with wrapped(dataloader._BaseDataLoaderIter, "__next__", self._next):
+            yield
+
+    def _next(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def __next__(iterator: Any) -> Any:
+            asked = _asked(iterator)
+            try:
+                batch = function(iterator)
+            except StopIteration:
+                self._now.pop(iterator, None)
+                raise
+            # the loop goes on whatever is strange about its batches
+            with contextlib.suppress(Exception):
+                self._look(iterator, asked, batch)
+            return batch
+
+        return __next__
+
+    def _look(self, iterator: Any, asked: int, batch: Any) -> None:
+        content, nbytes = content_of(iterator), batch_bytes(batch)
+        workers, prefetch = number(content, "_num_workers"), number(content, "_prefetch_factor")
+        if not workers or not nbytes:
+            return
+        before = self._now.get(iterator)
+        self._now[iterator] = PrefetchQueue(
+            named("DataLoader", workers, prefetch),
+            asked if before is None else max(asked, before.batches),
+            workers,
+            nbytes if before is None else max(nbytes, before.batch_nbytes),
+            _memory(content, batch) if before is None else before.memory,
+        )
+        now = tuple(self._now.values())
+        if _nbytes(now) > _nbytes(self.most):
+            self.most = now
+
+
+def _asked(iterator: Any) -> int:
+    """Return the batches asked for and not given: made, in work, or waiting for a worker."""
+    tasks = content_of(iterator).get("_task_info")
+    return len(tasks) if type(tasks) is dict else 0
+
+
+def _memory(content: Any, batch: Any) -> str:
+    if "_pin_memory_thread" in content:
+        return "pinned memory"
+    return "shared memory" if holds_tensors(batch) else "memory of the workers"
+
+
+def _nbytes(loaders: tuple[PrefetchQueue, ...]) -> int:
+    return sum(each.batches * each.batch_nbytes for each in loaders)
 
 
 class PrefetchFactor(Option):

@@ -1,26 +1,33 @@
-"""A program with an option around it: made and stepped as the option says."""
+"""A program with an option around it: begun for an estimate, or run for real and measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from tensorlens.frameworks.torch.failures import failed_request
+from tensorlens.frameworks.torch.optimizer_steps import OptimizerSteps
 from tensorlens.planning.tensorflow.keras_training import step_of
-from tensorlens.planning.torch.cautions import tell
-from tensorlens.planning.torch.options.activations import (
+from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.torch.options.models import (
     Autocast,
     ChannelsLast,
     Checkpoint,
     Compile,
     Offload,
+    Shards,
 )
 from tensorlens.planning.torch.options.optimizers import Accumulate, Optimizers, SetToNone
 from tensorlens.planning.torch.options.prefetch import PrefetchFactor
-from tensorlens.planning.torch.options.shards import Shards
 from tensorlens.planning.torch.options.stage import Option, Stage
-from tensorlens.planning.trials.jobs import CannotApply, Job
+from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Result
+from tensorlens.planning.trials.measurement import NotATensor, host_limited, peak_resident, run_job
+from tensorlens.planning.trials.measurement import loss_of as loss_in
 from tensorlens.planning.trials.stage import Optioned
 
 _KINDS: dict[str, type[Option]] = {
@@ -43,7 +50,7 @@ def begin(job: Job) -> Any:
     made = optioned(job, estimated=True)
     step = made.begin()
     for note in made.stage.notes:
-        tell(note)
+        caution(note)
     if step is None:
         return None
 
@@ -77,3 +84,161 @@ def _options(settings: Mapping[str, Any], stage: Stage) -> Any:
             yield kind(settings[name], stage)
     if "alloc_conf" in settings and not stage.estimated and not torch.cuda.is_available():
         raise CannotApply("alloc_conf is of CUDA's caching allocator, and there is no CUDA device")
+
+
+def run(job: Job) -> Result:
+    """Run a job and return what it came to.
+
+    Args:
+        job: what to run.
+
+    Raises:
+        CannotApply: the option cannot work here.
+    """
+    return run_job(job, _Bench())
+
+
+class _Bench:
+    """torch's part in the running of a trial."""
+
+    def seed(self) -> None:
+        torch.manual_seed(0)
+
+    def meter(self, device: str | None) -> Meter:
+        return Meter(device)
+
+    def optioned(self, job: Job) -> Optioned:
+        return optioned(job, estimated=False)
+
+    def follow(self, act: Callable[[], None]) -> OptimizerSteps:
+        return OptimizerSteps(act)
+
+    def number(self, tensor: Any) -> float | None:
+        return number(tensor)
+
+    def refusal(self, error: BaseException, *, limited: bool) -> str | None:
+        request = failed_request(error)
+        return None if request is None else request.text
+
+    def limited(self, nbytes: int | None) -> AbstractContextManager[None]:
+        return limited(nbytes)
+
+    def rehearses(self) -> bool:
+        return not torch.cuda.is_available()
+
+    def cleared(self) -> None:
+        """Nothing is left."""
+
+
+class Meter:
+    """Takes the marks of steps, and reads the peaks.
+
+    Args:
+        device: whose; None: the CUDA device with the highest peak, or the CPU where none is used.
+    """
+
+    def __init__(self, device: str | None) -> None:
+        from tensorlens.frameworks.torch.cpu import cpu_counter
+
+        self._device = device
+        self._counter = cpu_counter()
+        self._read = self._counter.reader()
+        self._before = self._read()[0]
+        self._peak = 0
+        self._setup: dict[str, int] = {}
+
+    def mark(self, name: str, row: int | None = None) -> None:
+        """Note the peak so far, and of the first step what is there when it begins."""
+        self.wait()
+        allocated, peak, _ = self._read()
+        self._peak = max(self._peak, peak - self._before)
+        if name == "step 1":
+            self._setup = {"cpu": allocated - self._before}
+            for number in _cuda_devices():
+                self._setup[f"cuda:{number}"] = torch.cuda.memory_allocated(number)
+
+    def forget_marks(self) -> None:
+        """Begin anew: what ran before were no steps."""
+        self._setup = {}
+
+    def wait(self) -> None:
+        """Return when devices have done all that they were asked to."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def figures(self) -> Measured:
+        """Return the peaks.
+
+        Raises:
+            TensorlensError: the device was not used.
+        """
+        device = self._device or self._most_used()
+        setup = self._setup.get(device, 0)
+        if device == "cpu":
+            missing = dict(self._counter.missing)
+            resident = peak_resident()
+            if resident is None:
+                missing["peak_reserved"] = "this system does not tell the peak of the resident set"
+            return Measured(device, self._peak, resident, setup, (), None, missing=missing)
+        number = torch.device(device).index or 0
+        allocated = torch.cuda.max_memory_allocated(number)
+        return Measured(device, allocated, torch.cuda.max_memory_reserved(number), setup, (), None)
+
+    def _most_used(self) -> str:
+        peaks = {f"cuda:{each}": torch.cuda.max_memory_allocated(each) for each in _cuda_devices()}
+        peaks = {name: peak for name, peak in peaks.items() if peak}
+        return max(peaks, key=peaks.__getitem__, default="cpu")
+
+
+def _cuda_devices() -> range:
+    return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+
+
+@contextlib.contextmanager
+def limited(nbytes: int | None) -> Iterator[None]:
+    """Let the program have so many bytes from here on; None: as many as there are.
+
+    On CUDA they are what the device would have in all: the caching allocator may reserve what is
+    left of them beside what is taken before the program begins. Else the process may map so many
+    bytes more.
+
+    Raises:
+        CannotApply: this system sets no such limit.
+    """
+    if nbytes is None:
+        yield
+        return
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            torch.zeros(1, device=f"cuda:{number}")
+            free, total = torch.cuda.mem_get_info(number)
+            taken = total - free - torch.cuda.memory_reserved(number)
+            share = max(nbytes - taken, 0) / total
+            torch.cuda.set_per_process_memory_fraction(min(share, 1.0), number)
+        yield
+        return
+    with host_limited(nbytes):
+        yield
+
+
+def number(value: Any) -> float | None:
+    """Return the number in a tensor of one element; tensors without data have none.
+
+    Raises:
+        NotATensor: it is something else.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise NotATensor
+    if value.numel() != 1 or _is_fake(value):
+        return None
+    return float(value.detach())
+
+
+def loss_of(value: Any) -> float | None:
+    """Return the loss that ``step()`` returned, or None where there is none to see."""
+    return loss_in(value, number)
+
+
+def _is_fake(value: Any) -> bool:
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return isinstance(value, getattr(module, "FakeTensor", ())) or value.is_meta

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from tensorlens.planning.patches import on_import, patched
-
-Tell = Callable[[str], None]
+from tensorlens.planning.torch.cautions import caution
 
 COMPILED = (
     "torch.compile was not run: the function ran as it is written. Compiled, it may keep fewer "
@@ -28,12 +27,8 @@ GRAPHED = (
 
 
 @contextlib.contextmanager
-def compiling(caution: Tell) -> Iterator[None]:
-    """Let what a program would have compiled, scripted or captured run as it is written.
-
-    Args:
-        caution: called with one line where a program does so.
-    """
+def compiling() -> Iterator[None]:
+    """Let what a program would have compiled, scripted or captured run as it is written."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -52,11 +47,9 @@ def compiling(caution: Tell) -> Iterator[None]:
         caution(GRAPHED)
         return callables
 
-    class Graph(_Graph):
-        """Stands for ``torch.cuda.graph``."""
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            caution(GRAPHED)
+    def graph(*args: Any, **kwargs: Any) -> contextlib.nullcontext[None]:
+        caution(GRAPHED)
+        return contextlib.nullcontext()
 
     with contextlib.ExitStack() as stack:
         for owner, name, value in (
@@ -67,7 +60,7 @@ def compiling(caution: Tell) -> Iterator[None]:
             (torch.jit, "freeze", script),
             (torch.jit, "optimize_for_inference", script),
             (torch.cuda, "CUDAGraph", _CUDAGraph),
-            (torch.cuda, "graph", Graph),
+            (torch.cuda, "graph", graph),
             (torch.cuda, "make_graphed_callables", make_graphed_callables),
         ):
             stack.enter_context(patched(owner, name, value))
@@ -84,42 +77,32 @@ def _itself(model: Any) -> Any:
 class _CUDAGraph:
     """Stands for ``torch.cuda.CUDAGraph``."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
     def replay(self) -> None:
         """Do nothing: what was captured is there."""
 
-    capture_begin = capture_end = reset = enable_debug_mode = replay
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    capture_begin = capture_end = reset = replay
 
     def pool(self) -> tuple[int, int]:
         """Return the name of a pool."""
         return 0, 0
 
 
-class _Graph:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-
-_QUESTIONS = {"transformers.utils.import_utils": "is_fake_tensor"}
-"""Module to its function that tells whether a tensor is fake: transformers builds a mask then that
-it leaves out where the values show that nothing is masked."""
+_TRANSFORMERS = "transformers.utils.import_utils"
 
 
 @contextlib.contextmanager
 def not_tracing() -> Iterator[None]:
-    """Let such libraries take fake tensors for real ones, whose values they look at."""
+    """Let transformers take fake tensors for real ones, whose values it looks at.
+
+    Of fake ones it builds a mask that it leaves out where the values show that nothing is masked.
+    """
     with contextlib.ExitStack() as stack:
 
         def change(module: ModuleType) -> None:
-            name = _QUESTIONS[module.__name__]
-            if hasattr(module, name):
-                stack.enter_context(patched(module, name, _no))
+            if hasattr(module, "is_fake_tensor"):
+                stack.enter_context(patched(module, "is_fake_tensor", lambda tensor: False))
 
-        stack.enter_context(on_import(dict.fromkeys(_QUESTIONS, change)))
+        stack.enter_context(on_import({_TRANSFORMERS: change}))
         yield
-
-
-def _no(tensor: Any) -> bool:
-    return False

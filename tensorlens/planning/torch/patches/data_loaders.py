@@ -7,7 +7,7 @@ import functools
 import inspect
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 from torch.utils.data import DataLoader, RandomSampler
 
 from tensorlens.planning.patches import patched
-
-Tell = Callable[[str], None]
+from tensorlens.planning.torch.cautions import caution
 
 LONG = 1 << 20
 """Items from which on a random order is drawn as it is needed, instead of a permutation."""
@@ -34,12 +33,8 @@ _OF_WORKERS = {
 
 
 @contextlib.contextmanager
-def loading(caution: Tell) -> Iterator[None]:
-    """Let data loaders work in this process alone, and draw random orders as they are needed.
-
-    Args:
-        caution: called with one line for everything that is done otherwise.
-    """
+def loading() -> Iterator[None]:
+    """Let data loaders work in this process alone, and draw random orders as they are needed."""
     make, order = DataLoader.__init__, RandomSampler.__iter__
     signature = inspect.signature(make)
 
@@ -47,7 +42,7 @@ def loading(caution: Tell) -> Iterator[None]:
     def init(loader: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(loader, *args, **kwargs)
         given = bound.arguments
-        _say(given, caution)
+        _say(given)
         for name, value in _OF_WORKERS.items():
             if name in given:
                 given[name] = value
@@ -63,7 +58,7 @@ def loading(caution: Tell) -> Iterator[None]:
         yield
 
 
-def _say(given: dict[str, Any], caution: Tell) -> None:
+def _say(given: dict[str, Any]) -> None:
     if given.get("num_workers"):
         caution(
             f"a DataLoader of {given['num_workers']} workers loaded without them: their host "

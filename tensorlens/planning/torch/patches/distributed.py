@@ -4,55 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
-import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as data_parallel
+from torch.utils._python_dispatch import _disable_current_modes
 
-from tensorlens.errors import UsageError
 from tensorlens.planning.patches import on_import, patched
-from tensorlens.planning.torch.patches import ddp_reducer as buckets
-
-Tell = Callable[[str], None]
+from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.torch.patches.ddp_reducer import Logger, Reducer, nothing
 
 BACKEND = "fake"
 """torch's own process group whose collectives give results of the right shapes at once."""
 
 
 @contextlib.contextmanager
-def distributed(world_size: int | None, rank: int, caution: Tell) -> Iterator[None]:
-    """Let ``init_process_group`` make a group of one present rank while it is entered.
+def distributed(world_size: int | None) -> Iterator[None]:
+    """Let ``init_process_group`` make a group with only this rank in it while it is entered.
 
     Args:
-        world_size: how many ranks there are; None: as many as the program or its environment says.
-        rank: the one that runs.
-        caution: called with one line for everything that is assumed.
-
-    Raises:
-        UsageError: there is no such rank.
+        world_size: how many ranks there are, of which the first runs; None: what the program or its
+            environment says.
     """
-    if world_size is not None and not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} is not among {world_size} ranks: they begin at 0")
     if not dist.is_available():
         yield
         return
     with contextlib.ExitStack() as stack:
-        group = _Group(world_size, rank, caution, stack)
+        group = _Group(world_size, stack)
         if world_size is not None:
-            stack.enter_context(_environment(_variables(world_size, rank)))
+            stack.enter_context(_environment(world_size))
         for name, function in group.functions().items():
             for owner in (dist, distributed_c10d):
                 if hasattr(owner, name):
                     stack.enter_context(patched(owner, name, function))
-        stack.enter_context(patched(data_parallel, _VERIFY, _nothing))
-        stack.enter_context(patched(dist.utils, _VERIFY, _nothing))
+        stack.enter_context(patched(data_parallel, _VERIFY, nothing))
+        stack.enter_context(patched(dist.utils, _VERIFY, nothing))
 
         def without_generators(module: Any) -> None:
             # it sends the states of generators around, which are read by address
-            stack.enter_context(patched(module, "synchronize_rng_states", _nothing))
+            stack.enter_context(patched(module, "synchronize_rng_states", nothing))
 
         stack.enter_context(on_import({"accelerate.data_loader": without_generators}))
         try:
@@ -68,16 +61,11 @@ _VERIFY = "_verify_param_shape_across_processes"
 class _Group:
     """Functions that a program calls to meet the other ranks."""
 
-    def __init__(
-        self, world_size: int | None, rank: int, caution: Tell, stack: contextlib.ExitStack
-    ) -> None:
+    def __init__(self, world_size: int | None, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._world_size = world_size
-        self._rank = rank
-        self._caution = caution
         self._init = dist.init_process_group
         self._new_group = dist.new_group
-        self._reduce = dist.all_reduce
 
     def functions(self) -> dict[str, Any]:
         """Return what stands for the functions of ``torch.distributed``, by their names."""
@@ -87,14 +75,13 @@ class _Group:
             "is_nccl_available": lambda: True,
             "all_gather_object": _all_gather_object,
             "gather_object": _gather_object,
-            "broadcast_object_list": _nothing,
+            "broadcast_object_list": nothing,
             "scatter_object_list": _scatter_object_list,
-            "all_reduce": self._all_reduce,
-            "monitored_barrier": _nothing,
+            "monitored_barrier": nothing,
             "Reducer": self._reducer,
-            "Logger": buckets.Logger,
-            "_register_comm_hook": buckets.register_comm_hook,
-            "_register_builtin_comm_hook": buckets.register_builtin_comm_hook,
+            "Logger": Logger,
+            "_register_comm_hook": self._no_hook,
+            "_register_builtin_comm_hook": self._no_hook,
         }
 
     def _begin(
@@ -109,85 +96,91 @@ class _Group:
     ) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        # torch's sharded tensors take long to import
-        from tensorlens.planning.torch.patches.fsdp import sharding
-
-        self._stack.enter_context(sharding())
-        size, mine = self._world_size, self._rank
+        self._stack.enter_context(_sharding())
+        size, mine = self._world_size, 0
         if size is None:
             size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
             mine = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
-        self._caution(
+        caution(
             f"rank {mine} of {size} was run, and the others were taken to do the same: the "
             "estimate is of this rank; NCCL's own buffers are not torch's, and take from 50 MiB "
             "to 1 GiB of the device besides, by the number of ranks and links"
         )
         self._init(BACKEND, store=FakeStore(), rank=mine, world_size=size)
 
-    def _reducer(self, *args: Any, **kwargs: Any) -> buckets.Reducer:
-        self._caution(
+    def _reducer(self, *args: Any, **kwargs: Any) -> Reducer:
+        caution(
             "DistributedDataParallel's buckets were laid out as torch does it in C++, which cannot "
             "hold tensors without data: each is a second copy of its gradients, or the gradients "
             "themselves with gradient_as_bucket_view=True"
         )
-        return buckets.Reducer(*args, **kwargs)
+        return Reducer(*args, **kwargs)
 
-    def _all_reduce(
-        self, tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
-    ) -> Any:
-        work = self._reduce(tensor, op, group, async_op)
-        return _Work(work, tensor) if async_op else work
+    def _no_hook(self, *args: Any) -> None:
+        caution(
+            "a communication hook of DistributedDataParallel was not run: what it compresses or "
+            "copies is not in the estimate"
+        )
 
     def _subgroup(self, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
         kwargs = {name: kwargs[name] for name in ("use_local_synchronization",) if name in kwargs}
         return self._new_group(ranks, backend=BACKEND, **kwargs)
 
 
-class _Work:
-    """A collective under way, whose future has its result; that of the fake group has none."""
+@contextlib.contextmanager
+def _sharding() -> Iterator[None]:
+    """Let sharded tensors work while it is entered, and hide what torch makes to learn shapes.
 
-    def __init__(self, work: Any, tensor: Any) -> None:
-        self._work = work
-        self._tensor = tensor
+    A sharded tensor learns the shape of a result by running the operator on fake tensors of the
+    whole size (torch/distributed/tensor/_sharding_prop.py, torch 2.13): no memory on any device.
+    """
+    # torch's sharded tensors take long to import
+    from torch.distributed.fsdp import _common_utils, _flat_param, _runtime_utils
+    from torch.distributed.tensor import _dispatch
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    def get_future(self) -> Any:
-        """Return what becomes a list of the tensor that was reduced."""
-        future: Any = torch.futures.Future()
-        future.set_result([self._tensor])
-        return future
+    learn = ShardingPropagator._propagate_tensor_meta_non_cached
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
+    def learn_aside(propagator: Any, op_schema: Any) -> Any:
+        with _disable_current_modes():
+            return learn(propagator, op_schema)
+
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        enter(patched(ShardingPropagator, "_propagate_tensor_meta_non_cached", learn_aside))
+        if hasattr(_dispatch, "run_dtensor_rng_op"):
+            enter(patched(_dispatch, "run_dtensor_rng_op", _run_random))
+        for module in (_common_utils, _flat_param, _runtime_utils):
+            for name, function in _OF_FSDP1.items():
+                if hasattr(module, name):
+                    enter(patched(module, name, function))
+        yield
 
 
-def _variables(world_size: int, rank: int) -> dict[str, str]:
-    """Return what ``torchrun`` would have put into the environment of a rank on one machine."""
-    return {
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",
-    }
+def _run_random(start: Any, end: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+def _same_storage(one: Any, other: Any) -> bool:
+    # by address they would all be the same
+    one, other = (getattr(each, "_local_tensor", each) for each in (one, other))
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+_OF_FSDP1 = {"_no_dispatch_record_stream": nothing, "_same_storage": _same_storage}
 
 
 @contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
+def _environment(world_size: int) -> Iterator[None]:
+    """Set what ``torchrun`` would have set for the first rank of one machine."""
+    variables = {
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
+        **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }
+    with mock.patch.dict(os.environ, variables):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    return None
 
 
 def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:

@@ -16,8 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 MOST_ELEMENTS = 1 << 22
 """Whole numbers or truth values of one tensor that are computed; 32 MiB of 64-bit ones."""
 MOST_FLOATS = 4096
-MOST_PERMUTED = 1 << 26
-"""Elements of a permutation that a program draws: the order of a data set."""
 
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
@@ -31,10 +29,6 @@ class Constant:
     def __init__(self, tensor: Any, origin: Origin) -> None:
         self.tensor = tensor
         self.origin = origin
-
-    def __deepcopy__(self, memo: Any) -> Constant:
-        with torch._C._DisableTorchDispatch():
-            return Constant(self.tensor.clone(), Origin(self.origin.assumed, self.origin.stale))
 
 
 class Origin:
@@ -101,14 +95,7 @@ def worth_knowing(tensor: Any) -> bool:
 
 
 def compute(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-    """Compute beside a fake result what it holds, where all that it depends on is known.
-
-    Args:
-        func: the operator (``torch._ops.OpOverload``) that ran.
-        args: of it.
-        kwargs: of it.
-        result: what it gave.
-    """
+    """Compute beside a fake result what it holds, where all that it depends on is known."""
     plan = _plans.get(func)
     if plan is None:
         plan = _plans[func] = _Plan(func)

@@ -20,7 +20,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tensorlens.planning.patches import patched
-from tensorlens.planning.torch.patches.files import without_writing
+from tensorlens.planning.torch.cautions import caution
+from tensorlens.planning.torch.patches.checkpoints import without_writing
 from tensorlens.planning.torch.values.const_propagation import compute, known
 from tensorlens.planning.torch.values.initial_values import are_known, makers
 from tensorlens.planning.torch.values.selections import Selections, grouped_mm
@@ -28,28 +29,20 @@ from tensorlens.planning.torch.values.selections import Selections, grouped_mm
 MOST_ASKED = 100
 """Times one line may ask for a value until the answer changes, which ends a loop that waits."""
 
-MOST_ASKED_AGAIN = 10
-"""The same once the answer has changed: where a loop waits it will wait in the next step too."""
-
 MOST_DRAWN = 3
 """The same for lines of torch itself: ``trunc_normal_`` draws until every value is in range."""
 
 _aten = torch.ops.aten
-Tell = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def answering(caution: Tell) -> Iterator[None]:
-    """Let fake tensors answer while it is entered.
-
-    Args:
-        caution: called with one line for everything that is assumed.
-    """
-    answers = DataDependentValues(caution)
+def answering() -> Iterator[None]:
+    """Let fake tensors answer while it is entered."""
+    answers = DataDependentValues()
     with contextlib.ExitStack() as stack:
         stack.enter_context(patched(FakeTensorMode, "dispatch", answers.dispatch))
-        stack.enter_context(without_writing(caution))
-        for name, method in methods(answers.scalar, caution).items():
+        stack.enter_context(without_writing())
+        for name, method in methods(answers.scalar).items():
             stack.enter_context(patched(FakeTensor, name, method))
         from torch.nn import functional
 
@@ -61,8 +54,7 @@ def answering(caution: Tell) -> Iterator[None]:
 class DataDependentValues:
     """Stands before ``FakeTensorMode.dispatch``."""
 
-    def __init__(self, caution: Tell) -> None:
-        self._caution = caution
+    def __init__(self) -> None:
         self._asked: Counter[tuple[int, int]] = Counter()
         original = FakeTensorMode.dispatch
         self._makers = makers()
@@ -70,11 +62,12 @@ class DataDependentValues:
             _aten._local_scalar_dense.default: lambda mode, func, x: self.scalar(x),
             _aten.item.default: lambda mode, func, x: self.scalar(x),
             _aten.equal.default: self._equal,
-            _aten.allclose.default: self._allclose,
+            _aten.allclose.default: self._equal,
             _aten.is_nonzero.default: lambda mode, func, x: bool(self.scalar(x)),
-            **_where_there_is("_grouped_mm", grouped_mm),
-            **Selections(original, caution).table(),
+            **Selections(original).table(),
         }
+        if hasattr(_aten, "_grouped_mm"):
+            self._special[_aten._grouped_mm.default] = grouped_mm
         makers_, special = self._makers, self._special
         keeps_flag = _aten._amp_foreach_non_finite_check_and_unscale_.default
 
@@ -116,7 +109,7 @@ class DataDependentValues:
             if not found.origin.assumed:
                 return value
         else:
-            value = _ONES[_kind(tensor.dtype)]
+            value = True if tensor.dtype is torch.bool else _one(tensor.dtype)
         asking = _asking(sys._getframe(1))
         if self._goes_round(asking):
             value = type(value)(not value)
@@ -132,9 +125,7 @@ class DataDependentValues:
             what = "the value of a tensor, which depends on data: it was given 1.0 or the like"
         else:
             what = "a whole number that depends on data: it was given a likely one"
-        self._caution(
-            f"the program asks for {what}; what it decides by it may take more or less memory"
-        )
+        caution(f"the program asks for {what}; what it decides by it may take more or less memory")
 
     def _goes_round(self, asking: FrameType) -> bool:
         """Whether a line has asked so often that it seems to wait for another answer."""
@@ -143,37 +134,24 @@ class DataDependentValues:
         is_torch = _is_torch(asking.f_code.co_filename)
         if self._asked[key] <= (MOST_DRAWN if is_torch else MOST_ASKED):
             return False
-        self._asked[key] = 0 if is_torch else MOST_ASKED - MOST_ASKED_AGAIN
+        self._asked[key] = 0
         return True
 
-    def _equal(self, mode: Any, func: Any, one: Any, other: Any) -> bool:
+    def _equal(self, mode: Any, func: Any, one: Any, other: Any, *_: Any, **__: Any) -> bool:
         if one is other or one.shape != other.shape:
             return one is other
         mine, theirs = known(one), known(other)
         if mine is not None and theirs is not None:
             with torch._C._DisableTorchDispatch():
                 return bool(torch.equal(mine.tensor, theirs.tensor))
-        self._caution("two tensors are compared, which depends on data: they were taken as equal")
+        caution("two tensors are compared, which depends on data: they were taken as equal")
         return True
 
-    def _allclose(self, mode: Any, func: Any, one: Any, other: Any, *_: Any, **__: Any) -> bool:
-        return self._equal(mode, func, one, other)
 
-
-def _where_there_is(name: str, answer: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
-    packet = getattr(_aten, name, None)
-    return {} if packet is None else {packet.default: answer}
-
-
-_ONES = {"truth": True, "whole": 1, "float": 1.0, "complex": 1 + 0j}
-
-
-def _kind(dtype: Any) -> str:
-    if dtype is torch.bool:
-        return "truth"
+def _one(dtype: Any) -> Any:
     if dtype.is_complex:
-        return "complex"
-    return "float" if dtype.is_floating_point else "whole"
+        return 1 + 0j
+    return 1.0 if dtype.is_floating_point else 1
 
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -217,25 +195,19 @@ def _one_hot(original: Any) -> Any:
     return one_hot
 
 
-def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
-    """Return methods by their names.
-
-    Args:
-        scalar: gives the value of a tensor of one element.
-        caution: called with one line for everything that is assumed.
-    """
+def methods(scalar: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return methods of fake tensors by their names; ``scalar`` gives the value of one element."""
 
     def tolist(tensor: Any) -> Any:
         if tensor.dim() == 0:
             return scalar(tensor)
         found = known(tensor)
         if found is None or found.origin.assumed:
-            _say_listed(tensor, caution)
+            _say_listed(tensor)
         if found is not None:
             with torch._C._DisableTorchDispatch():
                 return found.tensor.tolist()
-        value = torch.ones((), dtype=tensor.dtype, device="meta").dtype
-        return _nested(tensor.shape, 1.0 if value.is_floating_point else 1)
+        return _nested(tensor.shape, _one(tensor.dtype))
 
     def numpy(tensor: Any, *, force: bool = False) -> Any:
         if tensor.requires_grad and not force:
@@ -247,9 +219,9 @@ def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
         with torch._C._DisableTorchDispatch():
             if found is not None:
                 if found.origin.assumed:
-                    _say_listed(tensor, caution)
+                    _say_listed(tensor)
                 return found.tensor.detach().clone().numpy()
-            _say_listed(tensor, caution)
+            _say_listed(tensor)
             import numpy as np
 
             kind = torch.empty((), dtype=tensor.dtype, device="cpu").numpy().dtype
@@ -268,7 +240,7 @@ def methods(scalar: Callable[[Any], Any], caution: Tell) -> dict[str, Any]:
     return {"tolist": tolist, "numpy": numpy, "__format__": text, "data_ptr": data_ptr}
 
 
-def _say_listed(tensor: Any, caution: Tell) -> None:
+def _say_listed(tensor: Any) -> None:
     caution(
         f"the program asks for the {tensor.numel():,} values of a tensor, which depend on data: "
         "it was given made-up ones; what it decides by them may take more or less memory"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -50,16 +51,12 @@ def _filled(value: float) -> Maker:
 
 
 def _full(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    value = args[-1] if len(args) > 1 else kwargs.get("fill_value")
+    value = kwargs.get("fill_value", args[-1])
     if isinstance(value, torch.Tensor):
         found = known.known(value)
         value = None if found is None else found.tensor.item()
     if isinstance(value, (bool, int, float)):
         _filled(value)(result, args, kwargs)
-
-
-def _scalar(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    _filled(args[0])(result, args, kwargs)
 
 
 def _again(func: Any) -> Maker:
@@ -79,10 +76,7 @@ def _randint(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def _randperm(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    if result.numel() <= known.MOST_PERMUTED:
-        with torch._C._DisableTorchDispatch():
-            order = torch.randperm(result.numel(), generator=known.generator)
-            note(result, order.to(result.dtype))
+    _real(result, lambda: torch.randperm(result.numel(), generator=known.generator))
 
 
 def _random(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -103,20 +97,17 @@ def _rand(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 def _in_turn(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Note indices that take each of the choices equally often, as an even router does."""
     indices = result if isinstance(result, torch.Tensor) else result[1]
-    source = args[0]
-    dim = _dim_of(args, kwargs)
-    if dim is None:
-        choices = source.numel()
+    source, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+    if isinstance(dim, int) and source.dim():
+        choices = source.shape[dim]
+        if choices and indices.dim() == source.dim():
+            _real(indices, lambda: _rounds(indices.shape, dim, choices), True)
+            return
     else:
-        choices = source.shape[dim] if source.dim() else 1
-    if choices and dim is not None and indices.dim() == source.dim():
-        _real(indices, lambda: _rounds(indices.shape, dim, choices), True)
-    elif choices:
-        _real(
-            indices,
-            lambda: (torch.arange(indices.numel()) % choices).reshape(indices.shape),
-            True,
-        )
+        choices = source.numel()
+    if choices:
+        shape, count = indices.shape, indices.numel()
+        _real(indices, lambda: (torch.arange(count) % choices).reshape(shape), True)
 
 
 def _topk(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -146,17 +137,9 @@ def _multinomial(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> No
 
 def _rounds(shape: Any, dim: int, choices: int) -> Any:
     """Return indices along a dimension that go on in turn from one row to the next."""
-    numel = 1
-    for size in shape:
-        numel *= size
-    along = shape[dim]
     others = [size for i, size in enumerate(shape) if i != dim % len(shape)]
-    return (torch.arange(numel) % choices).reshape([*others, along]).movedim(-1, dim)
-
-
-def _dim_of(args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
-    found = args[1] if len(args) > 1 else kwargs.get("dim")
-    return found if isinstance(found, int) else None
+    order = torch.arange(prod(shape)) % choices
+    return order.reshape([*others, shape[dim]]).movedim(-1, dim)
 
 
 def _compared(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -176,44 +159,23 @@ def _never(result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 _MAKERS: dict[Any, Maker] = {
-    _aten.zeros: _filled(0),
-    _aten.zeros_like: _filled(0),
-    _aten.new_zeros: _filled(0),
-    _aten.zero_: _filled(0),
-    _aten.ones: _filled(1),
-    _aten.ones_like: _filled(1),
-    _aten.new_ones: _filled(1),
-    _aten.full: _full,
-    _aten.full_like: _full,
-    _aten.new_full: _full,
-    _aten.fill_: _full,
-    _aten.scalar_tensor: _scalar,
+    **dict.fromkeys((_aten.zeros, _aten.zeros_like, _aten.new_zeros, _aten.zero_), _filled(0)),
+    **dict.fromkeys((_aten.ones, _aten.ones_like, _aten.new_ones), _filled(1)),
+    **dict.fromkeys((_aten.full, _aten.full_like, _aten.new_full, _aten.fill_), _full),
+    _aten.scalar_tensor: _full,
     _aten.arange: _again(torch.arange),
     _aten.linspace: _again(torch.linspace),
     _aten.eye: _again(torch.eye),
-    _aten.tril_indices: _again(torch.tril_indices),
-    _aten.triu_indices: _again(torch.triu_indices),
-    _aten.randint: _randint,
-    _aten.randint_like: _randint,
+    **dict.fromkeys((_aten.randint, _aten.randint_like), _randint),
     _aten.randperm: _randperm,
     _aten.random_: _random,
     _aten.rand: _rand,
     _aten.topk: _topk,
-    _aten.argmax: _in_turn,
-    _aten.argmin: _in_turn,
-    _aten.sort: _ordered,
-    _aten.argsort: _ordered,
+    **dict.fromkeys((_aten.argmax, _aten.argmin), _in_turn),
+    **dict.fromkeys((_aten.sort, _aten.argsort), _ordered),
     _aten.multinomial: _multinomial,
-    _aten.eq: _compared,
+    **dict.fromkeys((_aten.eq, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isclose), _compared),
     _aten.ne: _differing,
-    _aten.lt: _compared,
-    _aten.le: _compared,
-    _aten.gt: _compared,
-    _aten.ge: _compared,
-    _aten.isclose: _compared,
     _aten.isfinite: _finite,
-    _aten.isnan: _never,
-    _aten.isinf: _never,
-    _aten.isposinf: _never,
-    _aten.isneginf: _never,
+    **dict.fromkeys((_aten.isnan, _aten.isinf), _never),
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tensorlens.planning.torch.cautions import caution
 from tensorlens.planning.torch.values.const_propagation import (
     MOST_ELEMENTS,
     is_uniform,
@@ -15,20 +16,13 @@ from tensorlens.planning.torch.values.const_propagation import (
 )
 
 _aten = torch.ops.aten
-Tell = Callable[[str], None]
 
 
 class Selections:
-    """Gives their results: by the values where they are known, else with every element.
+    """Gives their results: by the values where they are known, else with every element."""
 
-    Args:
-        original: ``FakeTensorMode.dispatch``.
-        caution: called with one line for everything that is assumed.
-    """
-
-    def __init__(self, original: Callable[..., Any], caution: Tell) -> None:
+    def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
-        self._caution = caution
 
     def table(self) -> dict[Any, Callable[..., Any]]:
         """Return what gives the result of each operator."""
@@ -40,9 +34,6 @@ class Selections:
             _aten.repeat_interleave.Tensor: self._repeat_interleave,
             _aten.bincount.default: self._bincount,
             _aten._unique2.default: self._unique2,
-            _aten._unique.default: self._unique,
-            _aten.unique_dim.default: self._unique_dim,
-            _aten.unique_consecutive.default: self._unique_consecutive,
             _aten._ctc_loss.Tensor: self._ctc_loss,
             _aten._ctc_loss.default: self._ctc_loss,
             _aten._pack_padded_sequence.default: self._pack,
@@ -71,12 +62,13 @@ class Selections:
         return count, indices
 
     def _say(self, what: str, count: int, most: int | None = None) -> None:
-        all_of = "all " if most is None or most == count else ""
-        of = "" if not all_of and most is None else f" of {most or count:,}"
-        self._caution(
-            f"the size of what {what} gives depends on data: it was taken as "
-            f"{all_of}{count:,}{'' if all_of else of} elements; "
-            + ("it may be less" if all_of else "it may be more or less")
+        if most is None or most == count:
+            taken, may = f"all {count:,}", "less"
+        else:
+            taken, may = f"{count:,}" + (f" of {most:,}" if most else ""), "more or less"
+        caution(
+            f"the size of what {what} gives depends on data: it was taken as {taken} elements; "
+            f"it may be {may}"
         )
 
     def _nonzero(self, mode: Any, func: Any, mask: Any) -> Any:
@@ -134,17 +126,13 @@ class Selections:
         self, mode: Any, func: Any, tensor: Any, weights: Any = None, minlength: int = 0
     ) -> Any:
         found = known(tensor)
-        dtype = torch.int64
-        if weights is not None:
-            dtype = weights.dtype if weights.dtype is torch.float32 else torch.float64
-        if found is None:
+        if found is None or weights is not None:
             if not minlength:
                 self._say("bincount", 1, 0)
+            dtype = torch.int64 if weights is None else weights.dtype
             return _new(mode, tensor, (max(minlength, 1),), dtype)
         with torch._C._DisableTorchDispatch():
             values = func(found.tensor, None, minlength)
-        if weights is not None:
-            return _new(mode, tensor, values.shape, dtype)
         return _noted(mode, tensor, values, found.origin.assumed)
 
     def _unique2(
@@ -156,63 +144,18 @@ class Selections:
         return_inverse: bool = False,
         return_counts: bool = False,
     ) -> Any:
-        return self._distinct(
-            mode, func, tensor, (sorted, return_inverse, return_counts), 3, return_inverse
-        )
-
-    def _unique(
-        self, mode: Any, func: Any, tensor: Any, sorted: bool = True, return_inverse: bool = False
-    ) -> Any:
-        return self._distinct(mode, func, tensor, (sorted, return_inverse), 2, return_inverse)
-
-    def _unique_consecutive(
-        self,
-        mode: Any,
-        func: Any,
-        tensor: Any,
-        return_inverse: bool = False,
-        return_counts: bool = False,
-        dim: int | None = None,
-    ) -> Any:
-        options = (return_inverse, return_counts, dim)
-        return self._distinct(mode, func, tensor, options, 3, return_inverse, dim)
-
-    def _unique_dim(
-        self,
-        mode: Any,
-        func: Any,
-        tensor: Any,
-        dim: int,
-        sorted: bool = True,
-        return_inverse: bool = False,
-        return_counts: bool = False,
-    ) -> Any:
-        options = (dim, sorted, return_inverse, return_counts)
-        return self._distinct(mode, func, tensor, options, 3, True, dim)
-
-    def _distinct(
-        self,
-        mode: Any,
-        func: Any,
-        tensor: Any,
-        options: tuple[Any, ...],
-        results: int,
-        inverse: bool,
-        dim: int | None = None,
-    ) -> Any:
         found = known(tensor)
         if found is not None and found.tensor.numel() <= MOST_ELEMENTS:
             with torch._C._DisableTorchDispatch():
-                parts = func(found.tensor, *options)
+                parts = func(found.tensor, sorted, return_inverse, return_counts)
             if found.origin.assumed:
                 self._say("unique", parts[0].numel(), tensor.numel())
             return tuple(_noted(mode, tensor, part, found.origin.assumed) for part in parts)
-        self._say("unique", tensor.numel())
-        size = tensor.numel() if dim is None else tensor.shape[dim]
-        each = tensor.shape if dim is None else (size,)
-        values = _new(mode, tensor, (size,) if dim is None else tensor.shape)
-        index = _new(mode, tensor, each if inverse else (0,), torch.int64)
-        return (values, index, _new(mode, tensor, (size,), torch.int64))[:results]
+        count = tensor.numel()
+        self._say("unique", count)
+        inverse = _new(mode, tensor, tensor.shape if return_inverse else (0,), torch.int64)
+        counts = _new(mode, tensor, (count if return_counts else 0,), torch.int64)
+        return _new(mode, tensor, (count,)), inverse, counts
 
     def _ctc_loss(
         self,
@@ -225,10 +168,10 @@ class Selections:
         *_: Any,
     ) -> Any:
         # aten/src/ATen/native/cuda/LossCTC.cu: log_alpha is (batch, time, 2 * longest target + 1)
-        steps, batch = log_probs.shape[0], log_probs.shape[1]
+        steps, batch = log_probs.shape[:2]
         longest = _longest(target_lengths)
         if longest is None:
-            longest = targets.shape[1] if targets.dim() > 1 else targets.numel()
+            longest = targets.shape[-1]
             self._say("ctc_loss", longest)
         return (
             _new(mode, log_probs, (batch,)),
@@ -236,25 +179,18 @@ class Selections:
         )
 
     def _pack(self, mode: Any, func: Any, data: Any, lengths: Any, batch_first: bool) -> Any:
-        batch, steps = (0, 1) if batch_first else (1, 0)
+        batch, steps = data.shape[:2] if batch_first else (data.shape[1], data.shape[0])
         found = known(lengths)
         if found is None or found.origin.assumed:
-            self._say("pack_padded_sequence", data.shape[0] * data.shape[1])
-            total = data.shape[0] * data.shape[1]
-            sizes = [data.shape[batch]] * data.shape[steps]
+            self._say("pack_padded_sequence", batch * steps)
+            sizes = [batch] * steps
         else:
             each = found.tensor.tolist()
-            total = sum(each)
             sizes = [sum(length > step for length in each) for step in range(max(each))]
-        packed = _new(mode, data, (total, *data.shape[2:]))
         with torch._C._DisableTorchDispatch():
             values = torch.tensor(sizes, device="cpu")
-        with mode:
-            counts = _aten.empty.memory_format(
-                [len(sizes)], dtype=torch.int64, device=torch.device("cpu")
-            )
-        note(counts, values)
-        return packed, counts
+        counts = _noted(mode, lengths, values, False)
+        return _new(mode, data, (sum(sizes), *data.shape[2:])), counts
 
 
 def _longest(lengths: Any) -> int | None:
@@ -303,15 +239,9 @@ def grouped_mm(
     torch 2.10 and later). Rows begin at multiples of 16 bytes there
     (aten/src/ATen/native/GroupedMMUtils.h).
     """
-    flat, other_flat = one.dim() == 2, other.dim() == 2
-    if flat and other_flat:
-        size = [offs.shape[0], one.shape[0], other.shape[1]]
-    elif flat:
-        size = [one.shape[0], other.shape[-1]]
-    elif other_flat:
-        size = [one.shape[1], other.shape[1]]
-    else:
-        size = [one.shape[0], one.shape[1], other.shape[-1]]
+    size = [one.shape[-2], other.shape[-1]]
+    if one.dim() == other.dim():
+        size.insert(0, offs.shape[0] if one.dim() == 2 else one.shape[0])
     dtype = out_dtype or one.dtype
     row = size[-1]
     if one.device.type == "cuda":
@@ -319,4 +249,4 @@ def grouped_mm(
         row = -(-row // elements) * elements
     strides = [row, 1] if len(size) == 2 else [size[1] * row, row, 1]
     with mode:
-        return torch.ops.aten.empty_strided.default(size, strides, dtype=dtype, device=one.device)
+        return _aten.empty_strided.default(size, strides, dtype=dtype, device=one.device)

@@ -1,8 +1,8 @@
 """Scratch memory that torch's CUDA kernels take from the caching allocator.
 
 The rules are those of torch 2.13 (``aten/src/ATen/native/cuda``; each names its file). Left out is
-what libraries take: workspaces of cuBLAS and cuDNN, and attention. Where a fake kernel has other
-results than the CUDA kernel, see :mod:`.kernel_overrides`.
+the workspace of cuBLAS, which outlives its operator. Where a fake kernel has other results than the
+CUDA kernel, see :mod:`.kernel_overrides`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import torch
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.temporaries import (
+    attention,
     copies,
     indexing,
     norms,
     reductions,
-    sorting,
+    workspaces,
 )
 from tensorlens.planning.torch.memory.temporaries.rules import (
     Call,
@@ -30,11 +31,11 @@ from tensorlens.planning.torch.tracker import Scratch
 
 __all__ = ["Temporaries"]
 
-_FAMILIES = (copies, indexing, norms, reductions, sorting)
+_FAMILIES = (attention, copies, indexing, norms, reductions, workspaces)
 
 
 class Temporaries:
-    """Gives the memory of kernels while they run, as a ``HiddenOf`` of a tracker.
+    """Gives the memory of kernels while they run, as a ``ScratchRule`` of a tracker.
 
     Args:
         card: that the program would run on; some buffers grow with its multiprocessors.

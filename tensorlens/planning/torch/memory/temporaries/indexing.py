@@ -1,4 +1,4 @@
-"""Gradients of lookups, and writes through indices."""
+"""Lookups and their gradients, writes through indices, sorts, selections and random orders."""
 
 from __future__ import annotations
 
@@ -29,79 +29,52 @@ from tensorlens.planning.torch.tracker import Scratch
 _ROWS_PER_PART = 10
 _FEW_INDICES = 3072
 _MASKS = (torch.bool, torch.uint8)
+_SMALL_SORT = 4096
 
 
 def _embedding(call: Call) -> list[Scratch]:
-    # Embedding.cu, embedding_dense_backward_cuda
-    grad, indices, _, _, scaled = call.args
-    copies = contiguous(indices, grad)
-    if indices.numel() <= _FEW_INDICES and not scaled:
-        return copies
-    return copies + _sorted_gradient(
-        call.card, grad, indices, call.result, bool(scaled), bags=False
-    )
-
-
-def _embedding_bag(call: Call) -> list[Scratch]:
-    # EmbeddingBag.cu, _embedding_bag_dense_backward_cuda; mode 2 takes maxima
-    grad, indices, scaled, mode = call.args[0], call.args[1], call.args[6], call.args[7]
-    copies = contiguous(grad)
-    if mode == 2 or indices.numel() == 0:
-        return copies
-    return copies + _sorted_gradient(call.card, grad, indices, call.result, bool(scaled), bags=True)
-
-
-def _sorted_gradient(
-    card: Card, grad: Any, indices: Any, result: Any, scaled: bool, *, bags: bool
-) -> list[Scratch]:
     """Return what summing rows of a gradient by their sorted indices takes.
 
-    ``EmbeddingBackwardKernel.cu``: rows of one index are a segment, summed in parts of ten rows;
-    there can be no more segments than rows of the table, nor than indices.
+    ``Embedding.cu``, embedding_dense_backward_cuda, and ``EmbeddingBackwardKernel.cu``: rows of one
+    index are a segment, summed in parts of ten rows; there can be no more segments than rows of the
+    table, nor than indices.
     """
+    grad, indices = call.args[:2]
+    copies = contiguous(indices, grad)
     count, index = indices.numel(), indices.dtype.itemsize
-    rows, width = result.shape
-    kept = [
-        scratch(count * index, "sorted indices", before=True),
-        scratch(count * index, "original indices", before=True),
-    ]
-    if scaled:
-        kept.append(scratch(count * index, "counts", before=True))
+    if count <= _FEW_INDICES:
+        return copies
+    rows, width = call.result.shape
+    copies.append(scratch(count * index, "sorted indices", before=True))
+    copies.append(scratch(count * index, "original indices", before=True))
     segments = min(count, rows)
     parts = count // _ROWS_PER_PART + segments
-    kept_later = [
+    later = [
         scratch(count * index, "segment offsets"),
         scratch(INDEX_BYTES, "number of segments"),
         scratch(segments * index, "parts of segments"),
         scratch(segments * index, "offsets of parts"),
         scratch(INDEX_BYTES, "number of parts"),
         scratch(parts * index, "part offsets"),
-        *_sums(card, grad, parts, segments, rows, width, index, bags),
+        *_sums(call.card, grad, parts, segments, rows, width, index),
     ]
     sort = [scratch(count * index, "arange"), radix_sort(count, index, index)]
-    unique = [*kept_later[:2], scratch(count * index, "unique keys"), scan(count, index)]
+    unique = [*later[:2], scratch(count * index, "unique keys"), scan(count, index)]
     # the sort is over before there is a result
-    if total(sort) > total(kept_later) + nbytes(result):
-        return kept + sort
-    return [*kept, *heaviest(kept_later, unique)]
+    if total(sort) > total(later) + nbytes(call.result):
+        return copies + sort
+    return [*copies, *heaviest(later, unique)]
 
 
 def _sums(
-    card: Card,
-    grad: Any,
-    parts: int,
-    segments: int,
-    rows: int,
-    width: int,
-    index: int,
-    bags: bool,
+    card: Card, grad: Any, parts: int, segments: int, rows: int, width: int, index: int
 ) -> Iterator[Scratch]:
     """Give the sums of parts; few long segments are summed where they belong by newer versions."""
     wide = wide_itemsize(grad.dtype)
     two_steps = parts * width * wide
     warped = ceil_div(width, WARP) * WARP
     blocks = ceil_div(segments * warped, min(warped, 1024))
-    if bags or blocks >= card.multiprocessors * 4 or parts <= blocks * 4:
+    if blocks >= card.multiprocessors * 4 or parts <= blocks * 4:
         yield scratch(two_steps, "sums of parts")
         return
     accumulated = rows * width * wide if wide != grad.dtype.itemsize else 0
@@ -115,7 +88,7 @@ def _put(call: Call) -> list[Scratch]:
     found = [each for each in indices if is_tensor(each)]
     masks = _of_masks(found)
     if not call.argument(3, "accumulate"):
-        return [*masks, *_as_long(found)]
+        return list(masks)
     if any(each.dtype in _MASKS for each in found):
         return list(masks)
     try:
@@ -158,21 +131,13 @@ def _of_masks(indices: Iterable[Any]) -> list[Scratch]:
     return found
 
 
-def _as_long(indices: Iterable[Any]) -> Iterator[Scratch]:
-    for each in indices:
-        if each.dtype == torch.int32:
-            yield scratch(each.numel() * INDEX_BYTES, "indices in 64 bits")
-
-
 def _look_up(call: Call) -> list[Scratch]:
     found = [each for each in call.args[1] if is_tensor(each)]
     # the result has one row for each true element
     return [
         scratch(_places(each, call.result), "places of a mask", before=True)
-        if each.dtype in _MASKS
-        else scratch(each.numel() * INDEX_BYTES, "indices in 64 bits", before=True)
         for each in found
-        if each.dtype in (*_MASKS, torch.int32)
+        if each.dtype in _MASKS
     ]
 
 
@@ -194,25 +159,78 @@ def _masked_select(call: Call) -> Iterator[Scratch]:
     yield scratch(4, "count", before=True)
 
 
-def _masked_scatter(call: Call) -> Iterator[Scratch]:
-    # IndexKernel.cpp, masked_scatter__cuda: how many are true before each element
-    target, mask = call.args[0], call.args[1]
-    if mask.shape != target.shape:
-        yield scratch(target.numel(), "expanded mask")
-    yield scratch(target.numel() * INDEX_BYTES, "running count of the mask")
-    yield from contiguous(call.args[2], before=False)
-    yield scan(target.numel(), INDEX_BYTES)
+def _sorted_along(source: Any, dim: int) -> Iterator[Scratch]:
+    """Give what sorting a tensor along a dimension takes, its results' memory left out.
+
+    ``Sort.cpp`` and ``SortStable.cu``: up to 4096 elements are sorted where they are, after their
+    order was written from an arange. More are sorted by CUB along a dimension that is the last.
+    """
+    if source.numel() == 0:
+        return
+    length = source.shape[dim] if source.dim() else 1
+    key = source.dtype.itemsize
+    if length <= _SMALL_SORT:
+        yield scratch(length * INDEX_BYTES, "arange")
+        return
+    if source.stride(dim) != 1 or not source.is_contiguous():
+        # the copy with the dimension last, and results laid out like it
+        yield scratch(nbytes(source), "copy to sort")
+        yield scratch(nbytes(source), "sorted copy")
+        yield scratch(source.numel() * INDEX_BYTES, "sorted copy")
+    count = source.numel()
+    segments = count // length
+    if segments == 1 or length >= 1_000_000:
+        yield scratch(length * INDEX_BYTES, "indices")
+        yield radix_sort(length, key, INDEX_BYTES)
+    elif segments < 128:
+        yield scratch(count * INDEX_BYTES, "indices and segments")
+        yield scratch(count * INDEX_BYTES, "indices and segments")
+        yield scratch(count * key, "sorted keys")
+        yield radix_sort(count, key, INDEX_BYTES)
+    else:
+        yield scratch(count * INDEX_BYTES, "indices")
+        # cub::DeviceSegmentedRadixSort: a second pair of buffers
+        yield scratch(count * (key + INDEX_BYTES), "sorting")
+
+
+def _dim(source: Any, value: Any) -> int:
+    dims = max(int(source.dim()), 1)
+    return int(-1 if value is None else value) % dims
+
+
+def _sort(call: Call) -> Iterable[Scratch]:
+    source, dim = call.args[0], call.kwargs.get("dim")
+    # sort(self, dim), sort.stable(self, *, stable, dim)
+    return _sorted_along(source, _dim(source, call.args[1] if len(call.args) > 1 else dim))
+
+
+def _topk(call: Call) -> list[Scratch]:
+    return contiguous(call.args[0], before=False)
+
+
+def _scanned(call: Call) -> list[Scratch]:
+    # ScanUtils.cuh, scan_dim
+    source, dtype = call.args[0], call.result.dtype
+    if source.dtype != dtype:
+        return [scratch(nbytes(call.result), "cast copy")]
+    return contiguous(source, before=False)
+
+
+def _nonzero(call: Call) -> list[Scratch]:
+    return contiguous(call.args[0])
 
 
 RULES: dict[str, Rule] = {
     "embedding_dense_backward": _embedding,
-    "_embedding_bag_dense_backward": _embedding_bag,
     "index_put": _put,
     "index_put_": _put,
     "_index_put_impl_": _put,
     "_unsafe_index_put": _put,
     "index.Tensor": _look_up,
     "masked_select": _masked_select,
-    "masked_scatter": _masked_scatter,
-    "masked_scatter_": _masked_scatter,
+    "sort": _sort,
+    "topk": _topk,
+    "cumsum": _scanned,
+    "cumprod": _scanned,
+    "nonzero": _nonzero,
 }

@@ -36,18 +36,7 @@ _INTO_ZEROS = {
     _aten.index_add.default: ("IndexSelectBackward",),
     **dict.fromkeys(
         (_aten.scatter.src, _aten.scatter.value),
-        (
-            "MaxBackward",
-            "MinBackward",
-            "SortBackward",
-            "TopkBackward",
-            "KthvalueBackward",
-            "MedianBackward",
-            "NanmedianBackward",
-            "ModeBackward",
-            "CummaxBackward",
-            "CumminBackward",
-        ),
+        ("MaxBackward", "MinBackward", "SortBackward", "TopkBackward"),
     ),
 }
 """Operators that write into zeros which the formula of a node has just made, and those nodes."""
@@ -55,14 +44,6 @@ _ADDING = ("VarMeanBackward", "StdMeanBackward", "Linalg", "LerpBackward", "Atan
 """Nodes whose own formulas add two tensors, and keep both."""
 _ENGINE = str(PurePath(torch.autograd.__file__).parent / "graph.py")
 _node_running = torch._C._current_autograd_node
-
-
-def in_place_handlers(accumulation: Accumulation) -> dict[Any, Handler]:
-    """Return what runs operators that autograd would run in place on real tensors."""
-    made: dict[Any, Handler] = {_ADD: accumulation}
-    for func, nodes in _INTO_ZEROS.items():
-        made[func] = _into_zeros(nodes)
-    return made
 
 
 def _into_zeros(nodes: tuple[str, ...]) -> Handler:
@@ -88,27 +69,19 @@ class Accumulation:
 
     def __init__(self) -> None:
         self._held_once: dict[_Way, _Holders] = {}
-        self._seen: list[tuple[_Way, _Holders]] | None = None
+        self._learns = False
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the first of two gradients, where their sum goes into it."""
         return NotImplemented if kwargs or not self._is_in_place(args) else args[0]
 
     def calibrate(self, accumulate_once: Callable[[], None]) -> None:
-        """Learn how many hold a gradient that is added to in place.
-
-        Args:
-            accumulate_once: runs a backward pass with one accumulation, to a gradient that nobody
-                else holds.
-        """
-        seen = self._seen = []
+        """Learn how many hold a gradient that is added to in place, by a run that does so once."""
+        self._learns = True
         try:
             accumulate_once()
         finally:
-            self._seen = None
-        if len(seen) == 1:
-            way, holders = seen[0]
-            self._held_once[way] = holders
+            self._learns = False
 
     def _is_in_place(self, args: Sequence[Any]) -> bool:
         node = _node_running()
@@ -120,8 +93,9 @@ class Accumulation:
         if old.layout is not torch.strided or old.shape != new.shape or old.dtype != new.dtype:
             return False
         way, holders = _way(), _holders(old)
-        if self._seen is not None:
-            self._seen.append((way, holders))
+        if self._learns:
+            self._held_once[way] = holders
+            return False
         held_once = self._held_once.get(way) == holders
         return held_once and bool(_aten.is_non_overlapping_and_dense.default(old))
 
@@ -151,7 +125,6 @@ def _way() -> _Way:
     return tuple(way)
 
 
-_NONE = 0
 _KERNELS = ("silu_backward", "mish_backward", "_fused_rms_norm")
 """Operators with a kernel on CUDA that are a formula of several wherever there is none
 (``aten/src/ATen/native/native_functions.yaml``: CompositeImplicitAutograd beside CUDA)."""
@@ -163,18 +136,16 @@ def install() -> None:
     if _libraries:
         return
     accumulation = Accumulation()
-    handlers = {
-        **in_place_handlers(accumulation),
-        _aten.binary_cross_entropy.default: _cross_entropy_of_chances,
-        _aten.clone.default: _clone_of_sparse,
-    }
+    handlers: dict[Any, Handler] = {_ADD: accumulation, _aten.clone.default: _clone_of_sparse}
+    for func, nodes in _INTO_ZEROS.items():
+        handlers[func] = _into_zeros(nodes)
     _dispatch_first_to({id(func): handler for func, handler in handlers.items()})
     library = torch.library.Library("aten", "IMPL")
     for name in _KERNELS:
         if hasattr(_aten, name):
             library.impl(name, _no_kernel, "CUDA")
     _libraries.append(library)
-    for answers in (contextlib.nullcontext(), answering(_ignore)):
+    for answers in (contextlib.nullcontext(), answering()):
         with answers:
             _accumulate_once()  # torch loads more of itself the first time
             accumulation.calibrate(_accumulate_once)
@@ -187,10 +158,6 @@ def _accumulate_once() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True), stacks, Tracker(trace, stacks):
         both = torch.ones(2, requires_grad=True).exp()
         (both.sin() * both.cos()).sum().backward()
-
-
-def _ignore(text: str) -> None:
-    pass
 
 
 def _no_kernel(*args: Any, **kwargs: Any) -> Any:
@@ -216,18 +183,6 @@ def _dispatch_first_to(handlers: Mapping[int, Handler]) -> None:
         return original(mode, func, types, args, kwargs)
 
     FakeTensorMode.dispatch = dispatch
-
-
-def _cross_entropy_of_chances(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return a loss that keeps the memory of each element's.
-
-    ``aten/src/ATen/native/cuda/Loss.cu``, binary_cross_entropy_out_cuda: the tensor of all losses
-    is made a scalar by ``resize_as_``, which gives no memory back.
-    """
-    reduction = args[3] if len(args) > 3 else kwargs.get("reduction", 1)
-    if reduction == _NONE or args[0].fake_device.type != "cuda":
-        return NotImplemented
-    return torch.empty_like(args[0]).resize_(())
 
 
 def _clone_of_sparse(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,23 +1,27 @@
-"""Normalizations, softmax and losses: partial gradients, fused parameters, staged statistics."""
+"""Normalizations, softmax and losses: copies, partial gradients, losses of each element.
+
+Statistics of batches, groups and channels are left out: they are thousandths of an activation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import torch
 
 from tensorlens.planning.card import Card
-from tensorlens.planning.torch.memory.temporaries.reductions import reduced, sum_of_dense
+from tensorlens.planning.torch.memory.temporaries.reductions import reduced
 from tensorlens.planning.torch.memory.temporaries.rules import (
-    INDEX_BYTES,
     WARP,
     Call,
     Rule,
     ceil_div,
     contiguous,
+    is_channels_last,
     is_tensor,
-    last_power,
+    layout,
     nbytes,
     scratch,
     wide_itemsize,
@@ -53,13 +57,6 @@ def _safe_softmax(call: Call) -> Iterator[Scratch]:
     yield scratch(call.result.numel(), "mask", before=True)
 
 
-def _masked_softmax_backward(call: Call) -> Iterator[Scratch]:
-    # SoftMax.cu, masked_softmax_backward_cuda
-    grad, output, mask = call.args[:3]
-    yield from contiguous(grad, output, mask, before=False)
-    yield scratch(nbytes(grad), "product of gradient and output")
-
-
 def _pointwise(call: Call) -> Iterator[Scratch]:
     # PointwiseOps and Loss.cpp: what is reduced is written out first
     reduction = call.argument(2, "reduction")
@@ -67,14 +64,6 @@ def _pointwise(call: Call) -> Iterator[Scratch]:
         return
     shape = torch.broadcast_shapes(call.args[0].shape, call.args[1].shape)
     yield scratch(shape.numel() * call.result.dtype.itemsize, "loss of each element")
-    yield from sum_of_dense(call.card, shape.numel(), call.result.dtype)
-
-
-def _cross_entropy_of_chances(call: Call) -> Iterator[Scratch]:
-    # Loss.cu, binary_cross_entropy_cuda: the result's own memory holds the loss of each element
-    if call.argument(3, "reduction") != 0:
-        yield scratch(call.result.dtype.itemsize, "reduced loss")
-        yield from sum_of_dense(call.card, call.args[0].numel(), call.result.dtype)
 
 
 def _cross_entropy_of_logits(call: Call) -> Iterator[Scratch]:
@@ -87,7 +76,6 @@ def _cross_entropy_of_logits(call: Call) -> Iterator[Scratch]:
     reduction = call.argument(4, "reduction")
     if reduction in (None, _MEAN, 2):
         yield scratch(each, "loss of each element", before=True)
-        yield from sum_of_dense(call.card, call.args[0].numel(), call.result.dtype)
 
 
 def _likelihood(call: Call) -> list[Scratch]:
@@ -99,19 +87,9 @@ def _likelihood_backward(call: Call) -> list[Scratch]:
     return contiguous(call.args[2], call.args[3], before=False)
 
 
-def _alignment(call: Call) -> Iterator[Scratch]:
-    # LossCTC.cu: lengths and offsets of the batch
-    batch = call.args[0].shape[1] if call.args[0].dim() == 3 else 1
-    for name in ("target lengths", "input lengths", "offsets"):
-        yield scratch(batch * INDEX_BYTES, name)
-
-
-def _alignment_backward(call: Call) -> Iterator[Scratch]:
+def _alignment_backward(call: Call) -> list[Scratch]:
     # LossCTC.cu: log_beta is as large as log_alpha
-    log_alpha = call.args[6]
-    yield scratch(nbytes(log_alpha), "log beta")
-    for name in ("target lengths", "input lengths", "offsets"):
-        yield scratch(log_alpha.shape[0] * INDEX_BYTES, name)
+    return [scratch(nbytes(call.args[6]), "log beta")]
 
 
 _LOSSES: dict[str, Rule] = {
@@ -120,22 +98,23 @@ _LOSSES: dict[str, Rule] = {
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax_backward_data": _first_two,
     "_safe_softmax": _safe_softmax,
-    "_masked_softmax_backward": _masked_softmax_backward,
     "mse_loss": _pointwise,
     "smooth_l1_loss": _pointwise,
     "huber_loss": _pointwise,
-    "binary_cross_entropy": _cross_entropy_of_chances,
     "binary_cross_entropy_with_logits": _cross_entropy_of_logits,
     "nll_loss_forward": _likelihood,
     "nll_loss2d_forward": _likelihood,
     "nll_loss_backward": _likelihood_backward,
     "nll_loss2d_backward": _likelihood_backward,
-    "_ctc_loss": _alignment,
     "_ctc_loss_backward": _alignment_backward,
 }
 
 
 _MANY_ROWS = 64 * 1024
+
+
+def _input(call: Call) -> list[Scratch]:
+    return contiguous(call.args[0])
 
 
 def _layer_norm(call: Call) -> list[Scratch]:
@@ -147,125 +126,64 @@ def _rms_norm(call: Call) -> list[Scratch]:
 
 
 def _layer_norm_backward(call: Call) -> list[Scratch]:
-    grad, source, shape, _, _, weight = call.args[:6]
-    mask = call.args[7]
-    return [
-        *contiguous(source, weight),
-        *contiguous(grad, before=False),
-        *_partial(call.card, source, shape, [weight] * (bool(mask[1]) + bool(mask[2]))),
-    ]
+    grad, source, shape, _, _, weight, _, mask = call.args[:8]
+    return _affine_backward(call.card, grad, source, shape, weight, bool(mask[1]) + bool(mask[2]))
 
 
 def _rms_norm_backward(call: Call) -> list[Scratch]:
     grad, source, shape, _, weight, mask = call.args[:6]
+    return _affine_backward(call.card, grad, source, shape, weight, int(mask[1]))
+
+
+def _affine_backward(
+    card: Card, grad: Any, source: Any, shape: Sequence[int], weight: Any, gradients: int
+) -> list[Scratch]:
     return [
         *contiguous(source, weight),
         *contiguous(grad, before=False),
-        *_partial(call.card, source, shape, [weight] * bool(mask[1])),
+        *(_partial(card, source, shape, weight, gradients) if is_tensor(weight) else ()),
     ]
 
 
 def _partial(
-    card: Card, source: Any, shape: Sequence[int], weights: Sequence[Any]
+    card: Card, source: Any, shape: Sequence[int], weight: Any, gradients: int
 ) -> Iterator[Scratch]:
-    """Give the partial gradients of weight and bias.
+    """Give the partial gradients of a weight and a bias.
 
     ``layer_norm_kernel.cu``, LaunchGammaBetaBackwardCUDAKernel: where there are many short rows
     every block sums its own 32, and what they have is summed afterwards.
     """
-    columns = 1
-    for size in shape:
-        columns *= size
-    if columns == 0:
+    columns = prod(shape)
+    if not columns or not gradients:
         return
     rows = source.numel() // columns
     if rows <= _MANY_ROWS or columns // WARP >= card.multiprocessors // 2:
         return
     blocks = min(_MANY_ROWS // 2 // ceil_div(columns, WARP), ceil_div(rows, WARP))
-    for weight in weights:
-        if is_tensor(weight):
-            itemsize = weight.dtype.itemsize
-            yield scratch(blocks * columns * itemsize, "partial gradients")
-    if weights and is_tensor(weights[0]):
-        kind = weights[0].dtype
-        yield scratch(columns * kind.itemsize, "summed gradient")
-        yield from reduced(
-            card, (blocks, columns), (columns, 1), (0,), kind.itemsize, wide_itemsize(kind)
-        )
+    itemsize = weight.dtype.itemsize
+    for _ in range(gradients):
+        yield scratch(blocks * columns * itemsize, "partial gradients")
+    yield scratch(columns * itemsize, "summed gradient")
+    yield from reduced(card, (blocks, columns), (columns, 1), (0,), wide_itemsize(weight.dtype))
 
 
-def _group_norm(call: Call) -> Iterator[Scratch]:
-    # group_norm_kernel.cu, GroupNormKernelImplInternal: scale and shift of every channel
-    source, weight, bias, samples, channels, area = call.args[:6]
-    yield from contiguous(source)
-    if area != 1 and (is_tensor(weight) or is_tensor(bias)):
-        for name in ("scales", "shifts"):
-            yield scratch(samples * channels * wide_itemsize(source.dtype), name)
-
-
-def _group_norm_backward(call: Call) -> Iterator[Scratch]:
-    # group_norm_kernel.cu, GroupNormBackwardKernelImplInternal
-    grad, source, _, _, weight, samples, channels, area, groups, mask = call.args[:10]
-    wide = wide_itemsize(source.dtype)
-    yield from contiguous(source)
-    yield from contiguous(grad, before=False)
-    for _ in range(2):
-        yield scratch(samples * channels * wide, "sums of channels")
-    if mask[0]:
-        if is_tensor(weight) and area != 1:
-            yield scratch(samples * channels * wide, "factors of channels")
-        for _ in range(2):
-            yield scratch(samples * groups * wide, "factors of groups")
-
-
-def _batch_norm(call: Call) -> Iterable[Scratch]:
-    return _staging(call.args[0], 4)
+def _group_norm_backward(call: Call) -> list[Scratch]:
+    return [*contiguous(call.args[1]), *contiguous(call.args[0], before=False)]
 
 
 def _batch_norm_backward(call: Call) -> Iterator[Scratch]:
     grad, source = call.args[:2]
-    if _is_channels_last(source):
-        if not _is_channels_last(grad):
+    if is_channels_last(source):
+        if not is_channels_last(grad):
             yield scratch(nbytes(grad), "copy in the input's layout")
-        sums = source.shape[1] * wide_itemsize(source.dtype)
-        yield scratch(sums, "sums of gradients")
-        yield scratch(sums, "sums of gradients")
-        yield from _staging(source, 2)
     elif grad.dim() > 3 and not grad.is_contiguous():
         yield scratch(nbytes(grad), "contiguous copy")
-
-
-def _is_channels_last(tensor: Any) -> bool:
-    if tensor.is_contiguous():
-        return False
-    if tensor.dim() == 4:
-        return bool(tensor.is_contiguous(memory_format=torch.channels_last))
-    return tensor.dim() == 5 and bool(tensor.is_contiguous(memory_format=torch.channels_last_3d))
-
-
-def _staging(source: Any, factor: int) -> Iterator[Scratch]:
-    """Give the staging of statistics (``Normalization.cuh``, flexible_launch_configs)."""
-    if source.dim() < 2 or source.numel() == 0 or not _is_channels_last(source):
-        return
-    channels = source.shape[1]
-    rows = source.numel() // channels
-    width = min(last_power(channels), WARP)
-    height = min(last_power(ceil_div(rows, 16)), 512 // width)
-    if width * height != 512:
-        width = min(last_power(channels), 512 // height)
-    blocks = min(ceil_div(rows, height * 16), 128)
-    if blocks >= 8:
-        wide = wide_itemsize(source.dtype)
-        yield scratch(factor * channels * blocks * wide, "staged statistics")
-        yield scratch(ceil_div(channels, width) * 4, "semaphores")
 
 
 def _cudnn_batch_norm_backward(call: Call) -> Iterator[Scratch]:
     # cudnn/BatchNorm.cpp: the gradient in the input's layout
     source, grad = call.args[:2]
-    if _is_channels_last(source) != _is_channels_last(grad) or not (
-        grad.is_contiguous() or _is_channels_last(grad)
-    ):
+    if not grad.is_contiguous(memory_format=layout(source)):
         yield scratch(nbytes(grad), "copy in the input's layout", before=True)
 
 
@@ -275,10 +193,8 @@ RULES: dict[str, Rule] = {
     "native_layer_norm_backward": _layer_norm_backward,
     "_fused_rms_norm": _rms_norm,
     "_fused_rms_norm_backward": _rms_norm_backward,
-    "native_group_norm": _group_norm,
+    "native_group_norm": _input,
     "native_group_norm_backward": _group_norm_backward,
-    "native_batch_norm": _batch_norm,
-    "_native_batch_norm_legit": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "cudnn_batch_norm_backward": _cudnn_batch_norm_backward,
 }

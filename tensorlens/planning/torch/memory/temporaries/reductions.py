@@ -8,8 +8,8 @@ one copy of its input (``BatchLinearAlgebraLib.cpp``: column-major copies to wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from tensorlens.planning.card import Card
 from tensorlens.planning.torch.memory.temporaries.rules import (
+    HALVES,
     WARP,
     Call,
     Rule,
@@ -29,46 +30,9 @@ from tensorlens.planning.torch.memory.temporaries.rules import (
 )
 from tensorlens.planning.torch.tracker import Scratch
 
-
-def _decomposition(call: Call) -> Iterable[Scratch]:
-    size = nbytes(call.args[0])
-    return [Scratch(size, 0, 4 * size + (16 << 20), "cuSOLVER workspace")]
-
-
-def _transform(call: Call) -> Iterable[Scratch]:
-    # SpectralOps.cpp, _exec_fft: the input in the order of the dimensions, and cuFFT's work area
-    size = max(nbytes(call.args[0]), nbytes(call.result))
-    return [Scratch(size, 0, 2 * size + (1 << 20), "cuFFT workspace")]
-
-
-_LIBRARIES: dict[str, Rule] = {
-    **dict.fromkeys(
-        (
-            "linalg_cholesky_ex",
-            "linalg_eigh",
-            "_linalg_eigh",
-            "_linalg_svd",
-            "linalg_qr",
-            "linalg_lu_factor_ex",
-            "_linalg_solve_ex",
-            "_linalg_det",
-            "_linalg_slogdet",
-            "linalg_inv_ex",
-            "linalg_eig",
-            "linalg_lstsq",
-            "cholesky_inverse",
-            "geqrf",
-        ),
-        _decomposition,
-    ),
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transform),
-}
-
-
 _MOST_THREADS = 512
-_MOST_OFFSET = (1 << 31) - 1
 _VECTOR = 4
-_LOW = (torch.float16, torch.bfloat16)
+_CHUNK = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,48 +43,15 @@ class _Loop:
     strides: tuple[int, ...]
     """Of the input, in elements."""
     reduced: tuple[bool, ...]
-    itemsize: int
-
-    @property
-    def numel(self) -> int:
-        return prod(self.shape)
 
     @property
     def outputs(self) -> int:
-        count = 1
-        for size, reduced in zip(self.shape, self.reduced, strict=True):
-            count *= 1 if reduced else size
-        return count
-
-    def is_small(self) -> bool:
-        """Tell whether offsets of bytes fit in 32 bits (``can_use_32bit_indexing``)."""
-        reach = 1 + self.itemsize * sum(
-            (size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)
-        )
-        return self.numel <= _MOST_OFFSET and reach <= _MOST_OFFSET
-
-    def parts(self) -> Iterator[_Loop]:
-        """Give the loops that it is split into, each small (``with_32bit_indexing``)."""
-        if self.is_small():
-            yield self
-            return
-        spans = [(s - 1) * t for s, t in zip(self.shape, self.strides, strict=True)]
-        place = max(range(len(spans)), key=spans.__getitem__)
-        size = self.shape[place]
-        for half in (size // 2, size - size // 2):
-            shape = (*self.shape[:place], half, *self.shape[place + 1 :])
-            yield from replace(self, shape=shape).parts()
+        kept = zip(self.shape, self.reduced, strict=True)
+        return prod(size for size, is_reduced in kept if not is_reduced)
 
 
 def reduced(
-    card: Card,
-    shape: Sequence[int],
-    strides: Sequence[int],
-    dims: Iterable[int],
-    itemsize: int,
-    wide: int,
-    *,
-    accumulates: bool = True,
+    card: Card, shape: Sequence[int], strides: Sequence[int], dims: Iterable[int], wide: int
 ) -> list[Scratch]:
     """Return the buffers of a reduction.
 
@@ -129,21 +60,15 @@ def reduced(
         shape: of the input.
         strides: of the input, in elements.
         dims: that are reduced; none stands for all.
-        itemsize: bytes of an element of the input.
         wide: bytes of what is kept while reducing.
-        accumulates: whether the output's type can keep what is reduced so far.
     """
-    loop = _loop(shape, strides, set(dims), itemsize)
-    if loop.numel == 0:
+    if not prod(shape):
         return []
-    shared = max((_shared(card, part, wide) for part in loop.parts()), default=(0, 0))
-    buffers = [scratch(size, "reduction buffer") for size in shared if size]
-    if not accumulates and not loop.is_small():
-        buffers.insert(0, scratch(loop.outputs * wide, "reduction buffer"))
-    return buffers
+    shared = _shared(card, _loop(shape, strides, set(dims)), wide)
+    return [scratch(size, "reduction buffer") for size in shared if size]
 
 
-def _loop(shape: Sequence[int], strides: Sequence[int], dims: set[int], itemsize: int) -> _Loop:
+def _loop(shape: Sequence[int], strides: Sequence[int], dims: set[int]) -> _Loop:
     """Order and join the dimensions (``TensorIterator::reorder_dimensions``, ``coalesce``)."""
     everything = not dims
     axes = [
@@ -163,7 +88,7 @@ def _loop(shape: Sequence[int], strides: Sequence[int], dims: set[int], itemsize
                 continue
         joined.append((size, stride, is_reduced))
     sizes, steps, kinds = zip(*joined, strict=True) if joined else ((), (), ())
-    return _Loop(tuple(sizes), tuple(steps), tuple(kinds), itemsize)
+    return _Loop(tuple(sizes), tuple(steps), tuple(kinds))
 
 
 def _block(dim0: int, dim1: int, most: int) -> tuple[int, int]:
@@ -177,7 +102,7 @@ def _block(dim0: int, dim1: int, most: int) -> tuple[int, int]:
 def _shared(card: Card, loop: _Loop, wide: int) -> tuple[int, int]:
     """Return the bytes of buffer and semaphores (``setReduceConfig``)."""
     outputs = loop.outputs
-    inputs = loop.numel // outputs
+    inputs = prod(loop.shape) // outputs
     count = sum(loop.reduced)
     strides = loop.strides
     along = count == len(strides) or strides[0] < strides[count]
@@ -228,31 +153,14 @@ def _summed(place: int) -> Rule:
     """Return the rule of a sum; its input is cast first, but from 16 bits to 32."""
 
     def rule(call: Call) -> Iterable[Scratch]:
-        source = call.args[0]
-        dims = call.args[place] if place and len(call.args) > place else call.kwargs.get("dim")
-        return _cast_and_reduced(call.card, source, _dims(dims), call.result.dtype)
+        source, dtype = call.args[0], call.result.dtype
+        dims = _dims(call.argument(place, "dim") if place else None)
+        # aten/src/ATen/native/SharedReduceOps and ReduceOpsUtils.h, make_reduction_from_ty
+        if dtype != source.dtype and not (source.dtype in HALVES and dtype == torch.float32):
+            yield scratch(source.numel() * dtype.itemsize, "cast copy")
+        yield from reduced(call.card, source.shape, source.stride(), dims, wide_itemsize(dtype))
 
     return rule
-
-
-def _cast_and_reduced(
-    card: Card, source: Any, dims: Sequence[int], dtype: torch.dtype
-) -> list[Scratch]:
-    # aten/src/ATen/native/SharedReduceOps and ReduceOpsUtils.h, make_reduction_from_ty
-    found, itemsize = [], source.dtype.itemsize
-    if dtype != source.dtype and not (source.dtype in _LOW and dtype == torch.float32):
-        itemsize = dtype.itemsize
-        found.append(scratch(source.numel() * itemsize, "cast copy"))
-    narrow = source.dtype in _LOW and dtype in _LOW
-    return found + reduced(
-        card,
-        source.shape,
-        source.stride(),
-        dims,
-        itemsize,
-        wide_itemsize(dtype),
-        accumulates=not narrow,
-    )
 
 
 def _plain(place: int, wide: Callable[[torch.dtype], int]) -> Rule:
@@ -261,8 +169,7 @@ def _plain(place: int, wide: Callable[[torch.dtype], int]) -> Rule:
     def rule(call: Call) -> Iterable[Scratch]:
         source = call.args[0]
         dims = _dims(call.argument(place, "dim") if place else None)
-        kept = wide(source.dtype)
-        return reduced(call.card, source.shape, source.stride(), dims, source.dtype.itemsize, kept)
+        return reduced(call.card, source.shape, source.stride(), dims, wide(source.dtype))
 
     return rule
 
@@ -276,87 +183,66 @@ def _with_index(dtype: torch.dtype) -> int:
     return 16
 
 
-def _both_ends(dtype: torch.dtype) -> int:
-    return 2 * _own(dtype)
-
-
 def _moments(dtype: torch.dtype) -> int:
     # WelfordData in SharedReduceOps.h: mean, squares, a 32-bit count, and the count as a float
     return 32 if dtype == torch.float64 else 16
 
 
-def _vector_norm(call: Call) -> Iterable[Scratch]:
-    source = call.args[0]
-    dims = _dims(call.argument(2, "dim"))
-    return reduced(
-        call.card,
-        source.shape,
-        source.stride(),
-        dims,
-        source.dtype.itemsize,
-        wide_itemsize(call.result.dtype),
-    )
-
-
 def _log_sum_exp(call: Call) -> Iterable[Scratch]:
     # aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl: the maxima, and exp(self - maxima)
-    source = call.args[0]
-    itemsize = call.result.dtype.itemsize
-    yield scratch(call.result.numel() * itemsize, "maxima")
-    yield scratch(source.numel() * itemsize, "exponentials")
-    yield from reduced(
-        call.card,
-        source.shape,
-        source.stride(),
-        _dims(call.args[1]),
-        itemsize,
-        wide_itemsize(call.result.dtype),
-    )
+    source, dtype = call.args[0], call.result.dtype
+    yield scratch(call.result.numel() * dtype.itemsize, "maxima")
+    yield scratch(source.numel() * dtype.itemsize, "exponentials")
+    dims = _dims(call.args[1])
+    yield from reduced(call.card, source.shape, source.stride(), dims, wide_itemsize(dtype))
 
 
-def _global_norm(call: Call) -> Iterable[Scratch]:
-    return _cast_and_reduced(call.card, call.args[0], (), call.result.dtype)
+def _norms(call: Call) -> list[Scratch]:
+    # ForeachReduceOp.cu, foreach_tensor_norm_cuda: the norm of each chunk, the list's longest
+    # tensor deciding how many there are of each; the fast route is for tensors of one type
+    tensors = call.args[0]
+    if any(each.dtype != tensors[0].dtype for each in tensors):
+        return []
+    chunks = len(tensors) * max(ceil_div(each.numel(), _CHUNK) for each in tensors)
+    return [scratch(chunks * wide_itemsize(call.result[0].dtype), "norms of chunks", before=True)]
 
 
-def sum_of_dense(card: Card, count: int, dtype: torch.dtype) -> list[Scratch]:
-    """Return what the sum of so many elements takes, which lie without gaps."""
-    return reduced(card, (count,), (1,), (), dtype.itemsize, wide_itemsize(dtype))
+def _decomposition(call: Call) -> Iterable[Scratch]:
+    size = nbytes(call.args[0])
+    return [Scratch(size, 0, 4 * size + (16 << 20), "cuSOLVER workspace")]
 
 
-def cast(args: Sequence[Any], dtype: torch.dtype) -> Iterator[Scratch]:
-    """Give the cast that a kernel makes of its input, where its result is of another type."""
-    source = args[0]
-    if source.dtype != dtype:
-        yield scratch(nbytes(source) // source.dtype.itemsize * dtype.itemsize, "cast copy")
+def _transform(call: Call) -> Iterable[Scratch]:
+    # SpectralOps.cpp, _exec_fft: the input in the order of the dimensions, and cuFFT's work area
+    size = max(nbytes(call.args[0]), nbytes(call.result))
+    return [Scratch(size, 0, 2 * size + (1 << 20), "cuFFT workspace")]
 
+
+_DECOMPOSITIONS = (
+    *("linalg_cholesky_ex", "_linalg_eigh", "_linalg_svd", "linalg_qr"),
+    *("linalg_lu_factor_ex", "_linalg_solve_ex", "_linalg_det", "linalg_inv_ex"),
+)
 
 RULES: dict[str, Rule] = {
-    **_LIBRARIES,
+    **dict.fromkeys(_DECOMPOSITIONS, _decomposition),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transform),
     "sum.default": _summed(0),
     "sum.dim_IntList": _summed(1),
-    "nansum": _summed(1),
     "mean.default": _summed(0),
     "mean.dim": _summed(1),
-    "prod.default": _summed(0),
-    "prod.dim_int": _summed(1),
     "amax": _plain(1, _own),
     "amin": _plain(1, _own),
-    "all.default": _plain(0, lambda dtype: 1),
-    "any.default": _plain(0, lambda dtype: 1),
-    "all.dim": _plain(1, lambda dtype: 1),
-    "any.dim": _plain(1, lambda dtype: 1),
     "max.default": _plain(0, _own),
     "min.default": _plain(0, _own),
     "max.dim": _plain(1, _with_index),
     "min.dim": _plain(1, _with_index),
     "argmax": _plain(1, _with_index),
     "argmin": _plain(1, _with_index),
-    "aminmax": _plain(0, _both_ends),
     "var.correction": _plain(1, _moments),
     "std.correction": _plain(1, _moments),
     "var_mean.correction": _plain(1, _moments),
-    "std_mean.correction": _plain(1, _moments),
-    "linalg_vector_norm": _vector_norm,
-    "norm.Scalar": _global_norm,
+    "linalg_vector_norm": _plain(2, wide_itemsize),
+    "norm.Scalar": _summed(0),
     "logsumexp": _log_sum_exp,
+    "_foreach_norm": _norms,
 }

@@ -33,7 +33,7 @@ Rule = Callable[[Call], Iterable[Scratch]]
 INDEX_BYTES = 8
 WARP = 32
 _BLOCK = 512
-_LOW = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
 _RESIDENT_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
 
 
@@ -45,7 +45,7 @@ def nbytes(tensor: Any) -> int:
 
 def wide_itemsize(dtype: torch.dtype) -> int:
     """Return the bytes of the type that sums of ``dtype`` are kept in: ``at::opmath_type``."""
-    size: int = 4 if dtype in _LOW else dtype.itemsize
+    size: int = 4 if dtype in HALVES else dtype.itemsize
     return size
 
 
@@ -68,6 +68,27 @@ def device_type(tensor: Any) -> str:
 def is_tensor(value: Any) -> bool:
     """Tell whether a value is a tensor: an optional one may be None."""
     return isinstance(value, torch.Tensor)
+
+
+def layout(tensor: Any) -> torch.memory_format:
+    """Return a tensor's layout (``suggest_memory_format``)."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    if last is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=last):
+        return torch.contiguous_format
+    return last
+
+
+def is_channels_last(tensor: Any) -> bool:
+    """Tell whether a tensor has its channels last, and not first as well."""
+    return layout(tensor) is not torch.contiguous_format
+
+
+def is_deterministic() -> bool:
+    """Tell whether the program allows deterministic kernels alone."""
+    return (
+        torch.are_deterministic_algorithms_enabled()
+        and not torch.is_deterministic_algorithms_warn_only_enabled()
+    )
 
 
 def resident_threads(card: Card) -> int:
@@ -115,11 +136,6 @@ def radix_sort(count: int, key: int, value: int, *, before: bool = False) -> Scr
     buffers = count * (key + value)
     counters = key * 256 * 8 + ceil_div(count, 3840) * 1024
     return Scratch(buffers + counters, buffers, buffers + 2 * counters + 65536, "sorting", before)
-
-
-def segmented_sort(count: int, key: int, value: int) -> Scratch:
-    """Return the storage of ``cub::DeviceSegmentedRadixSort``: a second pair of buffers."""
-    return scratch(count * (key + value), "sorting")
 
 
 def scan(count: int, itemsize: int) -> Scratch:

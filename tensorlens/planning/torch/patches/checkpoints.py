@@ -1,4 +1,4 @@
-"""Checkpoints of a run without data.
+"""Copies and checkpoints of a run without data.
 
 Nothing is written, and what was to be is given back. Of weights in files the shapes count: what is
 read is mapped, and no page of it is touched.
@@ -8,24 +8,61 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import importlib
 import importlib.util
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tensorlens.planning.patches import on_import, patched
+from tensorlens.planning.torch.cautions import caution
 
-Tell = Callable[[str], None]
+
+@contextlib.contextmanager
+def copying() -> Iterator[None]:
+    """Let ``copy.deepcopy`` make of a fake tensor what it makes of a real one.
+
+    By itself it copies the mode that the tensor belongs to as well, and every operator then takes
+    the copy for a real tensor, with memory of its own.
+    """
+    original = torch.Tensor.__deepcopy__
+
+    def copied(tensor: Any, memo: Any) -> Any:
+        if not tensor.is_leaf or tensor.layout is not torch.strided:
+            return original(tensor, memo)
+        if id(tensor) not in memo:
+            with torch.no_grad():
+                memo[id(tensor)] = _copy(tensor, memo)
+        return memo[id(tensor)]
+
+    with (
+        patched(FakeTensorMode, "__deepcopy__", lambda mode, memo: mode),
+        patched(FakeTensor, "__deepcopy__", copied),
+    ):
+        yield
+
+
+def _copy(tensor: Any, memo: Any) -> Any:
+    data = tensor.data.clone(memory_format=torch.preserve_format)
+    if getattr(tensor, "_is_param", False):
+        # without the gradient, as torch/nn/parameter.py
+        return torch.nn.Parameter(data, tensor.requires_grad)
+    data.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        data.grad = copy.deepcopy(tensor.grad, memo)
+    return data
+
 
 _WRITERS = {
     "safetensors.torch": ("", ("save_file", "save_model")),
@@ -41,12 +78,8 @@ _WRITERS = {
 
 
 @contextlib.contextmanager
-def without_writing(caution: Tell) -> Iterator[None]:
-    """Let ``torch.save`` and its like write no file while it is entered.
-
-    Args:
-        caution: called with one line where something would have been written.
-    """
+def without_writing() -> Iterator[None]:
+    """Let ``torch.save`` and its like write no file while it is entered."""
     kept: dict[Any, Any] = {}
     read, before = torch.load, _Before()
 

@@ -1,0 +1,265 @@
+"""Workspaces of cuBLAS, which stay, and of cuDNN: convolutions and recurrent networks.
+
+Convolutions: torch takes what the first plan of cuDNN's heuristics asks for, without a limit of its
+own (``run_conv_plan`` of ``aten/src/ATen/native/cudnn/Conv_v8.cpp``), and gives it back when the
+convolution is done; which plan that is only a card can tell. Known are the ways in which they work:
+
+- least: nothing, an implicit matrix product that reads its operands where they lie;
+- most: operands and result in another layout, as kernels for tensor cores want channels last; four
+  times that with ``torch.backends.cudnn.benchmark``, which tries others too;
+- likely: the operands alone; with channels in tiles of 32 where the filter is one pixel, and the
+  larger operand alone where it is not. Without tensor cores for the type: operands and result for a
+  filter of several pixels, else nothing. Nothing where the program has channels last.
+
+The likely one was chosen to fit ten trainings of convolutional networks published with xMem (peaks
+of NVML on an RTX 3060 in float32, which has TF32 in cuDNN); the one without tensor cores to the
+lines of a CIFAR network that pytorch_memlab printed on a card of that time.
+
+Recurrent networks: likely are the gates of all steps of one layer, which one matrix product gives
+(``cudnnGetRNNTempSpaceSizes`` in ``aten/src/ATen/native/cudnn/RNN.cpp``); the least is nothing, the
+most those of all layers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tensorlens.frameworks.torch.release import Release, installed_release
+from tensorlens.planning.card import Card
+from tensorlens.planning.torch.memory.temporaries.rules import (
+    Call,
+    Rule,
+    ceil_div,
+    is_channels_last,
+    nbytes,
+    scratch,
+)
+from tensorlens.planning.torch.tracker import Scratch
+
+CONVOLUTION = "cuDNN workspace"
+RECURRENT = "cuDNN RNN workspace"
+_TILE = 32
+"""Channels that a kernel for tensor cores takes at a time."""
+_LSTM, _GRU = 2, 3
+_GATES = {_LSTM: 4, _GRU: 3}
+_SAVED = {_LSTM: 6, _GRU: 5}
+
+
+def rnn_reserve(mode: int, numbers: int, layers: int, itemsize: int, dropout: float = 0.0) -> int:
+    """Return the likely bytes that cuDNN keeps of a recurrent network's forward pass.
+
+    That is what ``_cudnn_rnn`` gives as its fourth result for training. cuDNN does not tell its
+    formula; taken are, for each number and layer, the gates and the states that backward needs: 6
+    numbers for an LSTM, 5 for a GRU, 2 for a plain one; and a byte for each number that dropout may
+    leave out between layers.
+
+    Args:
+        mode: ``cudnnRNNMode_t``: 0 and 1 plain, 2 LSTM, 3 GRU.
+        numbers: steps, sequences, hidden size and directions, multiplied.
+        layers: one on the other.
+        itemsize: bytes of a number.
+        dropout: between layers.
+    """
+    saved = numbers * layers * _SAVED.get(mode, 2) * itemsize
+    return saved + (numbers * (layers - 1) if dropout > 0 else 0)
+
+
+def _recurrent(first: int) -> Rule:
+    """Return the rule of a pass whose argument ``first`` is the mode."""
+
+    def rule(call: Call) -> list[Scratch]:
+        mode, hidden_size, _, layers = call.args[first : first + 4]
+        source = call.args[0]
+        rows = source.numel() // max(source.size(-1), 1)
+        layer = rows * hidden_size * _GATES.get(mode, 1) * source.element_size()
+        likely = layer * (2 if call.args[first + 7] else 1)
+        return [Scratch(likely, 0, likely * max(layers, 1), RECURRENT)]
+
+    return rule
+
+
+def _convolution(call: Call) -> list[Scratch]:
+    source, weight, groups = call.args[0], call.args[1], call.args[8]
+    copies = _contiguous(source, weight)
+    if not call.result.numel() or _is_of_torch(source, groups):
+        return copies
+    return [*copies, _workspace(call.card, [(source, weight, call.result)], weight)]
+
+
+def _convolution_backward(call: Call) -> list[Scratch]:
+    gradient, source, weight, groups, wanted = *call.args[:3], call.args[9], call.args[10]
+    copies = _contiguous(gradient, source, weight)
+    passes = []
+    if wanted[0]:
+        passes.append((gradient, weight, source))
+    if wanted[1]:
+        passes.append((source, gradient, weight))
+    if not gradient.numel() or not passes or _is_of_torch(source, groups):
+        return copies
+    return [*copies, _workspace(call.card, passes, weight)]
+
+
+def _is_of_torch(source: Any, groups: int) -> bool:
+    """Whether a kernel of torch's own does it, which takes nothing: depthwise in float32.
+
+    ``use_cudnn_depthwise`` of ``aten/src/ATen/native/Convolution.cpp``.
+    """
+    depthwise = groups > 1 and groups == source.size(1)
+    return depthwise and source.dtype == torch.float32 and source.is_contiguous()
+
+
+def _workspace(card: Card, passes: Sequence[tuple[Any, Any, Any]], weight: Any) -> Scratch:
+    """Return the larger one of passes, each of two operands and a result."""
+    points = max(weight.shape[2:], default=1)
+    likely = most = 0
+    for one, other, result in passes:
+        most = max(most, sum(_tiled(each, _TILE) for each in (one, other, result)))
+        if is_channels_last(one) or is_channels_last(other):
+            continue
+        cores = _has_tensor_cores(card, one.dtype)
+        if points > 1 and not cores:
+            size = sum(_tiled(each, 4) for each in (one, other, result))
+        elif points > 1:
+            size = max(_tiled(each, 4) for each in (one, other) if each is not weight)
+        else:
+            size = _tiled(one, _TILE) + _tiled(other, _TILE) if cores else 0
+        likely = max(likely, size)
+    if torch.backends.cudnn.benchmark:
+        most *= 4
+    return Scratch(likely, 0, most, CONVOLUTION)
+
+
+def _has_tensor_cores(card: Card, dtype: torch.dtype) -> bool:
+    if dtype == torch.float32:
+        return card.capability >= (8, 0) and bool(torch.backends.cudnn.allow_tf32)
+    if dtype == torch.float16:
+        return card.capability >= (7, 0)
+    return dtype == torch.bfloat16 and card.capability >= (8, 0)
+
+
+def _tiled(tensor: Any, tile: int) -> int:
+    """Return the bytes of a tensor whose second dimension is filled up to whole tiles."""
+    channels: int = max(tensor.size(1), 1)
+    return nbytes(tensor) // channels * ceil_div(channels, tile) * tile
+
+
+def _contiguous(*tensors: Any) -> list[Scratch]:
+    """Return the copies of what lies neither with channels first nor with channels last."""
+    last = any(is_channels_last(each) for each in tensors[-2:])
+    return [
+        scratch(nbytes(each), "contiguous copy", before=True)
+        for each in tensors
+        if not (is_channels_last(each) if last else each.is_contiguous()) and not _is_thin(each)
+    ]
+
+
+def _is_thin(tensor: Any) -> bool:
+    """Whether both layouts are the same."""
+    return bool(tensor.size(1) == 1 or all(size == 1 for size in tensor.shape[2:])) and bool(
+        tensor.is_contiguous() or is_channels_last(tensor)
+    )
+
+
+RULES: dict[str, Rule] = {
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "_cudnn_rnn": _recurrent(6),
+    "_cudnn_rnn_backward": _recurrent(10),
+}
+
+
+_KIB = 1024
+_SMALL = (4096 * 2 + 16 * 8) * _KIB
+_LARGE = 4096 * 8 * _KIB
+_LARGE_SINCE: tuple[tuple[Release, frozenset[int]], ...] = (
+    ((2, 14, 0), frozenset({9, 10, 11, 12})),
+    ((2, 12, 0), frozenset({9, 10, 12})),
+    ((0, 0, 0), frozenset({9})),
+)
+"""From which release on cards of which major capabilities have the large workspace."""
+CUBLAS = "cuBLAS workspace"
+_INTEGERS = "_int_mm"
+# linear and matmul come whole where no gradients are noted at all (torch.inference_mode)
+_PRODUCTS = (
+    *("mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "mv", "addmv"),
+    *("addmv_", "dot", "vdot", "linear", "matmul", "_scaled_mm", _INTEGERS),
+)
+
+
+class Workspaces:
+    """Gives the workspaces of cuBLAS, as a ``ScratchRule`` of a tracker.
+
+    To be asked after the temporaries of an operator: copies of operands come before a workspace.
+
+    ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: each thread has a handle of its own,
+    and each handle gets a workspace at its first call on a stream, which stays; a step that trains
+    has two, as autograd runs the backward pass on a thread of its own. For its bytes see
+    :func:`cublas_workspace`. cuBLASLt takes the same one.
+
+    Args:
+        card: whose library it is.
+        environment: where the variables are looked up.
+    """
+
+    def __init__(self, card: Card, environment: Mapping[str, str] | None = None) -> None:
+        environment = os.environ if environment is None else environment
+        self.cublas = cublas_workspace(card, environment, installed_release())
+        self._held: set[tuple[int, int, int]] = set()
+        aten = torch.ops.aten
+        packets = [getattr(aten, name) for name in _PRODUCTS if hasattr(aten, name)]
+        # by address: operators live as long as torch, and their own hash is slow
+        self._products = {
+            id(getattr(packet, each)) for packet in packets for each in packet.overloads()
+        }
+
+    def __call__(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, thread: int
+    ) -> Sequence[Scratch]:
+        """Return what an operator took besides its results."""
+        if id(func) not in self._products:
+            return ()
+        where = result[0] if isinstance(result, (tuple, list)) else result
+        device = where.device
+        if device.type != "cuda" or not self.cublas:
+            return ()
+        index = device.index or 0
+        key = index, _stream(index), thread
+        if key in self._held or not _is_multiplied(func, where, args):
+            return ()
+        self._held.add(key)
+        return (Scratch.exactly(self.cublas, CUBLAS, stays=True),)
+
+
+def cublas_workspace(card: Card, environment: Mapping[str, str], release: Release) -> int:
+    """Return the bytes of a handle's workspace (``parseChosenWorkspaceSize``).
+
+    What ``CUBLAS_WORKSPACE_CONFIG`` says, else 8,519,680 (``:4096:2:16:8``), or 32 MiB on some
+    cards: before torch 2.12 those of capability 9, from 2.12 on 9, 10 and 12 (pytorch pull request
+    175344), from 2.14 on 11 too (189312). Read in the ``libtorch_cuda.so`` of the published 2.11.0,
+    2.12.0, 2.13.0 and 2.14.1; 2.14.0 is taken to be as 2.14.1.
+    """
+    pieces = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if pieces:
+        return sum(int(size) * int(count) for size, count in pieces) * _KIB
+    large = next(majors for since, majors in _LARGE_SINCE if release >= since)
+    return _LARGE if card.capability[0] in large else _SMALL
+
+
+def _stream(index: int) -> int:
+    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return 0 if current is None else int(current(index))
+
+
+def _is_multiplied(func: Any, result: Any, args: Sequence[Any]) -> bool:
+    """Whether cuBLAS is called: not for whole numbers, nor where there is nothing to do."""
+    operands = [each for each in args if isinstance(each, torch.Tensor)]
+    if not result.numel() or not all(each.numel() for each in operands[:3]):
+        return False
+    dtype = operands[0].dtype
+    is_float: bool = dtype.is_floating_point or dtype.is_complex
+    return is_float or func.overloadpacket.__name__ == _INTEGERS
