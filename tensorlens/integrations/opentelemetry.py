@@ -1,0 +1,101 @@
+"""Gauges of memory for OpenTelemetry, read whenever its reader collects.
+
+::
+
+    from tensorlens.integrations.opentelemetry import instrument
+    instrument()
+
+Needs ``pip install 'tensorlens[opentelemetry]'``; where the metrics go is the program's own set-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from opentelemetry import metrics
+
+from tensorlens import ranks
+from tensorlens.guards import guarded
+from tensorlens.integrations.device_levels import DeviceLevel, DeviceLevels
+
+_FIGURES = {
+    "allocated": "Bytes that the framework's allocator has handed out",
+    "peak": "The most of them at any instant since the last collection",
+    "reserved": "Bytes that the allocator holds; on the host the resident set",
+}
+
+
+def instrument(provider: Any = None) -> Callable[[], None]:
+    """Register gauges of each device in use; return what unregisters their reading.
+
+    * ``tensorlens.memory.allocated``, ``.peak``, ``.reserved``, in bytes, with the attributes
+      ``device`` (``cpu``, ``cuda:0``) and, in a distributed job, ``rank``;
+    * ``hw.gpu.memory.usage``, what this process's allocator holds of an accelerator, with ``hw.id``
+      and ``hw.type``, as the semantic conventions for hardware metrics name it.
+
+    Args:
+        provider: the meter provider; the global one by default.
+    """
+    meter = metrics.get_meter("tensorlens", meter_provider=provider)
+    levels = _Collection()
+    for figure, description in _FIGURES.items():
+        meter.create_observable_gauge(
+            f"tensorlens.memory.{figure}", [levels.gauge(figure)], "By", description
+        )
+    meter.create_observable_up_down_counter(
+        "hw.gpu.memory.usage", [levels.usage], "By", "GPU memory held by this process's allocator"
+    )
+    return levels.close
+
+
+class _Collection:
+    """One reading for all gauges of a collection: each read begins a new peak."""
+
+    def __init__(self) -> None:
+        self._levels = DeviceLevels()
+        self._taken: list[DeviceLevel] = []
+        self._given: set[str] = set()
+        self._is_closed = False
+
+    def gauge(self, figure: str) -> Callable[[Any], Iterable[metrics.Observation]]:
+        """Return the callback of one gauge."""
+
+        def observe(options: Any) -> Iterable[metrics.Observation]:
+            return [
+                metrics.Observation(value, _attributes(level.device))
+                for level in self._read(figure)
+                if (value := getattr(level, figure)) >= 0
+            ]
+
+        return observe
+
+    def usage(self, options: Any) -> Iterable[metrics.Observation]:
+        """Return what is held of each accelerator."""
+        return [
+            metrics.Observation(level.reserved, {"hw.id": level.device, "hw.type": "gpu"})
+            for level in self._read("usage")
+            if level.device != "cpu" and level.reserved >= 0
+        ]
+
+    def close(self) -> None:
+        """Observe no more."""
+        self._is_closed = True
+        self._levels.close()
+
+    def _read(self, asker: str) -> list[DeviceLevel]:
+        if self._is_closed:
+            return []
+        # who asks a second time begins a new collection
+        if asker in self._given or not self._given:
+            self._given.clear()
+            self._taken = []
+            with guarded("the memory of devices is not exported"):
+                self._taken = self._levels.read()
+        self._given.add(asker)
+        return self._taken
+
+
+def _attributes(device: str) -> dict[str, str | int]:
+    rank = ranks.current_rank()
+    return {"device": device} if rank is None else {"device": device, "rank": rank.number}

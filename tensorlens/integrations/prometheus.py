@@ -1,0 +1,82 @@
+"""Memory as metrics of Prometheus: a collector, and a file for the node exporter.
+
+::
+
+    from prometheus_client import REGISTRY
+    from tensorlens.integrations.prometheus import MemoryCollector, write_textfile
+    REGISTRY.register(MemoryCollector())     # beside the program's own metrics
+    write_textfile("/var/lib/node_exporter/train.prom")
+
+Needs ``pip install 'tensorlens[prometheus]'``. Nothing here listens on a network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, write_to_textfile
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tensorlens import ranks
+from tensorlens.errors import TensorlensError
+from tensorlens.guards import guarded
+from tensorlens.integrations.device_levels import DeviceLevel, DeviceLevels
+
+_FIGURES = {
+    "allocated": "Bytes that the framework's allocator has handed out",
+    "peak": "The most of them at any instant since the last reading",
+    "reserved": "Bytes that the allocator holds; on the host the resident set",
+}
+
+
+class MemoryCollector(Collector):  # type: ignore[misc]
+    """Gives ``tensorlens_memory_allocated_bytes``, ``_peak_bytes`` and ``_reserved_bytes``.
+
+    Labels are ``device`` (``cpu``, ``cuda:0``) and ``rank``, which is empty where there is one.
+    """
+
+    def __init__(self) -> None:
+        self._levels = DeviceLevels()
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Give the metrics without values: a registry asks when this is registered."""
+        return self._families([])
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Give the metrics as they are now."""
+        levels: list[DeviceLevel] = []
+        with guarded("the memory of devices is not exported"):
+            levels = self._levels.read()
+        return self._families(levels)
+
+    def _families(self, levels: list[DeviceLevel]) -> Iterator[GaugeMetricFamily]:
+        rank = ranks.current_rank()
+        own = "" if rank is None else str(rank.number)
+        for figure, description in _FIGURES.items():
+            name = f"tensorlens_memory_{figure}_bytes"
+            family = GaugeMetricFamily(name, description, labels=("device", "rank"))
+            for level in levels:
+                value = getattr(level, figure)
+                if value >= 0:
+                    family.add_metric((level.device, own), value)
+            yield family
+
+
+def write_textfile(path: str | os.PathLike[str], collector: MemoryCollector | None = None) -> None:
+    """Write the metrics into a file for the node exporter, whole or not at all.
+
+    Args:
+        path: its name ends in ``.prom``.
+        collector: gives peaks since its last reading; without one the peak is what is allocated.
+
+    Raises:
+        TensorlensError: it could not be written.
+    """
+    registry = CollectorRegistry()
+    registry.register(MemoryCollector() if collector is None else collector)
+    try:
+        write_to_textfile(os.fspath(path), registry)
+    except OSError as error:
+        raise TensorlensError(f"cannot write {path}: {error.strerror or error}") from None

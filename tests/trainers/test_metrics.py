@@ -1,0 +1,75 @@
+"""Memory through OpenTelemetry and Prometheus, each with its own library."""
+
+import pytest
+import torch
+
+from tensorlens.errors import TensorlensError
+
+KEPT = 1 << 20
+
+
+def by_device(metrics, name):
+    points = [
+        point
+        for resource in metrics.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == name
+        for point in metric.data.data_points
+    ]
+    return {point.attributes["device"]: point.value for point in points}
+
+
+def test_gauges_of_opentelemetry_follow_allocations():
+    export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+    sdk = pytest.importorskip("opentelemetry.sdk.metrics")
+    from tensorlens.integrations.opentelemetry import instrument
+
+    reader = export.InMemoryMetricReader()
+    stop = instrument(sdk.MeterProvider([reader]))
+    before = by_device(reader.get_metrics_data(), "tensorlens.memory.allocated")["cpu"]
+    kept = torch.zeros(KEPT, dtype=torch.uint8)
+    torch.zeros(2 * KEPT, dtype=torch.uint8)
+    found = reader.get_metrics_data()
+    assert by_device(found, "tensorlens.memory.allocated")["cpu"] == before + KEPT
+    assert by_device(found, "tensorlens.memory.peak")["cpu"] == before + 3 * KEPT
+    assert by_device(found, "tensorlens.memory.reserved")["cpu"] > KEPT
+    # a peak is that since the collection before
+    again = by_device(reader.get_metrics_data(), "tensorlens.memory.peak")["cpu"]
+    assert again == before + KEPT
+    stop()
+    assert reader.get_metrics_data() is None
+    assert kept.nbytes == KEPT
+
+
+def test_a_textfile_of_prometheus_has_the_bytes_of_each_device(tmp_path, monkeypatch):
+    parser = pytest.importorskip("prometheus_client.parser")
+    from tensorlens.integrations.prometheus import MemoryCollector, write_textfile
+
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    collector, path = MemoryCollector(), tmp_path / "train.prom"
+
+    def read():
+        write_textfile(path, collector)
+        families = parser.text_string_to_metric_families(path.read_text("utf-8"))
+        samples = [sample for family in families for sample in family.samples]
+        assert {sample.labels["rank"] for sample in samples} == {"3"}
+        return {each.name: each.value for each in samples if each.labels["device"] == "cpu"}
+
+    before = read()["tensorlens_memory_allocated_bytes"]
+    kept = torch.zeros(KEPT, dtype=torch.uint8)
+    torch.zeros(2 * KEPT, dtype=torch.uint8)
+    after = read()
+    assert after["tensorlens_memory_allocated_bytes"] == before + KEPT
+    assert after["tensorlens_memory_peak_bytes"] == before + 3 * KEPT
+    assert kept.nbytes == KEPT
+    assert [each.name for each in tmp_path.iterdir()] == ["train.prom"]
+
+
+def test_a_textfile_that_cannot_be_written_gets_one_line(tmp_path):
+    pytest.importorskip("prometheus_client")
+    from tensorlens.integrations.prometheus import write_textfile
+
+    with pytest.raises(TensorlensError, match="cannot write"):
+        write_textfile(tmp_path / "none" / "train.prom")
