@@ -8,6 +8,7 @@ TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 TRAINERS := transformers accelerate peft lightning opentelemetry-sdk prometheus-client
+NOTEBOOK := nbclient nbformat ipykernel
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools
 PYTEST := -m pytest --tb=short -n auto --dist loadfile --no-loadscope-reorder
@@ -89,7 +90,7 @@ $(VENV)/.ready: pyproject.toml
 
 # what tests run under besides torch
 $(VENV)/.frameworks: $(VENV)/.ready
-	$(BIN)/python $(PIP) "$(TORCH)" "$(TENSORFLOW)" $(TRAINERS)
+	$(BIN)/python $(PIP) "$(TORCH)" "$(TENSORFLOW)" $(TRAINERS) $(NOTEBOOK)
 	touch $@
 
 $(VENV)-%/.ready: pyproject.toml

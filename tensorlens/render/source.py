@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,11 +103,29 @@ def clipped(text: str, room: int, ellipsis: str) -> str:
 
 
 def short_path(filename: str) -> str:
-    """Return ``filename`` from the working directory where it lies inside, else as it is."""
+    """Return ``filename`` from the working directory where it lies inside, else as it is.
+
+    Of a notebook's cell that ran in this process it is ``In [3]``.
+    """
+    cell = cell_name(filename)
+    if cell is not None:
+        return cell
     try:
         return str(Path(filename).relative_to(Path.cwd()))
     except (OSError, ValueError):
         return filename
+
+
+def cell_name(filename: str) -> str | None:
+    """Return ``In [3]`` of a file that IPython made of a cell; None of any other."""
+    if "ipython" not in filename and "ipykernel" not in filename:
+        return None
+    try:
+        shell = sys.modules["IPython"].get_ipython()
+        number = shell.compile._filename_map[filename]
+    except Exception:  # another IPython, or none
+        return None
+    return f"In [{number}]" if isinstance(number, int) else None
 
 
 def place(line: Place, *, function: bool = False) -> str:

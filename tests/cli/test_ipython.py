@@ -135,7 +135,7 @@ print(Block().forward(1))
 """
     text, result = run(shell, f"%%{magic} -f grow -f Block.forward{cell}")
     assert result.success and "82" in text.split()
-    titles = re.findall(r"^(\S+)  \S+  (?:1 call|never called)", text, re.M)
+    titles = re.findall(r"^(\S+)  In \[\d+\]:\d+  (?:1 call|never called)", text, re.M)
     assert titles == ["grow", "Block.forward"]
     assert re.search(r"^ +6 +1 .*return value \+ 40$", text, re.M)
     assert "never called" not in text

@@ -56,7 +56,7 @@ class Place:
             names: how many files have a name.
         """
         function = self.function.function
-        name = Path(function.filename).name
+        name = Path(short_path(function.filename)).name
         whole = f"{name}:{self.row.line.lineno} in {function.qualname}"
         return self.text if names[name] > 1 else printable(whole)
 
@@ -114,7 +114,9 @@ def overview(functions: Sequence[FunctionLayout]) -> Overview:
 
 def file_names(functions: Iterable[FunctionLayout]) -> Counter[str]:
     """Return how many files have a name without its folder."""
-    return Counter(Path(each).name for each in {each.function.filename for each in functions})
+    return Counter(
+        Path(short_path(each)).name for each in {each.function.filename for each in functions}
+    )
 
 
 def by_peak(functions: Iterable[FunctionLayout]) -> list[FunctionLayout]:

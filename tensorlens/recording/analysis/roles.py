@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from tensorlens.recording.analysis.event_index import EventIndex, Place, PlaceTable
 from tensorlens.records.events import FREE, START, Context, Label
 from tensorlens.records.tensors import SourceLine
+from tensorlens.render.source import cell_name
 from tensorlens.roles import BLOCK_ROLES
 
 TEMPORARY = BLOCK_ROLES[-1]
@@ -284,5 +285,5 @@ def _at(line: SourceLine | None) -> str:
 
 def short_line(line: SourceLine) -> str:
     """Return file and number: ``train.py:12``."""
-    name = line.filename.replace("\\", "/").rpartition("/")[2]
+    name = cell_name(line.filename) or line.filename.replace("\\", "/").rpartition("/")[2]
     return f"{name or line.filename}:{line.lineno}"
