@@ -26,7 +26,7 @@ NEWEST := $(lastword $(NEWER))
 
 PURE := integrations leaks lines planning recording records render test_units.py
 
-.PHONY: demo test quick lint pytest bench wheel clean test-torch $(NEWER:%=test-%)
+.PHONY: demo test quick lint pytest bench wheel site clean test-torch $(NEWER:%=test-%)
 
 demo: $(VENV)/.ready
 	$(BIN)/python samples/cifar10.py
@@ -34,7 +34,7 @@ demo: $(VENV)/.ready
 # what runs in one process each goes side by side, installations too, then what fills all cores
 test:
 	$(MAKE) -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	    $(VENV)/.ready $(NEWER:%=test-%) lint $(VENV)/.frameworks
+	    $(VENV)/.ready $(NEWER:%=test-%) lint site $(VENV)/.frameworks
 	$(MAKE) pytest
 
 lint: $(VENV)/.ready
@@ -71,6 +71,10 @@ test-torch:
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.benchmarks
 
+# build/site: the documentation; a warning is an error
+site: $(VENV)-site/.ready
+	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python -m mkdocs build --quiet --strict --site-dir build/site
+
 # dist/: a wheel for each machine of MACHINES with its native parts in it, and a pure one.
 # For another machine than this one it takes a cross compiler: g++-aarch64-linux-gnu
 MACHINES ?= x86_64 aarch64
@@ -93,6 +97,11 @@ $(VENV)/.frameworks: $(VENV)/.ready
 	$(BIN)/python $(PIP) "$(TORCH)" "$(TENSORFLOW)" $(TRAINERS) $(NOTEBOOK)
 	touch $@
 
+$(VENV)-site/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python $(PIP) mkdocs-material "mkdocstrings[python]" mkdocs-jupyter
+	touch $@
+
 $(VENV)-%/.ready: pyproject.toml
 	$(call python,$*) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python $(PIP) -e . pytest pandas
@@ -107,4 +116,4 @@ $(VENV)-torch-%/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-3.* $(VENV)-torch-*
+	rm -rf build dist $(VENV) $(VENV)-site $(VENV)-3.* $(VENV)-torch-*
