@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # for the tests alone
 TENSORFLOW ?= tensorflow-cpu==2.21.0
-TRAINERS := transformers accelerate peft lightning opentelemetry-sdk prometheus-client
+TRAINERS := transformers accelerate peft lightning opentelemetry-sdk prometheus-client "mcp>=2.0"
 NOTEBOOK := nbclient nbformat ipykernel
 # what every torch depends on, but for CUDA
 OF_TORCH := filelock typing-extensions sympy networkx jinja2 fsspec setuptools

@@ -32,8 +32,9 @@ QUESTIONS = {
     "with what was saved": {
         "show": "print a report again, or convert it",
         "diff": "what changed between two snapshots",
-        "merge": "one snapshot from those of several processes",
+        "merge": "which rank of a job stands out, and by which tensor",
         "convert": "write a report in another format",
+        "mcp": "let a coding assistant read reports by itself",
     },
     "on this machine": {
         "doctor": "what can be measured here, and how to get the rest",

@@ -1,0 +1,110 @@
+"""A server of the Model Context Protocol: a coding assistant reads saved reports by itself.
+
+``tensorlens mcp`` runs it over standard input and output alone. It reads files and runs no program.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from tensorlens import __version__
+from tensorlens.errors import TensorlensError
+from tensorlens.jobs.merge import merged
+from tensorlens.loading import load
+from tensorlens.render.blocks import Presentable
+from tensorlens.render.text import TextRenderer
+from tensorlens.render.view import View
+from tensorlens.tensors.snapshot import Snapshot
+
+MOST_CHARACTERS = 12_000
+"""Of one answer: an assistant pays for what it reads."""
+_WIDTH = 140
+_INSTRUCTIONS = """\
+Reports on the memory of PyTorch, TensorFlow and Keras programs, exact to the byte. A program makes
+them with `tensorlens run -p train.py -o lines.json train.py` (which line), `run --record run.tlens`
+(which moment), `MemReporter(model, optimizer).snapshot().save("tensors.json")` (which tensor),
+`tensorlens leaks train.py -o leaks.json` (what grows), `tensorlens estimate train.py:make_step
+--card "rtx 3090" -o fits.json` (will it fit), `tensorlens suggest ... -o helps.json` (what helps).
+Torch's memory snapshots (.pickle) are read as recordings, without running code in them."""
+
+
+def server() -> MCPServer:
+    """Return the server with its tools."""
+    made = MCPServer("tensorlens", version=__version__, instructions=_INSTRUCTIONS)
+    for tool in (show, diff, ranks):
+        made.tool()(_answering(tool))
+    return made
+
+
+def _answering(tool: Callable[..., str]) -> Callable[..., str]:
+    """Let an error of ours be the answer, in its one line."""
+
+    @functools.wraps(tool)
+    def run(*arguments: Any, **options: Any) -> str:
+        try:
+            return tool(*arguments, **options)
+        except TensorlensError as error:
+            raise ToolError(str(error)) from None
+
+    return run
+
+
+def show(
+    file: str,
+    top: int = 15,
+    device: str = "",
+    role: str = "",
+    min_size: int = 0,
+    at: str = "",
+) -> str:
+    """Answer from one saved report: its first lines are the answer, tables follow.
+
+    Args:
+        file: a .json or .tlens of tensorlens, or a .pickle of torch's memory history.
+        top: how many of the largest rows.
+        device: only this one, as in "cuda:0".
+        role: only parameter, buffer, gradient, optimizer, activation, input, other or temporary.
+        min_size: only rows of at least so many bytes.
+        at: of a recording, the instant: the name of a mark or the number of an event; its peak by
+            default.
+    """
+    view = View(
+        top=top,
+        min_size=min_size,
+        roles=tuple(filter(None, [role])),
+        devices=tuple(filter(None, [device])),
+        at=at or None,
+    )
+    return _text(load(file), view)
+
+
+def diff(before: str, after: str, top: int = 15) -> str:
+    """Tell what appeared, went and grew between two snapshots, by tensor and line."""
+    first, second = load(before), load(after)
+    if not isinstance(first, Snapshot) or not isinstance(second, Snapshot):
+        raise TensorlensError("diff takes two snapshots; show reads anything else")
+    return _text(second - first, View(top=top))
+
+
+def ranks(files: Sequence[str]) -> str:
+    """Compare the ranks of a job, one report of each: which stands out, and by which tensor."""
+    return _text(merged({file: load(file) for file in files}), View())
+
+
+def _text(record: Presentable, view: View) -> str:
+    """Return a report within the bound, cut at the end of a line."""
+    text = TextRenderer(_WIDTH, "utf-8", view, tells_run=True).render(record)
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    kept = text[:MOST_CHARACTERS].rpartition("\n")[0]
+    return f"{kept}\n… {len(text) - len(kept):,} more characters: ask for fewer rows, or one device"
+
+
+def main() -> None:
+    """Serve until the client leaves."""
+    server().run("stdio")

@@ -1,0 +1,72 @@
+"""The server for coding assistants, asked by the protocol's own client."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+mcp = pytest.importorskip("mcp")
+pytest.importorskip("mcp.server.mcpserver")
+
+import tensorlens  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+async def _asked(folder, questions):
+    parameters = mcp.StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "tensorlens", "mcp"],
+        cwd=str(folder),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    async with mcp.stdio_client(parameters) as (reading, writing):
+        async with mcp.ClientSession(reading, writing) as session:
+            await session.initialize()
+            tools = [tool.name for tool in (await session.list_tools()).tools]
+            answers = [await session.call_tool(name, given) for name, given in questions]
+    return tools, answers
+
+
+def asked(folder, *questions):
+    return asyncio.run(_asked(folder, questions))
+
+
+def test_an_assistant_finds_the_tensors_of_a_peak_and_what_grew(tmp_path):
+    layer = torch.nn.Linear(512, 512, bias=False)
+    with tensorlens.record(layer) as recording:
+        kept = torch.zeros(1 << 20)
+    recording.save(tmp_path / "run.tlens")
+    before = tensorlens.MemReporter(model=layer).snapshot()
+    more = torch.ones(1 << 18)
+    after = tensorlens.MemReporter(model=layer).snapshot()
+    before.save(tmp_path / "run.rank0.json")
+    after.save(tmp_path / "run.rank1.json")
+    files = ["run.rank0.json", "run.rank1.json"]
+    tools, answers = asked(
+        tmp_path,
+        ("show", {"file": "run.tlens", "top": 3, "device": "cpu"}),
+        ("diff", {"before": files[0], "after": files[1]}),
+        ("ranks", {"files": files}),
+        ("show", {"file": "none.tlens"}),
+    )
+    assert tools == ["show", "diff", "ranks"]
+    peak, change, ranks, failed = (answer.content[0].text for answer in answers)
+    assert "kept" in peak and "4.00 MiB" in peak
+    assert "more" in change and "+1.00 MiB" in change
+    assert "rank 1 stands out, its allocated is 1.00 MiB more" in ranks
+    assert answers[3].is_error and "there is no file none.tlens" in failed
+    assert len(kept) and len(more)
+
+
+def test_answers_are_bounded(tmp_path):
+    from tensorlens.integrations.mcp import MOST_CHARACTERS, show
+
+    kept = {f"tensor {number}": torch.zeros(number + 1) for number in range(2000)}
+    tensorlens.MemReporter(kept=kept).snapshot().save(tmp_path / "many.json")
+    text = show(str(tmp_path / "many.json"), top=5000)
+    assert len(text) < MOST_CHARACTERS + 200
+    assert text.splitlines()[-1].endswith("more characters: ask for fewer rows, or one device")
