@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
-from tensorlens.planning.tensorflow.execution.orders import BATCHES_AHEAD
 from tensorlens.planning.tensorflow.graph.nodes import Node
 from tensorlens.planning.tensorflow.request import TraceRequest
 from tensorlens.planning.trace import Caution
@@ -44,9 +43,13 @@ _RECURRENT = (
     " can, which keep a reserve of their own"
 )
 _ORDER = (
-    "operations that are ready at the same time run in an order that only a run tells: two "
-    "orders were simulated, and the bounds are as far apart as measured steps were"
+    "operations that are ready at the same time, and iterations of a loop, run in an order that "
+    "only a run tells: one order was simulated, and the bounds are as far apart as measured steps "
+    "were"
 )
+_PRODUCTS = "memory that oneDNN takes for products in bfloat16 on some processors is not counted"
+BATCHES_AHEAD = 4
+"""Batches that Keras' adapter of arrays holds besides the step's, as measured of ``fit``."""
 _UNROLLED = "recurrent layers were written out step by step, as Python runs them"
 _ONE_BATCH = "one batch is counted; tensorlens.inputs() tells what the input pipeline holds ahead"
 _AHEAD = (
@@ -79,6 +82,8 @@ def cautions(
             texts.append(_ORDER)
         elif recurrent:
             texts.append(_UNROLLED)
+        if any("MatMul" in node.op and node.attrs.get("T") == "bfloat16" for node in nodes):
+            texts.append(_PRODUCTS)
     else:
         texts += [_GROWTH] if asked.eager else [_LAYOUT, _GROWTH]
         # compile() on a machine without a GPU says False for "auto" as well

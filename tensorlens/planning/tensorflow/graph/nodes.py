@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -17,6 +18,9 @@ ITEM_SIZES: Mapping[str, int] = {
     "string": 24,
 }
 """Bytes of an element in memory. What has none (resources, variants) takes nothing here."""
+
+LOOPS = ("While", "StatelessWhile")
+BRANCHES = ("If", "StatelessIf")
 
 Shape = tuple[int, ...]
 
@@ -43,35 +47,47 @@ class Node:
     name: str
     op: str
     inputs: Sequence[tuple[int, int]] = ()
-    """Number of the operation and of its output, for each input."""
+    """Number of the operation and of its output, for each input; -1 where nobody needs it."""
     controls: Sequence[int] = ()
     """Numbers of the operations that come before this one without giving it anything."""
     outputs: Sequence[Output] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
-    """Plain values only: integers, texts, booleans, lists of them."""
+    """Plain values only: integers, texts, booleans, names of functions, lists of them."""
     value: Any = None
-    """A constant's number, where it is a scalar of integers or truth."""
-    values: Sequence[int] | None = None
-    """A constant's numbers, where there are a few in a row."""
-    consumers: list[tuple[int, int, int]] = field(default_factory=list)
-    """Output, operation and input that reads it; output -1 where it only comes first."""
+    """A constant's number, or a list of a few, where it is of integers or truth."""
+    dtypes: Sequence[str] = ()
+    """Of the inputs."""
+    definition: Any = None
+    """Its ``NodeDef``."""
+    calls: Sequence[Graph] = ()
+    """Functions that it runs: of a loop its condition and its body, of a branch both sides."""
 
 
-ENTERS = ("Enter", "RefEnter")
-"""Operations that hand a value into a loop."""
-BACK = ("NextIteration", "RefNextIteration")
-"""Operations that end a pass through a loop, for which nobody waits."""
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Operations of a step, or of a function that it calls."""
+
+    nodes: Sequence[Node]
+    arguments: Sequence[int] = ()
+    """Numbers of the operations that stand for what it is given."""
+    results: Sequence[tuple[int, int]] = ()
+    """Number of an operation and of its output, for each result; -1 where nobody needs it."""
 
 
-def connect(nodes: Sequence[Node]) -> None:
-    """Tell every operation who comes after it."""
+def first_ready(nodes: Sequence[Node]) -> list[Node]:
+    """Return the operations in a topological order: those that are ready first come first."""
+    waiting = [len(node.inputs) + len(node.controls) for node in nodes]
+    consumers: list[list[Node]] = [[] for _ in nodes]
     for node in nodes:
-        for place, (source, slot) in enumerate(node.inputs):
-            nodes[source].consumers.append((slot, node.number, place))
-        for source in node.controls:
-            nodes[source].consumers.append((-1, node.number, -1))
-
-
-def starts_of(nodes: Sequence[Node]) -> list[Node]:
-    """Return the operations that wait for no other."""
-    return [node for node in nodes if not node.inputs and not node.controls]
+        for source in (*(number for number, _ in node.inputs), *node.controls):
+            consumers[source].append(node)
+    ready = deque(node for node in nodes if not waiting[node.number])
+    ordered: list[Node] = []
+    while ready:
+        node = ready.popleft()
+        ordered.append(node)
+        for consumer in consumers[node.number]:
+            waiting[consumer.number] -= 1
+            if not waiting[consumer.number]:
+                ready.append(consumer)
+    return ordered
