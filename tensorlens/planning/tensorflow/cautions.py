@@ -43,9 +43,8 @@ _RECURRENT = (
     " can, which keep a reserve of their own"
 )
 _ORDER = (
-    "operations that are ready at the same time, and iterations of a loop, run in an order that "
-    "only a run tells: one order was simulated, and the bounds are as far apart as measured steps "
-    "were"
+    "operations that are ready at the same time, and iterations of loops, run in an order that only"
+    " a run tells: one was simulated, and the bounds are as far from it as measured steps were"
 )
 _PRODUCTS = "memory that oneDNN takes for products in bfloat16 on some processors is not counted"
 BATCHES_AHEAD = 4

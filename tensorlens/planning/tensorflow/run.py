@@ -27,11 +27,11 @@ from tensorlens.planning.tensorflow.request import TraceRequest
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
 
-_BELOW, _ABOVE = 0.8, 1.35
-_BELOW_IN_LOOPS, _ABOVE_IN_LOOPS = 0.9, 2.5
-"""How far steps of graphs were from the peak of operations in order, whose threads run in any:
-twenty steps each of eight networks with two optimizers, in three processes or eleven. TensorFlow
-runs up to 32 iterations of a loop at the same time.
+_OVERLAP = 16
+"""Iterations of a loop that run at the same time on the CPU: half of those that may, in Keras."""
+_BELOW, _ABOVE = 0.7, 1.3
+"""How far steps of graphs on the CPU may be from the peak of operations in order, as measured:
+twenty steps each of eight networks with two optimizers, in three processes or eleven.
 """
 _RUNTIME = 16 << 10
 """Bytes that a step has besides: constants of the graph, the iterator, states of generators."""
@@ -70,7 +70,7 @@ def run(model: Any, asked: TraceRequest) -> Trace:
     execute(traced, graph, asked, ledger, _Unknown(found))
     ledger.mark("end")
     if on_host:
-        found.spread = _band(graph, asked, ledger.peak, batch)
+        found.spread = _band(asked, ledger.peak, batch)
     found.log.sources = sources_of(found.log, linecache.getlines)
     return found
 
@@ -100,7 +100,8 @@ def execute(
     feeds = {each.placeholder: _there(each, ledger) for each in traced.feeds}
     ledger.mark("step 1")
     scratch = host_scratch if on_host else scratch_of(asked.card)
-    machine = Machine(ledger, variables, scratch, unknown, forwards=not asked.eager)
+    overlap = _OVERLAP if on_host and not asked.eager else 0
+    machine = Machine(ledger, variables, scratch, unknown, not asked.eager, overlap)
     names = {node.number: node.name for node in graph.nodes}
     arguments = [
         Value(variable=name) if name in variables else keep(feeds.get(name, NOTHING))
@@ -115,13 +116,11 @@ def execute(
         drop(value, machine.free)
 
 
-def _band(graph: Graph, asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
+def _band(asked: TraceRequest, peak: int, batch: int) -> tuple[int, int]:
     """Return the least and the most bytes that a step may peak at."""
     low, high = peak, peak
     if not asked.eager:
-        has_loops = any(node.op in LOOPS for node in graph.nodes)
-        below, above = (_BELOW_IN_LOOPS, _ABOVE_IN_LOOPS) if has_loops else (_BELOW, _ABOVE)
-        low, high = int(peak * below), int(peak * above) + _RUNTIME
+        low, high = int(peak * _BELOW), int(peak * _ABOVE) + _RUNTIME
     return low, high + BATCHES_AHEAD * batch
 
 

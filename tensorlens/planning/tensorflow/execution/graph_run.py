@@ -88,9 +88,11 @@ class GraphRun:
             self._drop([goes_on])
             number = self._number(node, goes_on)
             if number is not False:
+                self._machine.begin_iteration()
                 state = self.run(body, state)
             if not number:
                 break
+        self._machine.end_loop()
         return state
 
     def _number(self, node: Node, condition: Value) -> bool | None:

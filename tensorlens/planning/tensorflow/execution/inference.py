@@ -33,8 +33,6 @@ _SAME = frozenset(("Cast", "Reshape"))
 
 def computed(op: str, values: Sequence[Value]) -> Any:
     """Return the number that an operation makes of numbers; None where it is not known."""
-    if op == "Shape" and values:
-        return None if values[0].shape is None else list(values[0].shape)
     numbers = [value.number for value in values]
     if not numbers or numbers[0] is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -42,6 +43,8 @@ class Machine:
         scratch: what kernels take besides their results.
         unknown: told an operation whose results have no shape, or a condition without a number.
         forwards: whether results are written into inputs that nobody else reads.
+        overlap: iterations of a loop that run at the same time: what one of them gives back is
+            there until so many more have begun.
     """
 
     def __init__(
@@ -51,12 +54,15 @@ class Machine:
         scratch: ScratchOf,
         unknown: Callable[[Node], None],
         forwards: bool = True,
+        overlap: int = 0,
     ) -> None:
         self.memory = memory
         self.variables = variables
         self.unknown = unknown
         self._scratch = scratch
         self._forwards = forwards
+        self._overlap = overlap
+        self._iterations: deque[list[Buffer]] = deque()
         self._shaped: dict[Any, Node] = {}
         """Operations with shapes that the graph does not tell."""
         self._place: Node | None = None
@@ -72,7 +78,26 @@ class Machine:
 
     def free(self, buffer: Buffer) -> None:
         """Give a buffer's bytes back."""
-        if buffer.row >= 0:
+        if buffer.row < 0:
+            return
+        if self._iterations:
+            self._iterations[-1].append(buffer)
+        else:
+            self.memory.give(buffer.row, self._place)
+
+    def begin_iteration(self) -> None:
+        """Begin an iteration of a loop, and end the one that no longer runs beside it."""
+        self._iterations.append([])
+        if len(self._iterations) > self._overlap:
+            self._give_back(self._iterations.popleft())
+
+    def end_loop(self) -> None:
+        """End all iterations."""
+        while self._iterations:
+            self._give_back(self._iterations.popleft())
+
+    def _give_back(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
             self.memory.give(buffer.row, self._place)
 
     def assign(self, name: str, new: Value, old: Value | None) -> None:
@@ -170,8 +195,11 @@ def _read(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Val
 
 
 def _variable_shape(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-    found = machine.variables.get(values[0].variable or "", NOTHING)
-    return [Value(None, None, None if found.shape is None else list(found.shape))]
+    return _shapes(machine, node, [machine.variables.get(values[0].variable or "", NOTHING)])
+
+
+def _shapes(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    return [Value(None, None, None if each.shape is None else list(each.shape)) for each in values]
 
 
 def _numbers(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
@@ -204,6 +232,7 @@ _SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value
     "Const": _constant,
     "ReadVariableOp": _read,
     "VariableShape": _variable_shape,
+    **dict.fromkeys(("Shape", "ShapeN"), _shapes),
     "BroadcastGradientArgs": _numbers,
     "AssignVariableOp": _assign,
     **dict.fromkeys(("AssignAddVariableOp", "AssignSubVariableOp"), _update),
