@@ -5,8 +5,7 @@ import tensorflow as tf
 from tensorlens.planning.tensorflow.execution.graph_run import GraphRun, eager_lasts
 from tensorlens.planning.tensorflow.execution.kernels import Machine
 from tensorlens.planning.tensorflow.execution.live_values import Buffer, Value, drop, keep
-from tensorlens.planning.tensorflow.graph.functions import linked
-from tensorlens.planning.tensorflow.graph.nodes import Graph, Node, Output
+from tensorlens.planning.tensorflow.graph.nodes import Graph, Node, Output, linked
 from tensorlens.planning.tensorflow.graph.optimizing import nodes_of
 from tests.tensorflow.estimate_requests import Requests
 

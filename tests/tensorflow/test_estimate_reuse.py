@@ -8,8 +8,7 @@ import tensorflow as tf
 
 import tensorlens
 from tensorlens.planning.tensorflow.graph.optimizing import optimized
-from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep
-from tensorlens.planning.tensorflow.request import TraceRequest
+from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep, TraceRequest
 from tensorlens.planning.tensorflow.run import execute
 from tensorlens.records.events import ALLOC
 from tests.tensorflow.estimate_requests import Requests

@@ -21,9 +21,8 @@ from tensorlens.planning.tensorflow.execution.scratch import add_positions, host
 from tensorlens.planning.tensorflow.graph.nodes import BRANCHES, ITEM_SIZES, LOOPS, Graph, Node
 from tensorlens.planning.tensorflow.graph.optimizing import as_traced, optimized
 from tensorlens.planning.tensorflow.graph.tape import kept_until
-from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep, trace
+from tensorlens.planning.tensorflow.graph.tracing import StepInput, TracedStep, TraceRequest, trace
 from tensorlens.planning.tensorflow.ledger import Ledger, Places
-from tensorlens.planning.tensorflow.request import TraceRequest
 from tensorlens.planning.trace import Caution, Formula, Trace
 from tensorlens.records.events import Label
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
+
+import tensorflow as tf
 
 from tensorlens.planning.tensorflow.execution import lists
 from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
@@ -16,7 +19,6 @@ from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
     is_alias,
     rows_of,
 )
-from tensorlens.planning.tensorflow.execution.inference import computed, with_shapes
 from tensorlens.planning.tensorflow.execution.live_values import (
     NOTHING,
     Buffer,
@@ -27,11 +29,29 @@ from tensorlens.planning.tensorflow.execution.live_values import (
     keep,
 )
 from tensorlens.planning.tensorflow.execution.scratch import Scratch, ScratchOf
-from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Shape
+from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Output, Shape
 from tensorlens.planning.tensorflow.ledger import Ledger
 
 _FORWARDS = (FORWARDS, FORWARDS_SECOND)
 """Of each result."""
+_TWO: Mapping[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("Add", "AddV2"), operator.add),
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "Maximum": max,
+    "Minimum": min,
+    "Less": operator.lt,
+    "LessEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterEqual": operator.ge,
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+    "LogicalAnd": lambda one, other: one and other,
+    "LogicalOr": lambda one, other: one or other,
+}
+_SAME = frozenset(("Cast", "Reshape"))
 
 
 class Machine:
@@ -150,12 +170,11 @@ class Machine:
         key = id(node), *((value.shape, str(value.number)) for value in values)
         known = self._shaped.get(key)
         if known is None:
-            outputs = with_shapes(node, values)
-            known = self._shaped[key] = replace(node, outputs=outputs)
+            known = self._shaped[key] = replace(node, outputs=_inferred(node, values))
         return known
 
     def _computed(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-        number = computed(node.op, values)
+        number = _number(node.op, values)
         made: list[Value] = []
         for slot, output in enumerate(node.outputs):
             shape = output.shape
@@ -183,6 +202,43 @@ class Machine:
             if is_alone and nbytes and values[place].nbytes == nbytes:
                 return held
         return None
+
+
+def _number(op: str, values: Sequence[Value]) -> Any:
+    """Return the number that an operation makes of numbers; None where it is not known."""
+    numbers = [value.number for value in values]
+    if not numbers or numbers[0] is None:
+        return None
+    if op in _SAME:
+        return numbers[0]
+    if op == "LogicalNot":
+        return not numbers[0]
+    if op not in _TWO or len(numbers) != 2 or not all(isinstance(each, int) for each in numbers):
+        return None
+    try:
+        return _TWO[op](*numbers)
+    except ArithmeticError:
+        return None
+
+
+def _inferred(node: Node, values: Sequence[Value]) -> Sequence[Output]:
+    """Return an operation's results with the shapes that TensorFlow infers from its inputs."""
+    with tf.Graph().as_default() as graph:
+        inputs = [
+            tf.compat.v1.placeholder(dtype, value.shape)
+            if value.number is None
+            else tf.constant(value.number, dtype)
+            for dtype, value in zip(node.dtypes, values, strict=True)
+        ]
+        attrs = dict(node.definition.attr)
+        try:
+            made = graph.create_op(node.op, inputs, attrs=attrs).outputs
+        except Exception:  # its shapes do not fit, where one before it was not known
+            return node.outputs
+    return [
+        Output(each.dtype, tuple(one.shape) if one.shape.is_fully_defined() else each.shape)
+        for each, one in zip(node.outputs, made, strict=True)
+    ]
 
 
 def _constant(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:

@@ -7,14 +7,18 @@ TensorFlow 2.21.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
+import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
+from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
 from tensorlens.planning.card import Card
 from tensorlens.planning.tensorflow.execution.live_values import Value
-from tensorlens.planning.tensorflow.graph.nodes import Node
+from tensorlens.planning.tensorflow.graph.nodes import Node, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ def host_scratch(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
     """Return what an operation on the CPU takes besides its results."""
     if node.op in _CROSS_ENTROPY:
         return (Scratch(node.outputs[0].nbytes or 0, "largest logit of each row", before=True),)
+    if node.op in _MATMULS:
+        return _product(node, values)
     if node.op != "MaxPoolGrad" or len(node.inputs) > 3:
         return ()
     # it pools again for the positions of the maxima
@@ -52,6 +58,40 @@ def host_scratch(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
         Scratch(pooled, "copy of the pooled tensor", before=True),
         Scratch(pooled // item * 8, "position of each maximum", before=True),
     )
+
+
+_MATMULS = ("MatMul", "BatchMatMul", "BatchMatMulV2")
+LOWER = "bfloat16"
+_MOST_PRODUCTS = 1 << 31
+"""Multiplications beyond which nothing is run: a tenth of a second or so."""
+
+
+def _product(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+    """In bfloat16 it depends on the processor: it is run once, and counted."""
+    one, other = (value.shape for value in values[:2])
+    if node.attrs.get("T") != LOWER or one is None or other is None:
+        return ()
+    turned = bool(node.attrs.get("transpose_a") or node.attrs.get("adj_x"))
+    own = _counted(
+        one, other, turned, bool(node.attrs.get("transpose_b") or node.attrs.get("adj_y"))
+    )
+    return (Scratch(own, "own memory of the kernel"),) if own else ()
+
+
+@functools.cache
+def _counted(one: Shape, other: Shape, first_turned: bool, second_turned: bool) -> int:
+    """Return the bytes beside the result; 0 where that cannot be told."""
+    counter = cpu_counter()
+    columns = other[-2] if second_turned else other[-1]
+    if not isinstance(counter, CpuCounter) or prod(one) * columns > _MOST_PRODUCTS:
+        return 0
+    read = counter.reader()
+    with tf.init_scope(), tf.device("CPU:0"):
+        zeros = tf.zeros(one, LOWER), tf.zeros(other, LOWER)
+        before = read()[0]
+        result = tf.linalg.matmul(*zeros, transpose_a=first_turned, transpose_b=second_turned)
+        peak = read()[1]
+    return max(0, int(peak - before - prod(result.shape) * result.dtype.size))
 
 
 _POOLS = {"MaxPoolGrad": "MaxPool", "MaxPool3DGrad": "MaxPool3D"}

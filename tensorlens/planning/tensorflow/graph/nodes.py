@@ -1,10 +1,15 @@
-"""A graph as plain data: operations, what they read, and the shapes of what they make."""
+"""A graph as plain data: operations, what they read, and the shapes of what they make.
+
+Functions that it calls are linked to it. TensorFlow leaves out of a function, and of a loop's
+values, what nobody reads: a gradient of a mask that nobody trains, say, and all that the forward
+loop would keep for it.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -21,6 +26,14 @@ ITEM_SIZES: Mapping[str, int] = {
 
 LOOPS = ("While", "StatelessWhile")
 BRANCHES = ("If", "StatelessIf")
+
+_NONE = -1, 0
+"""Input or result that nobody needs."""
+_CALLED: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(BRANCHES, ("then_branch", "else_branch")),
+    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ("f",)),
+}
+"""Operation to its attributes that name functions, but for loops."""
 
 Shape = tuple[int, ...]
 
@@ -74,7 +87,77 @@ class Graph:
     """Number of an operation and of its output, for each result; -1 where nobody needs it."""
 
 
-def first_ready(nodes: Sequence[Node]) -> list[Node]:
+def linked(graph: Graph, functions: Mapping[str, Graph], *, as_written: bool = False) -> Graph:
+    """Return a step's graph, with the functions that it calls.
+
+    Args:
+        graph: of the step.
+        functions: all that it may call, by name.
+        as_written: whether all operations run, in the order of the program.
+    """
+    if as_written:
+        return replace(graph, nodes=[_with_calls(each, functions) for each in graph.nodes])
+    return _live(graph, functions, range(len(graph.results)))
+
+
+def _live(
+    graph: Graph, functions: Mapping[str, Graph], wanted: Collection[int], scope: str = ""
+) -> Graph:
+    """Return the part of a graph that is needed.
+
+    Args:
+        graph: which one.
+        functions: all that it may call.
+        wanted: places of results.
+        scope: put before the names of its operations.
+    """
+    results = [each if place in wanted else _NONE for place, each in enumerate(graph.results)]
+    needed = set(results)
+    nodes: list[Node] = []
+    for node in reversed(_first_ready(graph.nodes)):
+        slots = {slot for slot in range(len(node.outputs)) if (node.number, slot) in needed}
+        acts = not node.outputs or node.op in LOOPS or node.op in _CALLED
+        if not slots and not acts and node.number not in graph.arguments:
+            continue
+        node = replace(node, name=scope + node.name)
+        node = _loop(node, functions, slots) if node.op in LOOPS else _with_calls(node, functions)
+        needed.update(node.inputs)
+        nodes.append(node)
+    return Graph(nodes[::-1], graph.arguments, results)
+
+
+def _with_calls(node: Node, functions: Mapping[str, Graph]) -> Node:
+    if node.op in LOOPS:
+        return _loop(node, functions, range(len(node.outputs)))
+    called = [functions[node.attrs[name]] for name in _CALLED.get(node.op, ())]
+    if not called:
+        return node
+    scope = f"{node.name}/"
+    calls = [_live(each, functions, range(len(each.results)), scope) for each in called]
+    return replace(node, calls=calls)
+
+
+def _loop(node: Node, functions: Mapping[str, Graph], slots: Collection[int]) -> Node:
+    scope = f"{node.name}/"
+    condition = _live(functions[node.attrs["cond"]], functions, (0,), scope)
+    wanted = {*slots, *_read(condition)}
+    while True:
+        body = _live(functions[node.attrs["body"]], functions, wanted, scope)
+        if wanted.issuperset(_read(body)):
+            break
+        wanted.update(_read(body))
+    inputs = [each if place in wanted else _NONE for place, each in enumerate(node.inputs)]
+    return replace(node, inputs=inputs, calls=(condition, body))
+
+
+def _read(graph: Graph) -> set[int]:
+    """Return the places of the arguments that are needed."""
+    needed = {number for node in graph.nodes for number, _ in node.inputs}
+    needed.update(number for number, _ in graph.results)
+    return {place for place, number in enumerate(graph.arguments) if number in needed}
+
+
+def _first_ready(nodes: Sequence[Node]) -> list[Node]:
     """Return the operations in a topological order: those that are ready first come first."""
     waiting = [len(node.inputs) + len(node.controls) for node in nodes]
     consumers: list[list[Node]] = [[] for _ in nodes]

@@ -13,8 +13,7 @@ from tensorflow.core.protobuf import config_pb2, device_properties_pb2, rewriter
 from tensorflow.python.framework import function_def_to_graph, meta_graph
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from tensorlens.planning.tensorflow.graph.functions import linked
-from tensorlens.planning.tensorflow.graph.nodes import Graph, Node, Output, Shape
+from tensorlens.planning.tensorflow.graph.nodes import Graph, Node, Output, Shape, linked
 from tensorlens.planning.tensorflow.graph.tracing import TracedStep
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
