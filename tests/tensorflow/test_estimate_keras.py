@@ -140,7 +140,7 @@ def test_optimizer_state_is_the_slots_that_exist(optimizer, slots):
 def test_that_the_order_decides_is_told():
     found = estimated(mlp, "sgd")
     assert found.allocated.low < found.peak_allocated < found.allocated.high
-    assert [each.text for each in found.warnings if "two orders were simulated" in each.text]
+    assert [each.text for each in found.warnings if "one was simulated" in each.text]
 
 
 def test_a_loop_is_run_in_the_graph():
@@ -171,12 +171,12 @@ def relu_apart():
     return tensorlens.estimate(net, batch_size=2, optimizer="adam", loss=loss(), card="t4")
 
 
-def test_what_is_not_known_in_a_loop_is_left_out_and_told():
+def test_shapes_that_only_a_run_tells_are_inferred():
     inputs = keras.Input((3, 8, 8, 2))
     outputs = keras.layers.Flatten()(keras.layers.ConvLSTM2D(4, 3)(inputs))
     model = keras.Model(inputs, keras.layers.Dense(1)(outputs))
     found = tensorlens.estimate(model, batch_size=4, optimizer="sgd", loss="mse", device="cpu")
-    assert "the shape of what Conv2D makes" in str(found)
+    assert not [each for each in found.warnings if "shape" in each.text]
 
 
 def test_a_published_peak_on_a_t4_is_met(on_t4):

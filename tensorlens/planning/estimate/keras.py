@@ -48,7 +48,7 @@ class KerasRequest:
             TensorlensError: the train step cannot be traced.
         """
         # TensorFlow is there already, or there would be no model
-        from tensorlens.planning.tensorflow.request import TraceRequest
+        from tensorlens.planning.tensorflow.graph.tracing import TraceRequest
         from tensorlens.planning.tensorflow.run import run
 
         asked = TraceRequest(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from tensorlens.errors import UsageError
@@ -134,31 +135,18 @@ def make_step(described: ModelDescription) -> Callable[[], None]:
     )
 
 
-@contextlib.contextmanager
+@contextmanager
 def _without_tensorflow() -> Iterator[None]:
     """Keep Keras from importing TensorFlow only to see that nothing serialized is of its types."""
     library: Any = sys.modules.get("keras.src.saving.serialization_lib")
-    lazy = getattr(library, "tf", None)
-    if lazy is None or "tensorflow" in sys.modules:
+    if library is None or "tensorflow" in sys.modules:
         yield
         return
-    library.tf = _NotAsked(lazy)
+    lazy, library.tf = library.tf, SimpleNamespace(available=False)
     try:
         yield
     finally:
         library.tf = lazy
-
-
-class _NotAsked:
-    """Stands for a module that is imported when used, and is not asked whether it is there."""
-
-    available = False
-
-    def __init__(self, lazy: Any) -> None:
-        self._lazy = lazy
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lazy, name)
 
 
 def _cannot(thing: Any, error: Exception) -> UsageError:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tensorlens.planning.keras.shapes import TYPES_ARE_GUESSED, tells_types
-from tensorlens.planning.tensorflow.execution.orders import BATCHES_AHEAD
+from tensorlens.planning.tensorflow.execution.scratch import LOWER
 from tensorlens.planning.tensorflow.graph.nodes import Node
-from tensorlens.planning.tensorflow.request import TraceRequest
+from tensorlens.planning.tensorflow.graph.tracing import TraceRequest
 from tensorlens.planning.trace import Caution
 from tensorlens.units import format_bytes
 
@@ -44,9 +43,15 @@ _RECURRENT = (
     " can, which keep a reserve of their own"
 )
 _ORDER = (
-    "operations that are ready at the same time run in an order that only a run tells: two "
-    "orders were simulated, and the bounds are as far apart as measured steps were"
+    "operations that are ready at the same time, and iterations of loops, run in an order that only"
+    " a run tells: one was simulated, and the bounds are as far from it as measured steps were"
 )
+_PRODUCTS = (
+    "what products in bfloat16 take on this processor was counted by running each once; those of "
+    "more than 2 billion multiplications were not run: they may take more"
+)
+BATCHES_AHEAD = 4
+"""Batches that Keras' adapter of arrays holds besides the step's, as measured of ``fit``."""
 _UNROLLED = "recurrent layers were written out step by step, as Python runs them"
 _ONE_BATCH = "one batch is counted; tensorlens.inputs() tells what the input pipeline holds ahead"
 _AHEAD = (
@@ -79,6 +84,8 @@ def cautions(
             texts.append(_ORDER)
         elif recurrent:
             texts.append(_UNROLLED)
+        if any("MatMul" in node.op and node.attrs.get("T") == LOWER for node in nodes):
+            texts.append(_PRODUCTS)
     else:
         texts += [_GROWTH] if asked.eager else [_LAYOUT, _GROWTH]
         # compile() on a machine without a GPU says False for "auto" as well
@@ -91,7 +98,6 @@ def cautions(
 
 _MARK = "_XlaMustCompile"
 """An attribute of the functions of ``tf.function(jit_compile=True)``."""
-_FLAG = "--tf_xla_auto_jit="
 
 
 def compiled_by(model: Any, asked: TraceRequest, graph: Any) -> str:
@@ -112,8 +118,6 @@ def compiled_by(model: Any, asked: TraceRequest, graph: Any) -> str:
         return "tf.function(jit_compile=True)"
     if tf.config.optimizer.get_jit():
         return "tf.config.optimizer.set_jit()"
-    if _FLAG in os.environ.get("TF_XLA_FLAGS", "").replace(f"{_FLAG}0", ""):
-        return f"TF_XLA_FLAGS={os.environ['TF_XLA_FLAGS']}"
     return ""
 
 

@@ -1,16 +1,18 @@
-"""A Keras model that a program makes or trains, met where its steps are estimated or measured."""
+"""The training of a Keras model that a program begins: traced in place of being run."""
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.import_hooks import when_imported
 from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.card import Card
+from tensorlens.planning.patches import wrapped
 from tensorlens.planning.trace import Caution, Trace
 
 SAMPLES = 32
@@ -25,6 +27,30 @@ _OWN_LOOP = (
     " loop of its own on TensorFlow cannot be estimated; measure it with tensorlens run --record,"
     " or let a function return the compiled model"
 )
+
+
+class Training(BaseException):
+    """Ends a program where it would train a model of Keras on TensorFlow.
+
+    Args:
+        model: a Keras model.
+        inputs: what it is given: arrays or tensors; None: not known.
+        batch: how many samples; None: as many as the inputs have.
+    """
+
+    def __init__(self, model: Any, inputs: Any = None, batch: int | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.batch = batch
+        self.is_of_program = False
+        """Whether the program trains by itself, and not in a step that it returned."""
+        self.shape: tuple[int, ...] | None = None
+        """Of the first input, without the batch."""
+        if inputs is not None:
+            first = _flat(inputs)[0]
+            shape = tuple(getattr(first, "shape", ()))
+            self.batch = batch or int(shape[0] if shape else len(first))
+            self.shape = shape[1:]
 
 
 def step_of(
@@ -45,7 +71,6 @@ def step_of(
         return made
     size = batch or SAMPLES
     if estimated and kinds.backend() == "tensorflow":
-        from tensorlens.planning.tensorflow.training import Training
 
         def trained() -> None:
             raise Training(made, batch=size)
@@ -74,33 +99,71 @@ def ended_at_training(begin: Callable[[], Any]) -> Any:
         stack.callback(when_imported("keras", lambda: stack.enter_context(intercepted()) and None))
         try:
             return begin()
-        except BaseException as error:
-            if _is_training(error):
-                error.is_of_program = True  # type: ignore[attr-defined]
+        except Training as training:
+            training.is_of_program = True
             raise
 
 
-def intercepted() -> AbstractContextManager[None]:
-    """Return what ends a program where it trains a Keras model on TensorFlow."""
-    if kinds.backend() != "tensorflow":
-        return nullcontext()
-    from tensorlens.planning.tensorflow.training import training_intercepted
+@contextmanager
+def intercepted() -> Iterator[None]:
+    """Raise :class:`Training` where a model is trained meanwhile, if Keras runs on TensorFlow."""
 
-    return training_intercepted()
+    def of_batch(train: Any) -> Any:
+        @functools.wraps(train)
+        def train_on_batch(model: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+            raise Training(model, x)
+
+        return train_on_batch
+
+    def of_data(train: Any) -> Any:
+        @functools.wraps(train)
+        def fit(
+            model: Any, x: Any = None, y: Any = None, batch_size: Any = None, **kwargs: Any
+        ) -> Any:
+            if not all(hasattr(each, "shape") for each in _flat(x)):
+                x = next(iter(x))
+                raise Training(model, x[0] if isinstance(x, tuple) else x)
+            raise Training(model, x, min(batch_size or SAMPLES, int(_flat(x)[0].shape[0])))
+
+        return fit
+
+    if kinds.backend() != "tensorflow":
+        yield
+        return
+    model = kinds.model()
+    with wrapped(model, "train_on_batch", of_batch), wrapped(model, "fit", of_data):
+        yield
+
+
+def _flat(inputs: Any) -> list[Any]:
+    import keras
+
+    return list(keras.tree.flatten(inputs))
 
 
 def traced(
     error: BaseException, device: str, card: Card | None, options: Mapping[str, Any]
 ) -> Trace | None:
-    """Return the trace of the training that ended a program; None where that ended otherwise."""
-    if not _is_training(error):
-        return None
-    from tensorlens.planning.tensorflow.training import Training, trace_training
+    """Return the trace of the training that ended a program; None where that ended otherwise.
 
-    assert isinstance(error, Training)
-    trace = trace_training(error, device, card, options)
+    Args:
+        error: what ended it.
+        device: ``cuda`` or ``cpu``.
+        card: whose memory it is.
+        options: of a ``TraceRequest``, which go before what the training tells.
+    """
+    if not isinstance(error, Training):
+        return None
+    from tensorlens.planning.tensorflow.graph.tracing import TraceRequest
+    from tensorlens.planning.tensorflow.run import run
+
+    model = error.model
+    known: dict[str, Any] = {"batch": error.batch or SAMPLES, "eager": bool(model.run_eagerly)}
+    if not model.built and error.shape is not None:
+        known["input_shape"] = error.shape
+    trace = run(model, TraceRequest(**{**known, **options, "device": device, "card": card}))
     if error.is_of_program:
-        trace.cautions.append(Caution(_ENDED.format(error.model.name)))
+        trace.cautions.append(Caution(_ENDED.format(model.name)))
     return trace
 
 
@@ -122,11 +185,3 @@ def _name_from_one() -> None:
     state = sys.modules.get("keras.src.backend.common.global_state")
     if state is not None:
         state.set_global_attribute("object_name_uids", None)
-
-
-def _is_training(error: BaseException) -> bool:
-    if kinds.backend() != "tensorflow":
-        return False
-    from tensorlens.planning.tensorflow.training import Training
-
-    return isinstance(error, Training)

@@ -119,6 +119,7 @@ class Ledger:
         self._numbers = 0
         self.labels: dict[int, Label] = {}
         """Number of an operation to what its first result is."""
+        self._now = self.peak = 0
 
     def mark(self, name: str) -> None:
         """Begin a part of the run."""
@@ -150,6 +151,7 @@ class Ledger:
     def give(self, row: int, place: Any) -> None:
         """Note that a row's bytes went."""
         log = self._log
+        self._now -= log.size[row]
         stack, context = (-1, None) if place is None else self._place(place, None)
         log.append(FREE, self._device, log.address[row], log.size[row], len(log), stack, context)
 
@@ -170,5 +172,7 @@ class Ledger:
 
     def _append(self, nbytes: int, stack: int, context: Context | None) -> int:
         self._numbers += 1
+        self._now += nbytes
+        self.peak = max(self.peak, self._now)
         log = self._log
         return log.append(ALLOC, self._device, self._numbers, nbytes, len(log), stack, context)

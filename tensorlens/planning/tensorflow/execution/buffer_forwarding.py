@@ -6,11 +6,11 @@ result into the buffer of an input that nobody else will read (``OpKernelContext
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from tensorlens.planning.tensorflow.execution.live_values import Value
-from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Shape
+from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node
 
 ALIASES = frozenset(
     (
@@ -60,83 +60,41 @@ _ALIGNMENT = 64
 """Bytes at whose multiples a tensor has to begin (``EIGEN_MAX_ALIGN_BYTES``)."""
 
 
+_SOURCES = {"Split": 1, "SplitV": 0, "Unpack": 0, "Slice": 0, "StridedSlice": 0}
+"""Operation whose results may be rows of an input, to the place of that input."""
+
+
 def is_alias(node: Node, values: Sequence[Value]) -> bool:
     """Return whether a kernel that computes has nothing to compute here."""
     if not values or len(node.outputs) != 1 or values[0].held is None:
         return False
-    output = node.outputs[0]
+    made, given = node.outputs[0].shape, values[0].shape
     if node.op == "Cast":
         return node.attrs.get("SrcT") == node.attrs.get("DstT")
-    made, given = output.shape, values[0].shape
     if made is None or given is None:
         return False
     if node.op in ("Sum", "Mean", "Max", "Min", "Prod"):
         return prod(made) == prod(given)
     if node.op == "Transpose":
-        return _keeps_order(given, values[1].numbers)
-    if node.op == "ConcatV2":
-        return made == given and len(node.inputs) == 2
+        # extents of 1 alone change places (``core/kernels/transpose_op.cc``)
+        return made != given and [each for each in made if each > 1] == [e for e in given if e > 1]
     return node.op in ("Tile", "BroadcastTo", "Slice") and made == given
 
 
-def _keeps_order(given: Shape, order: Sequence[int] | None) -> bool:
-    """Tell whether only extents of 1 change places.
-
-    ``NonSingletonDimensionsAlign`` in ``core/kernels/transpose_op.cc``.
-    """
-    if order is None or len(order) != len(given):
-        return False
-    moved = [place for place in order if given[place] != 1]
-    return moved == sorted(moved)
-
-
-def viewed(node: Node, values: Sequence[Value]) -> Value | None:
+def rows_of(node: Node, values: Sequence[Value]) -> Value | None:
     """Return the input that all results are rows of, in its own memory; None where they are not.
 
     Rows along the first axis are shared where each begins aligned (``IsInnerDimsSizeAligned`` and
     ``IsDim0SliceAligned`` of ``core/framework/tensor.h``).
     """
-    rule = _VIEWS.get(node.op)
-    made = [output.shape for output in node.outputs if output.shape is not None]
-    if rule is None or not made or len(made) < len(node.outputs):
-        return None
-    source = rule(node, values)
-    if source is None or not source.shape:
+    source = values[_SOURCES[node.op]] if node.op in _SOURCES else None
+    if source is None or not source.shape or node.attrs.get("axis"):
         return None
     inner = source.shape[1:]
     if prod(inner) * ITEM_SIZES.get(node.outputs[0].dtype, 0) % _ALIGNMENT:
         return None
-    return source if all(shape in (inner, (*shape[:1], *inner)) for shape in made) else None
-
-
-def _of_split(node: Node, values: Sequence[Value]) -> Value | None:
-    return values[1] if values[0].number == 0 else None
-
-
-def _of_split_in_parts(node: Node, values: Sequence[Value]) -> Value | None:
-    return values[0] if values[2].number == 0 else None
-
-
-def _of_unpack(node: Node, values: Sequence[Value]) -> Value | None:
-    return values[0] if node.attrs.get("axis", 0) == 0 else None
-
-
-def _of_slice(node: Node, values: Sequence[Value]) -> Value | None:
-    return values[0]
-
-
-def _of_strided_slice(node: Node, values: Sequence[Value]) -> Value | None:
-    strides = values[3].numbers
-    # in the first axis alone an index may take the place of a range
-    is_of_rows = node.attrs.get("shrink_axis_mask", 0) in (0, 1)
-    is_of_rows = is_of_rows and not node.attrs.get("new_axis_mask", 0)
-    return values[0] if is_of_rows and strides is not None and set(strides) == {1} else None
-
-
-_VIEWS: Mapping[str, Callable[[Node, Sequence[Value]], Value | None]] = {
-    "Split": _of_split,
-    "SplitV": _of_split_in_parts,
-    "Unpack": _of_unpack,
-    "Slice": _of_slice,
-    "StridedSlice": _of_strided_slice,
-}
+    shapes = [output.shape for output in node.outputs]
+    # an index in the first axis alone may take the place of a range
+    are_rows = node.attrs.get("shrink_axis_mask", 0) in (0, 1)
+    are_rows = are_rows and all(each and each in (inner, (each[0], *inner)) for each in shapes)
+    return source if are_rows else None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
+from typing import Any
+
+import tensorflow as tf
 
 from tensorlens.planning.tensorflow.execution import lists
 from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
@@ -12,45 +17,41 @@ from tensorlens.planning.tensorflow.execution.buffer_forwarding import (
     FORWARDS,
     FORWARDS_SECOND,
     is_alias,
-    viewed,
+    rows_of,
 )
-from tensorlens.planning.tensorflow.execution.inference import computed, inferred
 from tensorlens.planning.tensorflow.execution.live_values import (
     NOTHING,
     Buffer,
     Counted,
     Items,
-    Memory,
     Value,
     drop,
     keep,
 )
+from tensorlens.planning.tensorflow.execution.scratch import Scratch, ScratchOf
 from tensorlens.planning.tensorflow.graph.nodes import ITEM_SIZES, Node, Output, Shape
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """Memory that no tensor of the graph has."""
-
-    nbytes: int
-    """The likeliest, where that depends on the device."""
-    name: str
-    """Its name: ``cuDNN workspace``."""
-    least: int = -1
-    most: int = -1
-    """The bounds; -1: exactly so much."""
-    before: bool = False
-    """Whether it is taken before the results are."""
-
-
-ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
-"""Gives what an operation takes besides its results while it runs."""
+from tensorlens.planning.tensorflow.ledger import Ledger
 
 _FORWARDS = (FORWARDS, FORWARDS_SECOND)
 """Of each result."""
-_SCALARS = frozenset(("Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalNot"))
-"""Conditions of loops."""
-UPDATES = frozenset(("AssignAddVariableOp", "AssignSubVariableOp"))
+_TWO: Mapping[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("Add", "AddV2"), operator.add),
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "Maximum": max,
+    "Minimum": min,
+    "Less": operator.lt,
+    "LessEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterEqual": operator.ge,
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+    "LogicalAnd": lambda one, other: one and other,
+    "LogicalOr": lambda one, other: one or other,
+}
+_SAME = frozenset(("Cast", "Reshape"))
 
 
 class Machine:
@@ -59,52 +60,64 @@ class Machine:
     Args:
         memory: takes note of every request.
         variables: handle to its value, referred to once by the variable.
-        feeds: name of a placeholder to its value, referred to once by the caller.
         scratch: what kernels take besides their results.
-        unknown: told an operation whose results have no shape.
+        unknown: told an operation whose results have no shape, or a condition without a number.
         forwards: whether results are written into inputs that nobody else reads.
+        overlap: iterations of a loop that run at the same time: what one of them gives back is
+            there until so many more have begun.
     """
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Ledger,
         variables: dict[str, Value],
-        feeds: Mapping[str, Value],
         scratch: ScratchOf,
         unknown: Callable[[Node], None],
         forwards: bool = True,
+        overlap: int = 0,
     ) -> None:
         self.memory = memory
         self.variables = variables
-        self._feeds = feeds
+        self.unknown = unknown
         self._scratch = scratch
-        self._unknown = unknown
         self._forwards = forwards
-        self._constants: dict[int, Value] = {}
-        self._shaped: dict[tuple[int, Shape], Node] = {}
-        """Operations by their number, with shapes that the graph does not tell."""
+        self._overlap = overlap
+        self._iterations: deque[list[Buffer]] = deque()
+        self._shaped: dict[Any, Node] = {}
+        """Operations with shapes that the graph does not tell."""
         self._place: Node | None = None
 
     def run(self, node: Node, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[Buffer]]:
         """Return outputs, and what is given back at the end."""
         self._place = node
         needed = self._scratch(node, values)
-        if not needed:
-            return self._outputs(node, values), ()
-        before: list[Buffer] = []
-        after: list[Scratch] = []
-        for each in needed:
-            if each.before:
-                before.append(self._take_scratch(each))
-            else:
-                after.append(each)
+        buffers = [self._take_scratch(each) for each in needed if each.before]
         outputs = self._outputs(node, values)
-        before += [self._take_scratch(each) for each in after]
-        return outputs, before
+        buffers += [self._take_scratch(each) for each in needed if not each.before]
+        return outputs, buffers
 
     def free(self, buffer: Buffer) -> None:
         """Give a buffer's bytes back."""
-        if buffer.row >= 0:
+        if buffer.row < 0:
+            return
+        if self._iterations:
+            self._iterations[-1].append(buffer)
+        else:
+            self.memory.give(buffer.row, self._place)
+
+    def begin_iteration(self) -> None:
+        """Begin an iteration of a loop, and end the one that no longer runs beside it."""
+        self._iterations.append([])
+        if len(self._iterations) > self._overlap:
+            self._give_back(self._iterations.popleft())
+
+    def end_loop(self) -> None:
+        """End all iterations."""
+        while self._iterations:
+            self._give_back(self._iterations.popleft())
+
+    def _give_back(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
             self.memory.give(buffer.row, self._place)
 
     def assign(self, name: str, new: Value, old: Value | None) -> None:
@@ -127,7 +140,7 @@ class Machine:
         return Value(self.allocate(prod(shape) * ITEM_SIZES.get(dtype, 0)), shape)
 
     def _take_scratch(self, scratch: Scratch) -> Buffer:
-        buffer = self.allocate(scratch.nbytes or scratch.most, scratch.name)
+        buffer = self.allocate(max(scratch.nbytes, scratch.most), scratch.name)
         if scratch.most >= 0 and buffer.row >= 0:
             self.memory.bound(buffer.row, scratch.least, scratch.nbytes, scratch.most)
         buffer.refs = 1
@@ -135,13 +148,11 @@ class Machine:
 
     def _outputs(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
         op = node.op
-        special = _SPECIAL.get(op)
+        special = _SPECIAL.get(op) or lists.KERNELS.get(op)
+        if op in lists.ARITHMETIC and any(isinstance(each.held, Items) for each in values):
+            special = lists.ARITHMETIC[op]
         if special is not None:
             return special(self, node, values)
-        if op in lists.KERNELS:
-            return lists.KERNELS[op](self, node, values)
-        if op in lists.ARITHMETIC and any(isinstance(each.held, Items) for each in values):
-            return lists.ARITHMETIC[op](self, node, values)
         if node.outputs and node.outputs[0].shape is None:
             node = self._with_shapes(node, values)
         if op in ALIASES or is_alias(node, values):
@@ -149,32 +160,26 @@ class Machine:
                 value.shaped(output.shape)
                 for value, output in zip(values, node.outputs, strict=False)
             ]
-        whole = viewed(node, values)
+        whole = rows_of(node, values)
         if whole is not None:
             return [Value(whole.held, output.shape, part=output.nbytes) for output in node.outputs]
         return self._computed(node, values)
 
     def _with_shapes(self, node: Node, values: Sequence[Value]) -> Node:
-        """Return the operation with the shapes that it has this time, where they are told."""
-        shape = inferred(node, values)
-        if shape is None:
-            return node
-        known = self._shaped.get((node.number, shape))
+        """Return the operation with the shapes that it has this time, where they are known."""
+        key = id(node), *((value.shape, str(value.number)) for value in values)
+        known = self._shaped.get(key)
         if known is None:
-            outputs = [
-                Output(each.dtype, shape if each.shape is None else each.shape)
-                for each in node.outputs
-            ]
-            known = self._shaped[node.number, shape] = replace(node, outputs=outputs)
+            known = self._shaped[key] = replace(node, outputs=_inferred(node, values))
         return known
 
     def _computed(self, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-        number = computed(node.op, [value.number for value in values])
+        number = _number(node.op, values)
         made: list[Value] = []
         for slot, output in enumerate(node.outputs):
             shape = output.shape
             if shape is None:
-                self._leave_out(node)
+                self.unknown(node)
                 shape = ()
             nbytes = prod(shape) * ITEM_SIZES.get(output.dtype, 0)
             held: Counted | None = None
@@ -198,29 +203,64 @@ class Machine:
                 return held
         return None
 
-    def _leave_out(self, node: Node) -> None:
-        if node.op not in _SCALARS:
-            self._unknown(node)
+
+def _number(op: str, values: Sequence[Value]) -> Any:
+    """Return the number that an operation makes of numbers; None where it is not known."""
+    numbers = [value.number for value in values]
+    if not numbers or numbers[0] is None:
+        return None
+    if op in _SAME:
+        return numbers[0]
+    if op == "LogicalNot":
+        return not numbers[0]
+    if op not in _TWO or len(numbers) != 2 or not all(isinstance(each, int) for each in numbers):
+        return None
+    try:
+        return _TWO[op](*numbers)
+    except ArithmeticError:
+        return None
+
+
+def _inferred(node: Node, values: Sequence[Value]) -> Sequence[Output]:
+    """Return an operation's results with the shapes that TensorFlow infers from its inputs."""
+    with tf.Graph().as_default() as graph:
+        inputs = [
+            tf.compat.v1.placeholder(dtype, value.shape)
+            if value.number is None
+            else tf.constant(value.number, dtype)
+            for dtype, value in zip(node.dtypes, values, strict=True)
+        ]
+        attrs = dict(node.definition.attr)
+        try:
+            made = graph.create_op(node.op, inputs, attrs=attrs).outputs
+        except Exception:  # its shapes do not fit, where one before it was not known
+            return node.outputs
+    return [
+        Output(each.dtype, tuple(one.shape) if one.shape.is_fully_defined() else each.shape)
+        for each, one in zip(node.outputs, made, strict=True)
+    ]
 
 
 def _constant(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-    known = machine._constants.get(node.number)
-    if known is None:
-        output = node.outputs[0]
-        known = Value(None, output.shape, node.value, numbers=node.values)
-        machine._constants[node.number] = known
-    return [known]
-
-
-def _argument(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-    if node.name in machine.variables:
-        return [Value(variable=node.name)]
-    return [machine._feeds.get(node.name, NOTHING)]
+    return [Value(None, node.outputs[0].shape, node.value)]
 
 
 def _read(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
     found = machine.variables.get(values[0].variable or "")
     return [NOTHING if found is None else found.shaped(None)]
+
+
+def _variable_shape(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    return _shapes(machine, node, [machine.variables.get(values[0].variable or "", NOTHING)])
+
+
+def _shapes(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    return [Value(None, None, None if each.shape is None else list(each.shape)) for each in values]
+
+
+def _numbers(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
+    """A few numbers on the host, which are not counted."""
+    return [NOTHING for _ in node.outputs]
 
 
 def _assign(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
@@ -244,25 +284,12 @@ def _update(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[V
     return []
 
 
-def _switch(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-    data, condition = values
-    if condition.number is None:
-        machine._unknown(node)
-    data = data.shaped(None)
-    return [NOTHING, data] if condition.number in (None, True) else [data, NOTHING]
-
-
-def _merge(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Value]:
-    value = values[0] if values else NOTHING
-    return [value.shaped(None), NOTHING]
-
-
 _SPECIAL: Mapping[str, Callable[[Machine, Node, Sequence[Value]], Sequence[Value]]] = {
     "Const": _constant,
-    **dict.fromkeys(("_Arg", "Placeholder", "VarHandleOp"), _argument),
     "ReadVariableOp": _read,
+    "VariableShape": _variable_shape,
+    **dict.fromkeys(("Shape", "ShapeN"), _shapes),
+    "BroadcastGradientArgs": _numbers,
     "AssignVariableOp": _assign,
-    **dict.fromkeys(UPDATES, _update),
-    "Switch": _switch,
-    "Merge": _merge,
+    **dict.fromkeys(("AssignAddVariableOp", "AssignSubVariableOp"), _update),
 }

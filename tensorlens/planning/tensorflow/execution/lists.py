@@ -67,7 +67,7 @@ def _set(machine: Machine, node: Node, values: Sequence[Value]) -> Sequence[Valu
     items = _own(handle)
     place = index.number
     if place is None:
-        machine._unknown(node)
+        machine.unknown(node)
         return [Value(items)]
     while len(items.values) <= place:
         items.values.append(NOTHING)

@@ -3,25 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tensorlens.planning.tensorflow.graph.nodes import Shape
-
-
-class Memory(Protocol):
-    """Takes note of what is handed out and given back."""
-
-    def take(self, nbytes: int, place: Any, name: str | None = None) -> int:
-        """Return the row of an allocation, -1 for none."""
-
-    def bound(self, row: int, least: int, likely: int, most: int) -> None:
-        """Note between which bounds the size of a row is."""
-
-    def give(self, row: int, place: Any) -> None:
-        """Note that it went."""
-
-    def assign(self, variable: str, row: int, old: int, place: Any) -> None:
-        """Note that a row is a variable's value now, and another one, or -1, no longer is."""
 
 
 class Counted:
@@ -69,18 +53,17 @@ class Items(Counted):
 
 
 class Value:
-    """Result of an operation: where its bytes are, and its number if it is a known one.
+    """Result of an operation: where its bytes are, and its number if that is known.
 
     Args:
         held: where its bytes are.
         shape: None where it is not known.
-        number: of a scalar.
+        number: of a scalar, or a list of a few.
         variable: whose handle it is.
         part: its own bytes, where ``held`` has more than these; None: all of them are its own.
-        numbers: of a constant with a few.
     """
 
-    __slots__ = ("_part", "held", "number", "numbers", "shape", "variable")
+    __slots__ = ("_part", "held", "number", "shape", "variable")
 
     def __init__(
         self,
@@ -90,10 +73,9 @@ class Value:
         variable: str | None = None,
         *,
         part: int | None = None,
-        numbers: Sequence[int] | None = None,
     ) -> None:
         self.held, self.shape, self.number, self.variable = held, shape, number, variable
-        self._part, self.numbers = part, numbers
+        self._part = part
 
     @property
     def nbytes(self) -> int:

@@ -7,10 +7,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tensorlens.errors import UsageError
 from tensorlens.frameworks.keras import kinds
+from tensorlens.planning.card import Card
+from tensorlens.planning.keras import shapes
 from tensorlens.planning.tensorflow.graph.clone_model import (
     StepGraph,
     build,
@@ -27,7 +30,27 @@ from tensorlens.planning.tensorflow.graph.tape import (
     held_by_results,
     noting_gradients,
 )
-from tensorlens.planning.tensorflow.request import TraceRequest, inputs_of, targets_of
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One question, checked."""
+
+    batch: int
+    optimizer: Any = None
+    """A name or a Keras optimizer; None: the one that the model is compiled with."""
+    loss: Any = None
+    policy: str | None = None
+    """``mixed_float16``; None: what the model has."""
+    eager: bool = False
+    """Whether the step is run operation by operation (``run_eagerly=True``)."""
+    device: str = "cuda"
+    """``cuda`` or ``cpu``."""
+    card: Card | None = None
+    input_shape: Any = None
+    """Shape of the inputs without the batch, where the model does not know it."""
+    input_dtype: str | None = None
+    """Of inputs whose type the model does not tell; None: Keras's default for floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +99,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
                 made = with_policy(model, asked.policy)
             elif not is_built(model):
                 made = rebuilt_model(model)
-                build(made, inputs_of(made, asked)[0])
+                build(made, _inputs_of(made, asked)[0])
             twin = clone_of(made)
             try:
                 made_optimizer = make(**configuration)
@@ -89,7 +112,7 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
             gradients: dict[str, str] = {}
             for optimizer in _optimizers(twin):
                 _note_gradients(optimizer, gradients, outer)
-            inputs, names = inputs_of(made, asked)
+            inputs, names = _inputs_of(made, asked)
             batches = list(_batches(twin, inputs))
         calls: list[GradientCall] = []
         steps = unrolled(made) if asked.eager else nullcontext()
@@ -107,6 +130,29 @@ def trace(model: Any, asked: TraceRequest) -> TracedStep:
     )
 
 
+def _inputs_of(model: Any, asked: TraceRequest) -> tuple[Any, list[str]]:
+    """Return the structure of the inputs, with the batch, and their names.
+
+    Raises:
+        UsageError: the model does not know their shapes, and they were not given.
+    """
+    found, names = shapes.inputs_of(model, asked.batch, asked.input_shape, asked.input_dtype)
+    return tf.nest.map_structure(_specification, found), names
+
+
+def _targets_of(model: Any, inputs: Any, loss: Any) -> Any:
+    """Return the structure of the targets: as the outputs, or classes for a sparse loss."""
+    given = tf.nest.map_structure(
+        lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), inputs
+    )
+    found = shapes.targets_of(model, given, loss)
+    return None if found is None else tf.nest.map_structure(_specification, found)
+
+
+def _specification(tensor: Any) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
 def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
     """Give what ``fit()`` may hand to a train step: the likeliest first.
 
@@ -115,11 +161,11 @@ def _batches(twin: Any, inputs: Any) -> Iterator[Any]:
     """
     is_own = not kinds.is_inherited(twin, "train_step")
     if twin.loss is not None:
-        yield inputs, targets_of(twin, inputs, twin.loss)
+        yield inputs, _targets_of(twin, inputs, twin.loss)
         return
     yield (inputs,) if isinstance(inputs, (tuple, list)) else inputs
     if is_own and not kinds.is_inherited(twin, "call"):
-        yield inputs, targets_of(twin, inputs, "mse")
+        yield inputs, _targets_of(twin, inputs, "mse")
 
 
 def _graph(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tuple[Any, Any]:
@@ -150,16 +196,12 @@ def _graph(twin: Any, batches: Sequence[Any], calls: list[GradientCall]) -> tupl
 
 def _optimizers(twin: Any) -> list[Any]:
     """Return the optimizer that a twin is compiled with, and those that its class has besides."""
-    import keras
-
     found = [value for value in twin.__dict__.values() if isinstance(value, keras.Optimizer)]
     return list({id(each): each for each in found}.values())
 
 
 def _optimizer(model: Any, asked: TraceRequest) -> tuple[Any, Mapping[str, Any]]:
     """Return the class and the configuration of what was asked, else of the model's own."""
-    import keras
-
     optimizer = asked.optimizer
     if optimizer is None and model.compiled:
         optimizer = model.optimizer
@@ -177,8 +219,6 @@ def _optimizers_besides(model: Any, asked: TraceRequest) -> Mapping[str, tuple[A
     Raises:
         UsageError: an optimizer was asked for, and the class has several of its own.
     """
-    import keras
-
     found = {
         name: value
         for name, value in model.__dict__.items()
@@ -194,8 +234,6 @@ def _optimizers_besides(model: Any, asked: TraceRequest) -> Mapping[str, tuple[A
 
 def _compile(twin: Any, model: Any, asked: TraceRequest, optimizer: Any) -> None:
     """Compile the twin with what was asked, else as the model is compiled."""
-    import keras
-
     loss, metrics = asked.loss, None
     if model.compiled:
         loss = loss if loss is not None else model.loss

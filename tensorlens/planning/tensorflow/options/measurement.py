@@ -14,13 +14,12 @@ from tensorlens.frameworks.tensorflow import context
 from tensorlens.frameworks.tensorflow.counters import device_counter, used_devices
 from tensorlens.frameworks.tensorflow.failures import failed_request
 from tensorlens.frameworks.tensorflow.optimizer_steps import OptimizerSteps
-from tensorlens.planning.tensorflow.options.program import optioned
-from tensorlens.planning.tensorflow.options.stage import keras
-from tensorlens.planning.tensorflow.training import (
-    Training,
-    trace_training,
-    training_intercepted,
-)
+from tensorlens.planning.tensorflow.keras_training import Training, intercepted, step_of, traced
+from tensorlens.planning.tensorflow.options.compilation import JitCompile, RunEagerly
+from tensorlens.planning.tensorflow.options.graph_rewriting import MemoryOptimization
+from tensorlens.planning.tensorflow.options.model_settings import Optimizer, Policy
+from tensorlens.planning.tensorflow.options.recomputing import recompute
+from tensorlens.planning.tensorflow.options.stage import Option, Stage, keras
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import restore
 from tensorlens.planning.trials.jobs import CannotApply, Job, Measured, Result
@@ -29,6 +28,17 @@ from tensorlens.planning.trials.stage import Optioned
 
 _OF_MEMORY = re.compile(r"out.of.memory|bad_alloc|could not create a memory|failed to alloc", re.I)
 """Messages of kernels and libraries that the system gives no memory."""
+
+
+_KINDS: dict[str, Callable[[Any, Stage], Option]] = {
+    "memory_optimization": MemoryOptimization,
+    "policy": Policy,
+    "optimizer": Optimizer,
+    "recompute": recompute,
+    "jit_compile": JitCompile,
+    "run_eagerly": RunEagerly,
+}
+"""In the order in which they act."""
 
 
 def run(job: Job) -> Result:
@@ -55,7 +65,7 @@ class _Bench:
         return Meter(device)
 
     def optioned(self, job: Job) -> Optioned:
-        return optioned(job, estimated=False)
+        return _optioned(job, estimated=False)
 
     def follow(self, act: Callable[[], None]) -> OptimizerSteps:
         return OptimizerSteps(act)
@@ -160,6 +170,14 @@ class Meter:
         self._peaks[device] = max(self._peaks.get(device, 0), peak)
 
 
+def _optioned(job: Job, *, estimated: bool) -> Optioned:
+    """Return the program of a job with its option."""
+    stage = Stage(estimated=estimated, batch=job.batch)
+    settings = job.choice.settings
+    options = [make(settings[name], stage) for name, make in _KINDS.items() if name in settings]
+    return Optioned(job, stage, options, step_of)
+
+
 _OWN_LOOP = (
     "an estimate traces what train_on_batch() or fit() of a compiled Keras model would train, and"
     " the step calls neither; measure it"
@@ -177,20 +195,21 @@ def trace(job: Job) -> Trace:
     """
     keras("an estimate")
     restore(job.program.caller, job.program.carried)
-    made = optioned(job, estimated=True)
+    made = _optioned(job, estimated=True)
     step = made.begin()
     if step is None:
         raise CannotApply("an estimate needs a make_step() that returns step()")
     try:
-        with training_intercepted():
+        with intercepted():
             step()
     except Training as training:
         wanted = training
     else:
         raise CannotApply(_OWN_LOOP)
-    device = "cpu" if job.device == "cpu" else "cuda"
     try:
-        return trace_training(wanted, device, job.card)
+        found = traced(wanted, "cpu" if job.device == "cpu" else "cuda", job.card, {})
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise CannotApply(f"the train step cannot be traced: {reason}") from error
+    assert found is not None
+    return found

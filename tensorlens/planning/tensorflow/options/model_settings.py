@@ -1,16 +1,23 @@
-"""Optimizers exchanged for others as they are made: Keras's, and those of v1 graphs."""
+"""Settings of a model while it is made: Keras's policy of dtypes, and another optimizer."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tensorlens.planning.patches import accepted, exchanging
-from tensorlens.planning.tensorflow.options.stage import CannotApply, Option, Stage
+from tensorlens.planning.patches import accepted, exchanging, wrapped
+from tensorlens.planning.tensorflow.options.stage import (
+    CannotApply,
+    Option,
+    Stage,
+    keras,
+    layers_of,
+)
 
 _KERAS = {
     "sgd": "SGD",
@@ -49,10 +56,10 @@ class Optimizer(Option):
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Make the optimizers that are asked for in the place of others."""
-        keras = sys.modules.get("keras")
+        library = sys.modules.get("keras")
         with contextlib.ExitStack() as stack:
-            if keras is not None:
-                stack.enter_context(exchanging(keras.optimizers.Optimizer, self._of_keras))
+            if library is not None:
+                stack.enter_context(exchanging(library.optimizers.Optimizer, self._of_keras))
             stack.enter_context(exchanging(tf.compat.v1.train.Optimizer, self._of_graphs))
             yield
         if not self._made:
@@ -82,3 +89,42 @@ class Optimizer(Option):
     def _of(self, kind: type, cls: type, given: dict[str, Any]) -> Any:
         self._made += 1
         return kind(**accepted(kind, given, tuple(given) if kind is cls else _KEPT))
+
+
+class Policy(Option):
+    """The policy while the model is made: in what dtype layers compute and keep their weights.
+
+    With ``mixed_float16`` Keras scales the loss of what is compiled; a loop of one's own has to.
+    """
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Set it, and what there was before when the model is made.
+
+        A layer takes it from here, whatever the program sets meanwhile, as a module that it
+        imports may.
+        """
+        library = keras("policy")
+        before = library.config.dtype_policy()
+        library.config.set_dtype_policy(self.value)
+        try:
+            with wrapped(library.layers.Layer, "__init__", self._of_layers):
+                yield
+        finally:
+            library.config.set_dtype_policy(before)
+
+    def _of_layers(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def with_policy(layer: Any, *args: Any, **kwargs: Any) -> None:
+            if kwargs.get("dtype") is None:
+                kwargs["dtype"] = self.value
+            init(layer, *args, **kwargs)
+
+        return with_policy
+
+    def built(self) -> None:
+        """Say so where no layer took it."""
+        names = {layer.dtype_policy.name for layer in layers_of(self.stage.models())}
+        if self.value not in names:
+            has = ", ".join(sorted(names)) or "there is no model of Keras"
+            raise CannotApply(f"policy={self.value} changes nothing: no layer has it ({has})")

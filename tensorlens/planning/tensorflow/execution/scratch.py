@@ -1,0 +1,183 @@
+"""Scratch memory of TensorFlow's kernels, on a GPU and on the CPU.
+
+The rules are read from ``tensorflow/core/kernels`` (``cudnn_pooling_gpu.cc``, ``conv_ops_impl.h``,
+``conv_grad_input_ops.h``, ``conv_grad_ops_3d.cc``, ``maxpooling_op.cc``, ``sparse_xent_op.cc``) of
+TensorFlow 2.21.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import tensorflow as tf
+from tensorflow.python.util import _pywrap_util_port
+
+from tensorlens.frameworks.tensorflow.cpu import CpuCounter, cpu_counter
+from tensorlens.planning.card import Card
+from tensorlens.planning.tensorflow.execution.live_values import Value
+from tensorlens.planning.tensorflow.graph.nodes import Node, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that no tensor of the graph has."""
+
+    nbytes: int
+    """The likeliest, where that depends on the device."""
+    name: str
+    """Its name: ``cuDNN workspace``."""
+    least: int = -1
+    most: int = -1
+    """The bounds; -1: exactly so much."""
+    before: bool = False
+    """Whether it is taken before the results are."""
+
+
+ScratchOf = Callable[[Node, Sequence[Value]], Sequence[Scratch]]
+"""Gives what an operation takes besides its results while it runs."""
+
+
+_CROSS_ENTROPY = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
+
+
+def host_scratch(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+    """Return what an operation on the CPU takes besides its results."""
+    if node.op in _CROSS_ENTROPY:
+        return (Scratch(node.outputs[0].nbytes or 0, "largest logit of each row", before=True),)
+    if node.op in _MATMULS:
+        return _product(node, values)
+    if node.op != "MaxPoolGrad" or len(node.inputs) > 3:
+        return ()
+    # it pools again for the positions of the maxima
+    pooled = values[1].nbytes
+    item = 2 if node.attrs.get("T") in ("float16", "bfloat16") else 4
+    return (
+        Scratch(pooled, "copy of the pooled tensor", before=True),
+        Scratch(pooled // item * 8, "position of each maximum", before=True),
+    )
+
+
+_MATMULS = ("MatMul", "BatchMatMul", "BatchMatMulV2")
+LOWER = "bfloat16"
+_MOST_PRODUCTS = 1 << 31
+"""Multiplications beyond which nothing is run: a tenth of a second or so."""
+
+
+def _product(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+    """In bfloat16 it depends on the processor: it is run once, and counted."""
+    one, other = (value.shape for value in values[:2])
+    if node.attrs.get("T") != LOWER or one is None or other is None:
+        return ()
+    turned = bool(node.attrs.get("transpose_a") or node.attrs.get("adj_x"))
+    own = _counted(
+        one, other, turned, bool(node.attrs.get("transpose_b") or node.attrs.get("adj_y"))
+    )
+    return (Scratch(own, "own memory of the kernel"),) if own else ()
+
+
+@functools.cache
+def _counted(one: Shape, other: Shape, first_turned: bool, second_turned: bool) -> int:
+    """Return the bytes beside the result; 0 where that cannot be told."""
+    counter = cpu_counter()
+    columns = other[-2] if second_turned else other[-1]
+    if not isinstance(counter, CpuCounter) or prod(one) * columns > _MOST_PRODUCTS:
+        return 0
+    read = counter.reader()
+    with tf.init_scope(), tf.device("CPU:0"):
+        zeros = tf.zeros(one, LOWER), tf.zeros(other, LOWER)
+        before = read()[0]
+        result = tf.linalg.matmul(*zeros, transpose_a=first_turned, transpose_b=second_turned)
+        peak = read()[1]
+    return max(0, int(peak - before - prod(result.shape) * result.dtype.size))
+
+
+_POOLS = {"MaxPoolGrad": "MaxPool", "MaxPool3DGrad": "MaxPool3D"}
+
+
+def add_positions(nodes: Sequence[Node]) -> None:
+    """Let max pooling hand the positions of the maxima to its gradient, where oneDNN is used.
+
+    It is one more result, of a byte for each element (``core/common_runtime/mkl_layout_pass.cc``,
+    TensorFlow 2.21).
+    """
+    if not _pywrap_util_port.IsMklEnabled():
+        return
+    by_number = {node.number: node for node in nodes}
+    for node in nodes:
+        if node.op not in _POOLS or len(node.inputs) != 3:
+            continue
+        source = by_number[node.inputs[1][0]]
+        if source.op != _POOLS[node.op] or node.attrs.get("T") not in ("float32", "bfloat16"):
+            continue
+        if len(source.outputs) == 1:
+            source.outputs = (*source.outputs, replace(source.outputs[0], dtype="uint8"))
+        node.inputs = (*node.inputs, (source.number, 1))
+
+
+_TRANSPOSED = "copies with channels first"
+_WORKSPACE = "cuDNN workspace"
+_FILTER = "filter in cuDNN's layout"
+
+_CHANNELS_LAST = ("NHWC", "NDHWC")
+_LIMIT = 4 << 30
+"""``TF_CUDNN_WORKSPACE_LIMIT_IN_MB`` by default."""
+_VOLTA, _AMPERE = (7, 0), (8, 0)
+_FORWARD = ("Conv2D", "Conv3D", "_FusedConv2D", "_FusedConv3D", "DepthwiseConv2dNative")
+
+
+def scratch_of(card: Card | None) -> Callable[[Node, Sequence[Value]], Sequence[Scratch]]:
+    """Return the rules for kernels on a card."""
+    capability = (8, 0) if card is None else card.capability
+
+    def scratch(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+        op = node.op
+        if op in ("MaxPool3D", "AvgPool3D", "MaxPool3DGrad", "AvgPool3DGrad"):
+            return _pooled(node, values)
+        if op.startswith(("Conv2D", "Conv3D", "_FusedConv")):
+            return _convolved(node, values, capability)
+        return ()
+
+    return scratch
+
+
+def _pooled(node: Node, values: Sequence[Value]) -> Sequence[Scratch]:
+    """CuDNN pools three dimensions with channels first only: everything is copied."""
+    if node.attrs.get("data_format") not in _CHANNELS_LAST:
+        return ()
+    made = node.outputs[0].nbytes or 0
+    given = [value.nbytes for value in values]
+    if node.op == "AvgPool3DGrad":
+        # it has a copy for the input and the output too, which nothing is written into
+        given = [made, given[-1], given[-1]]
+    return [Scratch(nbytes, _TRANSPOSED) for nbytes in (*given, made)]
+
+
+def _convolved(
+    node: Node, values: Sequence[Value], capability: tuple[int, int]
+) -> Sequence[Scratch]:
+    made = node.outputs[0].nbytes or 0
+    if node.op in _FORWARD:
+        read, weights = values[0].nbytes, values[1].nbytes
+    elif "BackpropInput" in node.op:
+        read, weights = values[2].nbytes, values[1].nbytes
+    else:
+        read, weights, made = values[0].nbytes + values[2].nbytes, made, 0
+    found = [Scratch(weights, _FILTER)]
+    if node.attrs.get("data_format", "NHWC") in _CHANNELS_LAST and not _reads_channels_last(
+        node, capability
+    ):
+        found += [Scratch(nbytes, _TRANSPOSED) for nbytes in (read, made) if nbytes]
+    # nobody has measured what is likely: it only makes the upper bound wider
+    found.append(Scratch(0, _WORKSPACE, 0, min(read + made + 4 * weights, _LIMIT)))
+    return found
+
+
+def _reads_channels_last(node: Node, capability: tuple[int, int]) -> bool:
+    """Tell whether cuDNN computes it as it is (``ComputeInNhwcEnabled``)."""
+    kind = node.attrs.get("T")
+    if kind == "float16":
+        return capability >= _VOLTA
+    return "2D" in node.op and capability >= _AMPERE
