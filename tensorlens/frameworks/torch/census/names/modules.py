@@ -49,7 +49,10 @@ class ModulePaths:
             self._walk(root, prefix, again)
 
     def _walk(self, root: Any, prefix: int, again: bool) -> None:
-        names, give, tensor = self._naming.names, self._naming.give, torch.Tensor
+        attribute, tensor = self._naming.names.attribute, torch.Tensor
+        parameters = self._naming.giver("parameter", again=again)
+        buffers = self._naming.giver("buffer", again=again)
+        paths, items, owners = self.paths, self.items, self.owners
         waiting: list[_Place] = [(root, prefix, None)]
         seen: set[int] = set()
         # depth first, as named_parameters() goes: of tied weights the same name comes first
@@ -61,25 +64,25 @@ class ModulePaths:
             content = content_of(module)
             if content is None:
                 continue
-            if id(module) in seen and _is_inside_itself(place):
+            address = id(module)
+            if address in seen and _is_inside_itself(place):
                 continue
-            seen.add(id(module))
-            self.paths.setdefault(id(module), path)
-            self.items[id(module)] = module
-            parameters, buffers, modules = _registries(content)
-            for name, item in parameters:
+            seen.add(address)
+            paths.setdefault(address, path)
+            items[address] = module
+            for name, item in _items(content, "_parameters"):
                 if issubclass(type(item), tensor):
-                    give(item, names.attribute(path, name), "parameter", again=again)
-                    self.owners.setdefault(id(item), path)
-            for name, item in buffers:
+                    parameters(item, attribute(path, name))
+                    owners.setdefault(id(item), path)
+            for name, item in _items(content, "_buffers"):
                 if issubclass(type(item), tensor):
-                    give(item, names.attribute(path, name), "buffer", again=again)
+                    buffers(item, attribute(path, name))
             children: list[_Place] = []
-            for name, child in modules:
+            for name, child in _items(content, "_modules"):
                 if child is not None:
-                    node = names.attribute(path, name)
+                    node = attribute(path, name)
                     if name in _WRAPPED:
-                        names.become(node, path)
+                        self._naming.names.become(node, path)
                     children.append((child, node, place))
             waiting += reversed(children)
 
@@ -99,13 +102,9 @@ def outermost(modules: Sequence[Any]) -> list[Any]:
     for module in modules:
         content = content_of(module)
         if content is not None:
-            children = _items(dict.get(content, "_modules"))
+            children = _items(content, "_modules")
             inside.update(id(child) for _, child in children if child is not module)
     return [module for module in modules if id(module) not in inside]
-
-
-def _registries(content: dict[str, Any]) -> list[list[tuple[str, Any]]]:
-    return [_items(dict.get(content, name)) for name in ("_parameters", "_buffers", "_modules")]
 
 
 def content_of(item: Any) -> dict[str, Any] | None:
@@ -118,13 +117,19 @@ def model_name(module: Any) -> str:
     """Return the name of a module's class, of a wrapper's that of the module it stands for."""
     for name in _WRAPPED:
         content = content_of(module)
-        registry = content.get("_modules") if content is not None else None
-        module = dict(_items(registry)).get(name, module)
+        if content is not None:
+            module = dict(_items(content, "_modules")).get(name, module)
     return class_name(module)
 
 
-def _items(registry: Any) -> list[tuple[str, Any]]:
-    """Return a registry's entries: a dict's, read as a dict, or those of a scripted module."""
+def _items(content: dict[str, Any], name: str) -> list[tuple[str, Any]]:
+    """Return the entries of one of a module's registries.
+
+    That is a dict, which is read as a dict whatever its class, or a scripted module's.
+    """
+    registry = dict.get(content, name)
+    if type(registry) is dict and not registry:
+        return []
     if issubclass(type(registry), dict):
         if not dict.__len__(registry):
             return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorlens.records.names import Names
@@ -37,6 +38,26 @@ class Naming:
         self.roles.append(_NUMBERS[role])
         self.again.append(again)
 
+    def giver(self, role: Role, *, again: bool) -> Callable[[Any, int], None]:
+        """Return :meth:`give` for many objects of one role: it takes half the time."""
+        number, item_of, node_of = _NUMBERS[role], self.items.append, self.nodes.append
+        role_of, again_of = self.roles.append, self.again.append
+
+        def give(item: Any, node: int) -> None:
+            item_of(item)
+            node_of(node)
+            role_of(number)
+            again_of(again)
+
+        return give
+
+    def give_all(self, items: list[Any], nodes: Sequence[int], role: Role) -> None:
+        """Name objects that have one name each, in order."""
+        self.items += items
+        self.nodes.extend(nodes)
+        self.roles.extend(array("b", [_NUMBERS[role]]) * len(items))
+        self.again.extend(array("b", [False]) * len(items))
+
     @property
     def addresses(self) -> array[int]:
         """The addresses of :attr:`items`."""
@@ -44,7 +65,11 @@ class Naming:
 
     def node_of(self, item: Any) -> int | None:
         """Return the name an object has been given, or None."""
+        return self.first_nodes().get(id(item))
+
+    def first_nodes(self) -> Mapping[int, int]:
+        """Return the name that each object was given first, by its address."""
         for index in range(self._looked_up, len(self.items)):
             self._first.setdefault(id(self.items[index]), self.nodes[index])
         self._looked_up = len(self.items)
-        return self._first.get(id(item))
+        return self._first

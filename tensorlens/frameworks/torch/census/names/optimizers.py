@@ -49,17 +49,23 @@ class Optimizers:
 
     def _add_by_parameter(self, parameters: dict[int, int], content: Any, prefix: int) -> None:
         names, copies = self._naming.names, {-1: prefix}
+        given = self._naming.first_nodes()
+        slots = _Slots()
         for key, state in _entries(content):
             if type(state) in _NOTHING:
                 continue
             if issubclass(type(key), torch.Tensor):
                 if _is_gradient(state, key):
                     continue
-                path = parameters.get(id(key), self._naming.node_of(key))
+                path = parameters.get(id(key), given.get(id(key)))
                 node = prefix if path is None else names.below(path, copies)
+                if type(state) is dict and slots.take(state, node):
+                    continue
             else:
                 node = names.key(prefix, key)
             self._walk(state, node)
+        for key, (items, parents) in slots.found.items():
+            self._naming.give_all(items, names.attributes(parents, key), "optimizer")
 
     def _prefix(self, optimizer: Any, name: str | None) -> int:
         text = name or class_name(optimizer)
@@ -68,7 +74,7 @@ class Optimizers:
 
     def _parameters(self, groups: Any, prefix: int) -> dict[int, int]:
         """Name the parameters that no module has; return those names, by address."""
-        names = self._naming.names
+        names, known = self._naming.names, self._naming.first_nodes()
         given: dict[int, int] = {}
         if not issubclass(type(groups), list):
             return given
@@ -77,10 +83,7 @@ class Optimizers:
             members = dict.get(group, "params") if issubclass(type(group), dict) else None
             path = names.attribute(names.index(root, index), "params")
             for position, parameter in _sequence(members):
-                if (
-                    issubclass(type(parameter), torch.Tensor)
-                    and self._naming.node_of(parameter) is None
-                ):
+                if issubclass(type(parameter), torch.Tensor) and id(parameter) not in known:
                     given[id(parameter)] = names.index(path, position)
                     below = names.below(given[id(parameter)], {-1: prefix})
                     self._naming.give(parameter, below, "parameter")
@@ -100,14 +103,35 @@ class Optimizers:
                     below = names.attribute(node, key)
                 else:
                     below = names.key(node, key)
-                if type(item) is torch.Tensor:
-                    give(item, below, "optimizer", again=False)
-                else:
-                    self._walk(item, below, depth=depth + 1)
+                self._walk(item, below, depth=depth + 1)
         else:
             for index, item in _sequence(value):
                 if type(item) not in _NOTHING:
                     self._walk(item, names.index(node, index), depth=depth + 1)
+
+
+class _Slots:
+    """States of plain tensors by plain names, ``exp_avg``, which are named a slot at a time."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[list[Any], list[int]]] = {}
+        """Name of a slot to the tensors and the nodes of what they are states of."""
+
+    def take(self, state: dict[Any, Any], node: int) -> bool:
+        """Take the state of one parameter; False where it is anything else, and is left."""
+        entries = [pair for pair in list(state.items()) if type(pair[1]) not in _NOTHING]
+        for key, item in entries:
+            if type(item) is not torch.Tensor or type(key) is not str:
+                return False
+            if key not in self.found:
+                if not key.isidentifier():
+                    return False
+                self.found[key] = [], []
+        for key, item in entries:
+            items, parents = self.found[key]
+            items.append(item)
+            parents.append(node)
+        return True
 
 
 def _entries(value: Any) -> list[tuple[Any, Any]]:
