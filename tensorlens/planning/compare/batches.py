@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.estimate.batches import MOST, largest_that_fits
@@ -35,87 +35,41 @@ class LargestBatch:
     tried: tuple[int, ...] = ()
 
 
-def run_search(search: BatchSearch) -> LargestBatch:
+def run_search(search: BatchSearch, runner: Runner | None = None) -> LargestBatch:
     """Find the largest batch that runs under the capacity, when the next one does not."""
-    with Runner() as runner:
-        return _Search(search, runner).largest()
+    unit = search.multiple
+    refused: dict[int, Trouble] = {}
+    tried: list[int] = []
 
-
-class _Search:
-    def __init__(self, search: BatchSearch, runner: Runner) -> None:
-        self._search = search
-        self._runner = runner
-        self._peaks: dict[int, int] = {}
-        self._refused: dict[int, Trouble] = {}
-
-    def largest(self) -> LargestBatch:
-        search, unit = self._search, self._search.multiple
-        low = -(-search.lowest // unit)
-        high = (search.highest or MOST) // unit
-        fitting, too_large = largest_that_fits(self._fits, self._guess, low, high)
-        if not fitting:
-            trouble = self._refused[low]
-            is_no_answer = trouble.kind is not Reason.OUT_OF_MEMORY and not _may_be_memory(trouble)
-            return self._found(None if is_no_answer else 0, self._said(low))
-        if too_large > high:
-            return self._found(fitting * unit, "the largest that was to be tried")
-        return self._found(fitting * unit, self._said(too_large))
-
-    def _found(self, batch: int | None, beyond: str) -> LargestBatch:
-        unit = self._search.multiple
-        tried = sorted(each * unit for each in (*self._peaks, *self._refused))
-        return LargestBatch(batch, beyond, tuple(tried))
-
-    def _said(self, number: int) -> str:
-        trouble = self._refused[number]
-        why = "out of memory" if trouble.kind is Reason.OUT_OF_MEMORY else trouble.text
-        return (
-            why if trouble.kind is Reason.CANNOT else f"{number * self._search.multiple:,}: {why}"
-        )
-
-    def _fits(self, number: int) -> bool:
-        search = self._search
+    def needed(number: int) -> int | None:
+        tried.append(number * unit)
         job = replace(
             search.job,
-            batch=number * search.multiple,
+            batch=number * unit,
             limit=search.capacity,
             # what it took stays mapped in part, and would count as room
-            rehearsal=search.multiple,
+            rehearsal=unit,
             warmup=0,
             steps=_STEPS,
         )
-        result = self._runner.run(job)
+        result = processes.run(job)
         if isinstance(result, Measured):
-            self._peaks[number] = result.peak_allocated
-            return True
+            return min(result.peak_allocated, search.capacity)
         assert isinstance(result, Trouble)
-        self._refused[number] = result
-        return False
+        refused[number] = result
+        return None
 
-    def _guess(self, fitting: int, too_large: int) -> int:
-        """Return the next to try.
-
-        Until one is too large, where a line through the peaks known meets the capacity, at least
-        twice and at most 16 times the largest that fits. Then the middle, of the logarithms while
-        the two are far apart; in turns with that line, as peaks need not lie on one.
-        """
-        slope = self._slope(sorted(self._peaks))
-        room = self._search.capacity - self._peaks[fitting]
-        reach = fitting + int(room / slope) if slope > 0 else 16 * fitting
-        if not self._refused:
-            return min(max(reach, 2 * fitting), 16 * fitting, too_large - 1)
-        if too_large > 4 * fitting:
-            return math.isqrt(fitting * too_large)
-        if len(self._refused) % 2 and fitting < reach < too_large:
-            return reach
-        return (fitting + too_large) // 2
-
-    def _slope(self, known: list[int]) -> float:
-        if len(known) < 2:
-            return 0.0
-        one, other = known[-2], known[-1]
-        return (self._peaks[other] - self._peaks[one]) / (other - one)
-
-
-def _may_be_memory(trouble: Trouble) -> bool:
-    return trouble.text.startswith("the process was ended by")
+    low, high = -(-search.lowest // unit), (search.highest or MOST) // unit
+    with nullcontext(runner) if runner is not None else Runner() as processes:
+        fitting, too_large = largest_that_fits(needed, search.capacity, low, high)
+    batch: int | None = fitting * unit
+    trouble = refused.get(too_large)
+    if trouble is None:
+        return LargestBatch(batch, "the largest that was to be tried", tuple(sorted(tried)))
+    is_memory = trouble.kind is Reason.OUT_OF_MEMORY
+    beyond = f"{too_large * unit:,}: {'out of memory' if is_memory else trouble.text}"
+    if trouble.kind is Reason.CANNOT:
+        beyond = trouble.text
+    if not fitting and not is_memory and not trouble.text.startswith("the process was ended by"):
+        batch = None
+    return LargestBatch(batch, beyond, tuple(sorted(tried)))

@@ -11,9 +11,9 @@ from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.batches import LargestBatch
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
+from tensorlens.planning.estimate.api import allocator_settings
 from tensorlens.planning.estimate.batches import MaxBatch, largest_batch
 from tensorlens.planning.estimate.cards import Place
-from tensorlens.planning.estimate.request import settings_of
 from tensorlens.planning.estimate.result import Estimate, Range
 from tensorlens.planning.estimate.target import StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
@@ -59,7 +59,7 @@ def option_request(
         program=program,
         place=where,
         steps=steps,
-        settings=settings_of(choice.settings.get("alloc_conf")),
+        settings=allocator_settings(choice.settings.get("alloc_conf")),
         choice=choice,
         framework=framework,
         world_size=choice.settings.get("shards", 1),

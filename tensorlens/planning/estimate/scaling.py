@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.card import Card
-from tensorlens.planning.estimate.request import request
+from tensorlens.planning.estimate.api import request
 from tensorlens.planning.estimate.result import Estimate
 from tensorlens.planning.estimate.target import MakeStep
 from tensorlens.planning.processes import Runner

@@ -228,7 +228,7 @@ def _growth(estimate: Estimate, parts: Mapping[str, PeakPart]) -> str:
     room = None if fit is None else found.room(fit.capacity)
     double = 2 * found.batch
     first = found.instants[0]
-    later = found.highest(max(double, room or 0)) if fit is not None else found.last
+    later = found.highest(max(double, room or 0)) if fit is not None else found.instants[-1]
     if later is first:
         text = f"{_grown(parts)} Each further item costs about {size(found.an_item(first))};"
     else:

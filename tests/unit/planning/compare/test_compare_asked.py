@@ -125,7 +125,7 @@ class FakeLauncher:
 
 def largest(launcher, capacity, **more):
     job = Job("a", Program("p"), Choice({}), "torch", ())
-    return batches._Search(batches.BatchSearch(job, capacity, **more), launcher).largest()
+    return batches.run_search(batches.BatchSearch(job, capacity, **more), launcher)
 
 
 @pytest.mark.parametrize("fixed", [0, 1000, 99_000])
