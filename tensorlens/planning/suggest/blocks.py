@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tensorlens.planning.step_facts import RepeatedBlock
-from tensorlens.planning.suggest.recorded_steps import TENSORFLOW, EventRange, RecordedSteps
+from tensorlens.planning.suggest.recorded_steps import EventRange, RecordedSteps
 from tensorlens.records.events import Stacks
 
 
@@ -26,8 +24,6 @@ def repeated(record: RecordedSteps) -> Sequence[RepeatedBlock]:
     """Return the blocks: those that the program told, else what paths of modules tell."""
     if record.facts is not None:
         return record.facts.blocks
-    if record.framework == TENSORFLOW:
-        return [RepeatedBlock(path, "") for path in repeated_layers(record.log.stacks.modules)]
     return [RepeatedBlock(path, "") for path in repeated_paths(record.log.stacks.modules)]
 
 
@@ -49,27 +45,6 @@ def repeated_paths(paths: Iterable[str]) -> Sequence[str]:
     found = {path for group in alike.values() if len(group) > 1 for path in group}
     outermost = [path for path in found if not any(path.startswith(f"{each}.") for each in found)]
     return sorted(outermost, key=_natural)
-
-
-def repeated_layers(paths: Iterable[str]) -> Sequence[str]:
-    """Return the outermost paths of Keras layers that look like repeated blocks.
-
-    They are called alike but for a number (``block``, ``block_1``), two or more below one layer,
-    and so are the layers inside.
-    """
-    inside: dict[str, set[str]] = {}
-    for path in set(paths):
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            inside.setdefault("/".join(parts[:depth]), set()).add("/".join(parts[depth:]))
-    alike: dict[tuple[str, str, frozenset[tuple[str, int]]], list[str]] = {}
-    for path, children in inside.items():
-        above, _, name = path.rpartition("/")
-        counted = frozenset(Counter(map(_unnumbered, children)).items())
-        alike.setdefault((above, _unnumbered(name), counted), []).append(path)
-    found = {path for group in alike.values() if len(group) > 1 for path in group}
-    outermost = [path for path in found if not any(path.startswith(f"{each}/") for each in found)]
-    return sorted(outermost, key=lambda path: (len(path), path))
 
 
 class Blocks:
@@ -151,7 +126,3 @@ def _inside(stacks: Stacks, blocks: Sequence[RepeatedBlock]) -> Sequence[int]:
 
 def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
-
-
-def _unnumbered(path: str) -> str:
-    return re.sub(r"_\d+(?=/|$)", "", path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 
-from tensorlens.planning.step_facts import BACKWARD, RepeatedBlock
+from tensorlens.planning.step_facts import RepeatedBlock
 from tensorlens.planning.suggest.blocks import Blocks, Call, repeated
 from tensorlens.planning.suggest.recorded_steps import Candidate, EventRange, RecordedSteps, Replay
 from tensorlens.records.events import ALLOC, FREE
@@ -28,9 +28,8 @@ def checkpointed(record: RecordedSteps) -> Iterator[Candidate]:
         return
     replay = record.replay()
     inputs = keep_inputs(record, replay, found)
-    own = _own_results(record)
     for call in found:
-        _checkpoint(record, replay, where, call, inputs, own)
+        _checkpoint(record, replay, where, call, inputs)
     names = {call.block for call in found}
     used = [block for number, block in enumerate(blocks) if number in names]
     yield Candidate(
@@ -50,7 +49,6 @@ def _checkpoint(
     where: Blocks,
     call: Call,
     inputs: Mapping[int | None, int],
-    own: Set[int],
 ) -> None:
     kept = [
         row
@@ -69,26 +67,12 @@ def _checkpoint(
             replay.keep_apart(row, min(inputs[row], record.end(row)))
         else:
             # what follows may keep the output, as long as until it is computed again
-            stays = row == output and row not in own
-            replay.keep_apart(row, call.backward.begin if stays else call.forward.end)
+            end = call.backward.begin if row == output else call.forward.end
+            replay.keep_apart(row, end)
     if needed:
         replay.insert(call.backward.begin, recomputation(record, call.forward, needed))
         if record.device == "cpu":
             replay.add(_RANDOM_STATE, call.forward.begin, call.backward.end)
-
-
-def _own_results(record: RecordedSteps) -> Set[int]:
-    """Return what is known to be kept for nothing but the operator that computed it."""
-    begins = record.marks(BACKWARD)
-    if record.facts is None or not begins:
-        return frozenset()
-    there = {
-        record.log.address[row]: row
-        for row in record.allocations()
-        if record.resident(row, begins[-1])
-    }
-    found = (there.get(address) for address in record.facts.own_results)
-    return {row for each in found if each is not None for row in record.alike(each)}
 
 
 def _is_on(record: RecordedSteps, found: Sequence[Call]) -> bool:

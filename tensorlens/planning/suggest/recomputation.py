@@ -24,7 +24,7 @@ def recomputed(record: RecordedSteps) -> Iterator[Candidate]:
     there until it is through (``custom_gradient.py`` of TensorFlow 2.21).
     """
     blocks = repeated(record)
-    found = _calls(record, blocks)
+    found = Blocks(record, blocks).calls()
     if not found or (record.facts is not None and record.facts.recomputes):
         return
     replay = record.replay()
@@ -33,15 +33,17 @@ def recomputed(record: RecordedSteps) -> Iterator[Candidate]:
         _recompute(record, replay, call, inputs)
     names = {call.block for call in found}
     used = [block for number, block in enumerate(blocks) if number in names]
-    yield candidate(used, replay.peak()[0], Method.REPLAYED, cost_of(record, found))
+    yield recompute_candidate(used, replay.peak()[0], Method.REPLAYED, cost_of(record, found))
 
 
 def is_replayed(record: RecordedSteps) -> bool:
     """Tell whether the recording has the calls of blocks, and what goes back to them."""
-    return bool(_calls(record, repeated(record)))
+    return bool(Blocks(record, repeated(record)).calls())
 
 
-def candidate(blocks: Sequence[RepeatedBlock], peak: int, how: Method, cost: str) -> Candidate:
+def recompute_candidate(
+    blocks: Sequence[RepeatedBlock], peak: int, how: Method, cost: str
+) -> Candidate:
     """Return the change."""
     return Candidate(
         kind="checkpoint",
@@ -67,10 +69,6 @@ def _code(blocks: Sequence[RepeatedBlock]) -> str:
         f"    if block.name in ({names}):\n"
         "        block.call = recomputed(block.call)"
     )
-
-
-def _calls(record: RecordedSteps, blocks: Sequence[RepeatedBlock]) -> Sequence[Call]:
-    return Blocks(record, blocks).calls()
 
 
 def _recompute(
