@@ -12,6 +12,7 @@ from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
 from tensorlens.planning.compare.batches import BatchSearch, run_search
 from tensorlens.planning.compare.estimates import (
+    NOT_ASKED,
     Estimated,
     Estimation,
     estimated_outcome,
@@ -32,13 +33,10 @@ Work = tuple[Callable[[Any], Any], Any]
 """A function that can be imported anywhere, and its argument."""
 
 
-def results(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
+def _executed(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any]]:
     """Give the results as they come, each with its place in ``work``.
 
     What fails on the way to another machine, or breaks the executor, is a :class:`Trouble`.
-
-    Raises:
-        UsageError: an executor that is none, or an argument that makes no sense.
     """
     if not hasattr(executor, "submit"):
         raise UsageError(
@@ -49,23 +47,35 @@ def results(work: Sequence[Work], executor: Executor) -> Iterator[tuple[int, Any
         for place, (function, argument) in enumerate(work):
             futures[executor.submit(function, argument)] = place
         for future in as_completed(futures):
-            yield futures[future], _result(future)
+            try:
+                yield futures[future], future.result()
+            except UsageError:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                yield futures[future], Trouble(Reason.FAILED, f"the executor failed: {reason}")
     finally:
         for future in futures:
             future.cancel()
 
 
-def _result(future: Future[Any]) -> Any:
-    try:
-        return future.result()
-    except UsageError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        return Trouble(Reason.FAILED, f"the executor failed: {type(error).__name__}: {reason}")
-
-
-_HOW = ("measured", "estimated")
+def _in_turn(work: Sequence[Work], runner: Runner) -> Iterator[tuple[int, Any]]:
+    """Run work here, but for further repeats of an option that has failed."""
+    failed: dict[str, Trouble] = {}
+    for number, (function, argument) in enumerate(work):
+        name = _name(argument)
+        if name in failed:
+            result: Any = failed[name]
+        elif function is run_job:
+            result = runner.run(argument)
+        elif function is run_estimate:
+            result = run_estimate(argument, runner)
+        else:
+            # in processes from a fresh one: what is mapped before a limit is to be the same
+            result = function(argument)
+        if isinstance(result, Trouble):
+            failed[name] = result
+        yield number, result
 
 
 def compare(
@@ -127,7 +137,9 @@ def compare(
     Raises:
         UsageError: something of it makes no sense; one line says what.
     """
-    measured = _how(how)
+    if how not in ("measured", "estimated"):
+        raise UsageError(f"how={how!r}: it is measured or estimated")
+    measured = how == "measured"
     if measured and card is not None:
         raise UsageError('card= is for how="estimated": what is measured runs on what is here')
     _check_numbers(
@@ -136,7 +148,11 @@ def compare(
     where = place(device or "cuda", card, capacity)
     asked_program = _program(make_step, with_data=measured)
     framework = framework or framework_of(make_step, asked_program)
-    checked_options = _options(options, framework, arguments or {}, with_data=measured)
+    checked_options = checked(
+        options, framework=framework, arguments=arguments or {}, with_data=measured
+    )
+    for option in checked_options:
+        Settings.parse(option.choice.settings.get("alloc_conf", ""))
     asked = _Asked(
         program=asked_program,
         options=checked_options,
@@ -188,7 +204,7 @@ class _Asked:
             measured_outcome(
                 option,
                 [found[place] for place in range(number, runs, count)],
-                found[runs + number] if self.where.capacity is not None else None,
+                found[runs + number] if self.where.capacity is not None else NOT_ASKED,
             )
             for number, option in enumerate(self.options)
         )
@@ -215,15 +231,10 @@ class _Asked:
     def _done(self, work: Sequence[Work], executor: Executor | None) -> list[Any]:
         found: list[Any] = [None] * len(work)
         with Bar("compare", len(work), "trial") as bar, shared_runner() as runner:
-            skipped = _Skipped(runner)
-            if executor is None:
-                for place, (function, argument) in enumerate(work):
-                    found[place] = skipped.result(function, argument)
-                    bar.one_more(_name(argument))
-            else:
-                for place, result in results(work, executor):
-                    found[place] = result
-                    bar.one_more(_name(work[place][1]))
+            results = _in_turn(work, runner) if executor is None else _executed(work, executor)
+            for place, result in results:
+                found[place] = result
+                bar.one_more(_name(work[place][1]))
         return found
 
     def _job(self, option: Option) -> Job:
@@ -279,37 +290,8 @@ class _Asked:
         )
 
 
-class _Skipped:
-    """Runs work here, but for further repeats of an option that has failed."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        self._failed: dict[str, Trouble] = {}
-
-    def result(self, function: Any, argument: Any) -> Any:
-        name = _name(argument)
-        if name in self._failed:
-            return self._failed[name]
-        if function is run_job:
-            result = self._runner.run(argument)
-        elif function is run_estimate:
-            result = run_estimate(argument, self._runner)
-        else:
-            # in processes from a fresh one: what is mapped before a limit is to be the same
-            result = function(argument)
-        if isinstance(result, Trouble):
-            self._failed[name] = result
-        return result
-
-
 def _name(argument: Job | BatchSearch | Estimation) -> str:
     return argument.job.name if isinstance(argument, BatchSearch) else argument.name
-
-
-def _how(how: str) -> bool:
-    if how not in _HOW:
-        raise UsageError(f"how={how!r}: it is {' or '.join(_HOW)}")
-    return how == "measured"
 
 
 def _check_numbers(*, lowest: int, **others: int | None) -> None:
@@ -319,15 +301,6 @@ def _check_numbers(*, lowest: int, **others: int | None) -> None:
             continue
         if isinstance(number, bool) or not isinstance(number, int) or number < least.get(name, 1):
             raise UsageError(f"{name}={number}: it is a number, at least {least.get(name, 1)}")
-
-
-def _options(
-    given: Mapping[str, Given], framework: str, arguments: Mapping[str, Any], *, with_data: bool
-) -> tuple[Option, ...]:
-    options = checked(given, framework=framework, arguments=arguments, with_data=with_data)
-    for option in options:
-        Settings.parse(option.choice.settings.get("alloc_conf", ""))
-    return options
 
 
 def _program(make_step: MakeStep, *, with_data: bool) -> Program:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tensorlens.errors import TensorlensError, UsageError
 from tensorlens.planning.compare.batches import LargestBatch
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.api import allocator_settings
-from tensorlens.planning.estimate.batches import MaxBatch, largest_batch
+from tensorlens.planning.estimate.batches import largest_batch
 from tensorlens.planning.estimate.cards import Place
-from tensorlens.planning.estimate.result import Estimate, Range
+from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
 from tensorlens.planning.trials.jobs import Choice, Measured, Program, Reason, Result, Trouble
@@ -34,21 +34,18 @@ class Estimation:
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """Needs of one option."""
+    """Needs of one option: of an estimate what a comparison tells, without its recording."""
 
     device: str
     card: str
-    peak_allocated: int
+    peaks: Range
+    """Peak allocated, between what bounds it where a part of it can only be bounded."""
     peak_reserved: int
     setup_allocated: int
     least_capacity: int
     """With what lies outside of the framework's memory."""
-    largest_batch: int | None = None
-    beyond: str = ""
+    batch: LargestBatch
     notes: tuple[str, ...] = ()
-    missing: dict[str, str] = field(default_factory=dict)
-    peaks: Range | None = None
-    """Between what bounds the peak is, where a part of it can only be bounded."""
 
 
 def option_request(
@@ -81,74 +78,55 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
     shared = runner if request.framework != "torch" else None
     try:
         with nullcontext(shared) if shared is not None else Runner() as processes:
-            return _estimated(asked, processes)
+            batch = _largest_batch(asked, processes)
+            answer = request.ask(processes)
     except ProgramFailed as error:
         return error.trouble
     except UsageError as error:
         return Trouble(Reason.FAILED, str(error))
     except TensorlensError as error:
         return Trouble(Reason.CANNOT, str(error))
+    return Estimated(
+        device=answer.device,
+        card="" if answer.card is None else answer.card.name,
+        peaks=answer.allocated,
+        peak_reserved=answer.peak_reserved,
+        setup_allocated=answer.steps[0].allocated,
+        least_capacity=answer.needed.point,
+        batch=batch,
+        notes=tuple(caution.text for caution in answer.warnings),
+    )
 
 
-def _estimated(asked: Estimation, runner: Runner) -> Estimated:
-    request, capacity = asked.request, asked.request.place.capacity
+def _largest_batch(asked: Estimation, runner: Runner) -> LargestBatch:
+    request, place = asked.request, asked.request.place
+    if place.capacity is None:
+        return NOT_ASKED
+    if place.card is None:
+        return LargestBatch(None, "estimated for cuda only")
     parts = request.choice.settings.get("accumulate", 1)
-    batch = _Batch()
-    if capacity is not None and request.place.card is not None:
-        found = largest_batch(
-            lambda number: request.with_batch(number * parts).ask(runner),
-            capacity,
-            -(-asked.lowest // parts),
-            None if asked.highest is None else asked.highest // parts,
-        )
-        batch = _largest(found, parts)
-    return _answer(request, request.ask(runner), batch)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """The largest batch, where it was looked for."""
-
-    number: int | None = None
-    beyond: str = ""
-
-
-def _largest(found: MaxBatch, parts: int) -> _Batch:
+    found = largest_batch(
+        lambda number: request.with_batch(number * parts).ask(runner),
+        place.capacity,
+        -(-asked.lowest // parts),
+        None if asked.highest is None else asked.highest // parts,
+    )
     batch, beyond = int(found) * parts, ""
     after = found.estimates.get(found + 1) or (None if found else found.estimate)
     if after is not None:
         beyond = f"{batch + parts:,} would need {format_bytes(after.needed.point)}"
     elif found.reaches_end:
         beyond = "the largest that was to be tried"
-    return _Batch(batch, beyond)
-
-
-def _answer(request: StepsRequest, answer: Estimate, batch: _Batch) -> Estimated:
-    missing = {}
-    if request.place.capacity is not None and request.place.card is None:
-        missing["largest_batch"] = "estimated for cuda only"
-    return Estimated(
-        device=answer.device,
-        card="" if answer.card is None else answer.card.name,
-        peak_allocated=answer.peak_allocated,
-        peak_reserved=answer.peak_reserved,
-        setup_allocated=answer.steps[0].allocated,
-        least_capacity=answer.needed.point,
-        largest_batch=batch.number,
-        beyond=batch.beyond,
-        notes=tuple(caution.text for caution in answer.warnings),
-        missing=missing,
-        peaks=answer.allocated,
-    )
+    return LargestBatch(batch, beyond)
 
 
 NO_TIMES = "an estimate has no times"
 NO_LOSSES = "an estimate has tensors without data: no losses"
-_UNASKED = "no capacity was given"
+NOT_ASKED = LargestBatch(None, "no capacity was given")
 
 
 def measured_outcome(
-    option: Option, results: Sequence[Result], found: LargestBatch | Trouble | None
+    option: Option, results: Sequence[Result], found: LargestBatch | Trouble
 ) -> Outcome:
     """Return what became of one option in all repeats; one that failed decides."""
     trouble = next((each for each in results if isinstance(each, Trouble)), None)
@@ -164,15 +142,9 @@ def measured_outcome(
         missing["least_capacity"] = (
             "measured runs tell what was reserved; an estimate tells the least that is enough"
         )
-    batch, beyond = None, ""
-    if found is None:
-        missing["largest_batch"] = _UNASKED
-    elif isinstance(found, Trouble):
-        missing["largest_batch"] = found.text
-    else:
-        batch, beyond = found.batch, found.beyond
-        if batch is None:
-            missing["largest_batch"] = found.beyond
+    batch = LargestBatch(None, found.text) if isinstance(found, Trouble) else found
+    if batch.batch is None:
+        missing["largest_batch"] = batch.beyond
     return Outcome(
         option.name,
         option.settings,
@@ -180,8 +152,8 @@ def measured_outcome(
         peak_reserved=max(reserved, default=None),
         setup_allocated=first.setup_allocated,
         least_capacity=least,
-        largest_batch=batch,
-        beyond=beyond,
+        largest_batch=batch.batch,
+        beyond="" if batch.batch is None else batch.beyond,
         held_ahead=max((each.held_ahead for each in runs if each.held_ahead), default=None),
         peaks=peaks,
         step_peaks=tuple(
@@ -198,19 +170,20 @@ def estimated_outcome(option: Option, result: Estimated | Trouble) -> Outcome:
     """Return what one option is estimated to need."""
     if isinstance(result, Trouble):
         return failed_outcome(option, result)
-    missing = {"seconds": NO_TIMES, "losses": NO_LOSSES, **result.missing}
-    if result.largest_batch is None:
-        missing.setdefault("largest_batch", _UNASKED)
+    batch = result.batch
+    missing = {"seconds": NO_TIMES, "losses": NO_LOSSES}
+    if batch.batch is None:
+        missing["largest_batch"] = batch.beyond
     return Outcome(
         option.name,
         option.settings,
-        peak_allocated=result.peak_allocated,
+        peak_allocated=result.peaks.point,
         peak_reserved=result.peak_reserved,
         setup_allocated=result.setup_allocated,
         least_capacity=result.least_capacity,
-        largest_batch=result.largest_batch,
-        beyond=result.beyond,
-        peaks=(result.peak_allocated,),
+        largest_batch=batch.batch,
+        beyond="" if batch.batch is None else batch.beyond,
+        peaks=(result.peaks.point,),
         notes=result.notes,
         missing=missing,
     )

@@ -110,8 +110,8 @@ class Simulation:
         found = run_estimate(Estimation(name, request), runner)
         if isinstance(found, Trouble):
             return found
-        self.peaks[name] = found.peaks or Range.exactly(found.peak_allocated)
-        return found.peak_allocated
+        self.peaks[name] = found.peaks
+        return found.peaks.point
 
 
 AUTOCAST = "autocast in bf16"
