@@ -15,14 +15,13 @@ from tensorlens.planning.compare.result import Comparison, Outcome, texts
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import ProgramFailed, shared_runner
 from tensorlens.planning.step_facts import StepFacts
-from tensorlens.planning.suggest.checkpoints import checkpointed
+from tensorlens.planning.suggest.checkpoints import checkpointed, recomputed
 from tensorlens.planning.suggest.late_frees import (
     during_backward,
     of_the_step_before,
     set_to_none,
     zero_before_forward,
 )
-from tensorlens.planning.suggest.recomputation import recomputed
 from tensorlens.planning.suggest.recorded_steps import (
     TENSORFLOW,
     TORCH,

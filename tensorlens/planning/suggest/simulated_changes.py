@@ -12,7 +12,7 @@ from tensorlens.planning.estimate.cards import place
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program
 from tensorlens.planning.processes import Runner, shared_runner
-from tensorlens.planning.suggest.recomputation import (
+from tensorlens.planning.suggest.checkpoints import (
     RECOMPUTE,
     is_replayed,
     recompute_candidate,

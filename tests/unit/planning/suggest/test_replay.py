@@ -6,7 +6,7 @@ import pytest
 
 from tensorlens.errors import UsageError
 from tensorlens.planning.suggest.api import suggest
-from tensorlens.planning.suggest.blocks import repeated_paths
+from tensorlens.planning.suggest.checkpoints import repeated_paths
 from tensorlens.planning.suggest.recorded_steps import Replay
 from tensorlens.planning.torch.step_facts import unused
 from tensorlens.recording.recordings import Recording
