@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from tensorlens.errors import UsageError
@@ -22,11 +22,11 @@ from tensorlens.planning.compare.estimates import (
 )
 from tensorlens.planning.compare.framework_detection import framework_of
 from tensorlens.planning.compare.options import Given, Option, checked
-from tensorlens.planning.compare.result import Comparison
+from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.cards import Place, place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
 from tensorlens.planning.processes import Bar, Runner, run_job, shared_runner
-from tensorlens.planning.trials.jobs import Job, Measured, Program, Reason, Trouble
+from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
 
 Work = tuple[Callable[[Any], Any], Any]
@@ -146,148 +146,97 @@ def compare(
         lowest=lowest, highest=highest, warmup=warmup, steps=steps, repeats=repeats, batch=batch
     )
     where = place(device or "cuda", card, capacity)
-    asked_program = _program(make_step, with_data=measured)
-    framework = framework or framework_of(make_step, asked_program)
+    asked = _program(make_step, with_data=measured)
+    framework = framework or framework_of(make_step, asked)
     checked_options = checked(
         options, framework=framework, arguments=arguments or {}, with_data=measured
     )
     for option in checked_options:
         Settings.parse(option.choice.settings.get("alloc_conf", ""))
-    asked = _Asked(
-        program=asked_program,
-        options=checked_options,
-        baseline=_baseline(checked_options, baseline),
+    baseline = _baseline(checked_options, baseline)
+    if batch is None and where.capacity is not None:
+        batch = lowest
+    if measured:
+        first = Job("", asked, Choice(), framework, search_path(), device=device, batch=batch)
+        first = replace(first, warmup=warmup, steps=steps, timeout=timeout)
+        work = _trials(first, checked_options, repeats, where, lowest, highest)
+    else:
+        repeats = 1
+        count = max(steps, 2)
+        requests = [
+            option_request(asked, each.choice, framework, where, steps=count, batch=batch)
+            for each in checked_options
+        ]
+        work = [
+            (run_estimate, Estimation(option.name, request, lowest, highest))
+            for option, request in zip(checked_options, requests, strict=True)
+        ]
+    found = _done(work, executor)
+    known = [each for each in found if isinstance(each, Measured | Estimated)]
+    return Comparison(
+        outcomes=_outcomes(checked_options, found, repeats)
+        if measured
+        else tuple(map(estimated_outcome, checked_options, found)),
+        baseline=baseline,
+        device=known[0].device if known else device or ("cpu" if measured else "cuda"),
+        provenance=how,
+        program=asked.name,
         framework=framework,
-        device=device,
-        where=where,
-        batch=lowest if batch is None and where.capacity is not None else batch,
-        lowest=lowest,
-        highest=highest,
-        warmup=warmup,
+        card=next((each.card for each in known if isinstance(each, Estimated)), ""),
+        capacity=where.capacity,
+        batch=batch,
         steps=steps,
-        repeats=repeats if measured else 1,
-        timeout=timeout,
-        in_turns=executor is None,
+        repeats=repeats,
+        notes=tuple(_notes(known, executor)) if measured else (),
     )
-    return asked.measured(executor) if measured else asked.estimated(executor)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    program: Program
-    options: tuple[Option, ...]
-    baseline: str
-    framework: str
-    device: str | None
-    where: Place
-    """With the capacity."""
-    batch: int | None
-    lowest: int
-    highest: int | None
-    warmup: int
-    steps: int
-    repeats: int
-    timeout: float | None
-    in_turns: bool
-    notes: list[str] = field(default_factory=list)
-
-    def measured(self, executor: Executor | None) -> Comparison:
-        """Run every option as often as there are repeats, in turns, then look for batches."""
-        count = len(self.options)
-        jobs = [self._job(option) for option in self.options]
-        work: list[Work] = [(run_job, job) for _ in range(self.repeats) for job in jobs]
-        if self.where.capacity is not None:
-            work += [(run_search, self._search(job)) for job in jobs]
-        found = self._done(work, executor)
-        runs = self.repeats * count
-        outcomes = tuple(
-            measured_outcome(
-                option,
-                [found[place] for place in range(number, runs, count)],
-                found[runs + number] if self.where.capacity is not None else NOT_ASKED,
-            )
-            for number, option in enumerate(self.options)
-        )
-        known = [each for each in found if isinstance(each, Measured)]
-        if not self.in_turns:
-            self.notes.append(
-                "an executor ran the processes: where it ran several at once, times say less"
-            )
-        device = next((each.device for each in known), self.device or "cpu")
-        if len({each.device for each in known}) > 1:
-            self.notes.append("the options used different devices: their peaks do not compare")
-        return self._comparison(outcomes, device, "measured", "")
-
-    def estimated(self, executor: Executor | None) -> Comparison:
-        """Estimate every option."""
-        work: list[Work] = [(run_estimate, self._estimation(each)) for each in self.options]
-        found = self._done(work, executor)
-        outcomes = tuple(map(estimated_outcome, self.options, found))
-        known = [each for each in found if isinstance(each, Estimated)]
-        device = next((each.device for each in known), self.device or "cuda")
-        card = next((each.card for each in known), "")
-        return self._comparison(outcomes, device, "estimated", card)
-
-    def _done(self, work: Sequence[Work], executor: Executor | None) -> list[Any]:
-        found: list[Any] = [None] * len(work)
-        with Bar("compare", len(work), "trial") as bar, shared_runner() as runner:
-            results = _in_turn(work, runner) if executor is None else _executed(work, executor)
-            for place, result in results:
-                found[place] = result
-                bar.one_more(_name(work[place][1]))
-        return found
-
-    def _job(self, option: Option) -> Job:
+def _trials(
+    first: Job,
+    options: Sequence[Option],
+    repeats: int,
+    where: Place,
+    lowest: int,
+    highest: int | None,
+) -> list[Work]:
+    """Return the runs of every option, in turns, then the searches for the largest batch."""
+    jobs = []
+    for option in options:
         conf = option.choice.settings.get("alloc_conf")
-        return Job(
-            name=option.name,
-            program=self.program,
-            choice=option.choice,
-            framework=self.framework,
-            path=search_path(),
-            device=self.device,
-            batch=self.batch,
-            warmup=self.warmup,
-            steps=self.steps,
-            timeout=self.timeout,
-            environment={} if conf is None else dict.fromkeys(VARIABLES, conf),
-        )
-
-    def _search(self, job: Job) -> BatchSearch:
-        assert self.where.capacity is not None
+        environment = {} if conf is None else dict.fromkeys(VARIABLES, conf)
+        jobs.append(replace(first, name=option.name, choice=option.choice, environment=environment))
+    work: list[Work] = [(run_job, job) for _ in range(repeats) for job in jobs]
+    for job in jobs if where.capacity is not None else ():
         multiple = job.choice.settings.get("accumulate", 1)
-        return BatchSearch(job, self.where.capacity, self.lowest, self.highest, multiple)
+        search = BatchSearch(job, where.capacity or 0, lowest, highest, multiple)
+        work.append((run_search, search))
+    return work
 
-    def _estimation(self, option: Option) -> Estimation:
-        return Estimation(
-            option.name,
-            option_request(
-                self.program,
-                option.choice,
-                self.framework,
-                self.where,
-                steps=max(self.steps, 2),
-                batch=self.batch,
-            ),
-            self.lowest,
-            self.highest,
-        )
 
-    def _comparison(self, outcomes: Any, device: str, provenance: str, card: str) -> Comparison:
-        return Comparison(
-            outcomes=outcomes,
-            baseline=self.baseline,
-            device=device,
-            provenance=provenance,
-            program=self.program.name,
-            framework=self.framework,
-            card=card,
-            capacity=self.where.capacity,
-            batch=self.batch,
-            steps=self.steps,
-            repeats=self.repeats,
-            notes=tuple(self.notes),
-        )
+def _outcomes(options: Sequence[Option], found: Sequence[Any], repeats: int) -> tuple[Outcome, ...]:
+    count = len(options)
+    searches = found[repeats * count :] or [NOT_ASKED] * count
+    return tuple(
+        measured_outcome(option, found[number : repeats * count : count], searches[number])
+        for number, option in enumerate(options)
+    )
+
+
+def _notes(known: Sequence[Measured | Estimated], executor: Executor | None) -> Iterator[str]:
+    if executor is not None:
+        yield "an executor ran the processes: where it ran several at once, times say less"
+    if len({each.device for each in known}) > 1:
+        yield "the options used different devices: their peaks do not compare"
+
+
+def _done(work: Sequence[Work], executor: Executor | None) -> list[Any]:
+    found: list[Any] = [None] * len(work)
+    with Bar("compare", len(work), "trial") as bar, shared_runner() as runner:
+        results = _in_turn(work, runner) if executor is None else _executed(work, executor)
+        for number, result in results:
+            found[number] = result
+            bar.one_more(_name(work[number][1]))
+    return found
 
 
 def _name(argument: Job | BatchSearch | Estimation) -> str:

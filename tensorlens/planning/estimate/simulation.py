@@ -169,6 +169,19 @@ class Simulation:
         self._counters[device].empty_cache()
 
 
+def block_changes(log: EventLog, device: str) -> Iterator[tuple[int, int, int]]:
+    """Give what a device hands out and takes back: row, row of the allocation, bytes held.
+
+    The bytes are below 0 for what is taken back.
+    """
+    number = log.devices.index(device) if device in log.devices else -1
+    for row, (kind, on, pair) in enumerate(zip(log.kind, log.device, log.pair, strict=True)):
+        if on == number and kind < FREE:
+            yield row, row, log.held.get(row, log.size[row])
+        elif on == number and kind == FREE and pair >= 0:
+            yield row, pair, -log.held.get(pair, log.size[pair])
+
+
 class _HostCounter:
     """Counts host memory as it is asked for; it is not taken from anyone in segments."""
 

@@ -41,13 +41,9 @@ def _program(make_step: MakeStep, arguments: Sequence[str]) -> Program:
                 f"make_step is a {type(make_step).__name__}: give a function that builds model, "
                 'optimizer and data and returns step(), or "module:function"'
             )
-        if isinstance(make_step, kinds.model()):
-            raise UsageError(
-                "make_step is a Keras model: give the function that makes and compiles it, which"
-                " runs in another process"
-            )
-        if hasattr(make_step, "parameters") or inspect.isgeneratorfunction(make_step):
-            what = "a model" if hasattr(make_step, "parameters") else "a generator function"
+        is_model = isinstance(make_step, kinds.model()) or hasattr(make_step, "parameters")
+        if is_model or inspect.isgeneratorfunction(make_step):
+            what = "a model" if is_model else "a generator function"
             raise UsageError(
                 f"make_step is {what}: give a function that builds model, optimizer and data and "
                 "returns step()"

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from tensorlens.planning.estimate.present.peak_parts import PeakPart, kinds_by_row
 from tensorlens.planning.estimate.result import Estimate, Fit, LargestBatch, Range, Verdict
+from tensorlens.planning.estimate.simulation import block_changes
 from tensorlens.recording.moments import Resident
 from tensorlens.recording.present.instants import mark_before
-from tensorlens.records.events import ALLOC, FREE
+from tensorlens.records.events import ALLOC
 from tensorlens.render.figures import size
 from tensorlens.render.source import place, printable
 
@@ -302,16 +303,13 @@ def _growing(estimate: Estimate) -> tuple[Instant, ...]:
     log, kinds = estimate.recording.log, kinds_by_row(estimate)
     held = growing = 0
     found: dict[int, Instant] = {}
-    for row, (kind, pair) in enumerate(zip(log.kind, log.pair, strict=True)):
-        if row in kinds:
-            held += log.held.get(row, log.size[row])
-            growing += log.size[row] if kinds[row].grows else 0
-            before = found.get(growing)
-            if before is None or before.fixed < held - growing:
-                found[growing] = Instant(row, held - growing, growing)
-        elif kind == FREE and pair in kinds:
-            held -= log.held.get(pair, log.size[pair])
-            growing -= log.size[pair] if kinds[pair].grows else 0
+    for row, made, nbytes in block_changes(log, estimate.device):
+        held += nbytes
+        if kinds[made].grows:
+            growing += log.size[made] if nbytes > 0 else -log.size[made]
+        before = found.get(growing)
+        if row == made and (before is None or before.fixed < held - growing):
+            found[growing] = Instant(row, held - growing, growing)
     # in the order of their growth, each lower than the one before, from the peak on
     outer: list[Instant] = []
     for each in sorted(found.values(), key=lambda each: each.growing):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tensorlens.planning.estimate.result import REMAINDER, Estimate, Fit
+from tensorlens.planning.estimate.simulation import block_changes
 from tensorlens.recording.moments import Resident
-from tensorlens.records.events import FREE
 from tensorlens.render import blocks
 from tensorlens.render.colours import ROLE_COLOURS
 from tensorlens.render.figures import size
@@ -124,13 +124,9 @@ def _terms(estimate: Estimate) -> frozenset[str]:
 
 
 def _kinds_by_row(estimate: Estimate) -> dict[int, Kind]:
-    log, terms = estimate.recording.log, _terms(estimate)
-    number = log.devices.index(estimate.device) if estimate.device in log.devices else -1
-    rows = [
-        row
-        for row, (kind, device) in enumerate(zip(log.kind, log.device, strict=True))
-        if device == number and kind < FREE
-    ]
+    terms = _terms(estimate)
+    changes = block_changes(estimate.recording.log, estimate.device)
+    rows = [row for row, made, _ in changes if row == made]
     return {
         row: Kind(_kind(block, terms)[0], _is_in_operator(block))
         for row, block in zip(rows, estimate.recording.blocks(rows), strict=True)
@@ -141,13 +137,10 @@ def _highest(estimate: Estimate) -> dict[str, int]:
     log, kinds = estimate.recording.log, kinds_by_row(estimate)
     level: dict[str, int] = {}
     most: dict[str, int] = {}
-    for row, (kind, pair) in enumerate(zip(log.kind, log.pair, strict=True)):
-        if row in kinds:
-            found = kinds[row].name
-            level[found] = level.get(found, 0) + log.size[row]
-            most[found] = max(most.get(found, 0), level[found])
-        elif kind == FREE and pair in kinds:
-            level[kinds[pair].name] -= log.size[pair]
+    for _, made, nbytes in block_changes(log, estimate.device):
+        kind, size = kinds[made].name, log.size[made]
+        level[kind] = level.get(kind, 0) + (size if nbytes > 0 else -size)
+        most[kind] = max(most.get(kind, 0), level[kind])
     return most
 
 
