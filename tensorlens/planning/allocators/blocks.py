@@ -118,7 +118,7 @@ class Memory:
         """The stack of what is going on, for the events of segments."""
         self._place = place
         self._log, self._device = log, device
-        self._next = FIRST_ADDRESS
+        self.next_address = FIRST_ADDRESS
 
     def pool(self, stream: int, small: bool) -> Pool:
         """Return the pool of a stream, a new one if need be."""
@@ -204,8 +204,8 @@ class Memory:
         """Return an address where a segment of so many bytes has room."""
         if self._place is not None:
             return self._place(size)
-        address = self._next
-        self._next += -(-size // (2 << 20)) * (2 << 20)
+        address = self.next_address
+        self.next_address += -(-size // (2 << 20)) * (2 << 20)
         return address
 
     def has(self, size: int) -> bool:
@@ -242,10 +242,6 @@ class Memory:
         self.remove(block)
         del self.blocks[block.address]
         self.gave(block.address, block.size)
-
-    def keep_clear(self, end: int) -> None:
-        """Put later segments behind an address."""
-        self._next = max(self._next, -(-end // (2 << 20)) * (2 << 20))
 
 
 def _room(block: Block) -> int:

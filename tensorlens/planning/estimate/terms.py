@@ -5,7 +5,6 @@ Files without a folder are of ``aten/src/ATen/native/cuda`` of torch 2.13.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 from tensorlens.planning.card import Card
@@ -108,9 +107,6 @@ of 20 MiB on CUDA 11.7 (pytorch#86509), 426 MiB on an RTX 6000 Ada with CUDA 13.
 (unsloth-zoo#1053), about 400 MB by the maintainers (pytorch#109888). It grows with
 multiprocessors, as each has room for the stacks of its threads."""
 
-_EAGER = 666_632_192 - 287_047_680
-"""Bytes that loading all kernels at the start took instead (pytorch#86509)."""
-
 _ANY = _mebibytes(2, 20, 60)
 _OF: Mapping[str, tuple[tuple[str, ...], Range]] = {
     "cuBLAS": (
@@ -133,9 +129,8 @@ beyond torch's segments in the trainings published with xMem, which are of all o
 def context_overhead(card: Card | None, trace: Trace) -> tuple[Term, ...]:
     """Return what is outside of the framework's memory, none for the CPU (``card`` None).
 
-    The CUDA context, and the kernels that are loaded as they are first used: with
-    ``CUDA_MODULE_LOADING=LAZY``, torch's default, the more the more kinds of operators a program
-    uses; with ``EAGER``, if that is set here, all at once.
+    The CUDA context, and the kernels that are loaded as they are first used: the more, the more
+    kinds of operators a program uses (``CUDA_MODULE_LOADING=LAZY``, torch's default).
     """
     if card is None:
         return ()
@@ -148,10 +143,6 @@ def context_overhead(card: Card | None, trace: Trace) -> tuple[Term, ...]:
 
 
 def _kernels(log: EventLog, framework: str) -> Term:
-    if os.environ.get("CUDA_MODULE_LOADING", "").upper() == "EAGER":
-        size = Range(_EAGER // 2, _EAGER, 3 * _EAGER)
-        rule = "all kernels are loaded at the start (CUDA_MODULE_LOADING=EAGER)"
-        return Term(KERNELS, size, rule, apart=True)
     names = {each.op for each in log.contexts if each.op}
     used = [library for library, (marks, _) in _OF.items() if _any_in(marks, names)]
     size = sum((_OF[library][1] for library in used), _ANY)
