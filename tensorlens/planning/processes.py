@@ -330,36 +330,17 @@ _DELAY = 1.0
 _LONGEST = 24
 
 
-class Bar:
-    """Shows on a terminal how much is done."""
+@contextlib.contextmanager
+def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
+    """Show on a terminal how much is done: the function is told how many are, and which one."""
+    terminal = sys.stderr.isatty()
+    with tqdm(
+        total=total, desc=name, unit=unit, delay=_DELAY, leave=False, disable=not terminal
+    ) as bar:
 
-    def __init__(self, name: str, total: int, unit: str) -> None:
-        self._bar = tqdm(
-            total=total,
-            desc=name,
-            unit=unit,
-            delay=_DELAY,
-            leave=False,
-            disable=not sys.stderr.isatty(),
-        )
+        def done(count: int, last: str = "") -> None:
+            shown = last.encode("ascii", "backslashreplace").decode()[:_LONGEST]
+            bar.set_postfix_str(shown, False)
+            bar.update(count - bar.n)
 
-    def done(self, count: int) -> None:
-        """Say that so many are done."""
-        self._bar.update(count - self._bar.n)
-
-    def one_more(self, name: str) -> None:
-        """Say that one more is done, and which."""
-        shown = name.encode("ascii", "backslashreplace").decode()[:_LONGEST]
-        self._bar.set_postfix_str(shown, False)
-        self._bar.update()
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.close()
+        yield done

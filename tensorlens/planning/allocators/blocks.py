@@ -85,16 +85,7 @@ class Block:
 
 
 class Memory:
-    """Memory that the allocator holds from the driver.
-
-    Args:
-        settings: of the allocator.
-        capacity: bytes that the driver has for it; None: no end.
-        total: bytes of the card, for the address space of expandable segments.
-        place: told a segment's bytes, returns its address; None: each follows the one before.
-        log: where segments are written; None: nowhere.
-        device: the device's name in the log.
-    """
+    """Memory that the allocator holds from the driver."""
 
     def __init__(
         self,

@@ -54,15 +54,6 @@ class SimulatedAllocator:
     """Counts what is handed out on one device, and writes events into a log.
 
     What it says and does follows from the requests alone: the same ones give the same addresses.
-
-    Args:
-        settings: of the allocator.
-        capacity: bytes that the driver has for it; None: no end.
-        total: bytes of the card.
-        log: where every event is written; None: nowhere.
-        device: the device's name in the log, and in errors.
-        place: told a segment's bytes, returns the address where the driver puts it; by default
-            each follows the one before.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.cards import Place, place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path
-from tensorlens.planning.processes import Bar, Runner, run_job, shared_runner
+from tensorlens.planning.processes import Runner, progress, run_job, shared_runner
 from tensorlens.planning.trials.jobs import Choice, Job, Measured, Program, Reason, Trouble
 from tensorlens.planning.trials.pickling import pack
 
@@ -231,11 +231,11 @@ def _notes(known: Sequence[Measured | Estimated], executor: Executor | None) -> 
 
 def _done(work: Sequence[Work], executor: Executor | None) -> list[Any]:
     found: list[Any] = [None] * len(work)
-    with Bar("compare", len(work), "trial") as bar, shared_runner() as runner:
+    with progress("compare", len(work), "trial") as done, shared_runner() as runner:
         results = _in_turn(work, runner) if executor is None else _executed(work, executor)
-        for number, result in results:
+        for count, (number, result) in enumerate(results, 1):
             found[number] = result
-            bar.one_more(_name(work[number][1]))
+            done(count, _name(work[number][1]))
     return found
 
 

@@ -25,10 +25,6 @@ def framework_of(make_step: Any, program: Program) -> str:
     A function is of what it names, or else of what its module imports, or the modules that it
     imports; a program given by its place of what that file imports. Keras stands for its backend.
 
-    Args:
-        make_step: what was given: a function, or a text.
-        program: the same, checked.
-
     Raises:
         UsageError: it is one that cannot be measured, as JAX.
     """

@@ -188,13 +188,6 @@ def largest_batch(
 ) -> MaxBatch:
     """Return the largest batch whose estimate fits into so many bytes.
 
-    Args:
-        estimated: gives the estimate for a batch.
-        capacity: bytes of the card, context included.
-        lowest: the smallest batch worth trying.
-        highest: the largest; None: no end.
-        surely: take the upper bound for the figure.
-
     Raises:
         UsageError: there is no batch between these.
     """

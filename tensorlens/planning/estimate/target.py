@@ -15,7 +15,7 @@ from tensorlens.frameworks.keras import kinds
 from tensorlens.planning.estimate.assembly import assemble
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.result import Estimate
-from tensorlens.planning.processes import Bar, ProgramFailed, Runner
+from tensorlens.planning.processes import ProgramFailed, Runner, progress
 from tensorlens.planning.trace import Trace
 from tensorlens.planning.trials.caller import caller
 from tensorlens.planning.trials.jobs import Choice, Job, Mode, Program, Reason, Trouble
@@ -172,8 +172,8 @@ class StepsRequest:
             world_size=self.world_size,
             of_keras={_ASKED.get(name, name): each for name, each in of_keras.items()},
         )
-        with Bar(self.program.name, self.steps, "step") as bar:
-            trace = runner.run(job, bar.done)
+        with progress(self.program.name, self.steps, "step") as done:
+            trace = runner.run(job, lambda count: done(count, ""))
         if isinstance(trace, Trouble):
             if trace.kind is Reason.USAGE:
                 raise UsageError(trace.text)

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tensorlens.planning.step_facts import BACKWARD, ZERO_GRAD, UnusedVariable
@@ -53,18 +53,11 @@ def of_the_step_before(record: RecordedSteps) -> Iterator[Candidate]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FreedBeforeBackward:
-    """Makes a step in which a variable is let go where ``backward()`` is called."""
+def _freed(waiting: UnusedVariable, make_step: Callable[[], Any]) -> Any:
+    # imported where the program runs: here torch need not be
+    from tensorlens.planning.torch.step_changes import freed_before_backward
 
-    waiting: UnusedVariable
-
-    def __call__(self, make_step: Callable[[], Any]) -> Any:
-        """Return the step, in the process of the program."""
-        # imported where the program runs: here torch need not be
-        from tensorlens.planning.torch.step_changes import freed_before_backward
-
-        return freed_before_backward(make_step, self.waiting)
+    return freed_before_backward(make_step, waiting)
 
 
 def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
@@ -90,7 +83,7 @@ def during_backward(record: RecordedSteps) -> Iterator[Candidate]:
             code=f"# before {short_line(line)}\ndel {each.name}",
             peak=replay.peak()[0],
             cost="none",
-            act=FreedBeforeBackward(each),
+            act=partial(_freed, each),
         )
 
 

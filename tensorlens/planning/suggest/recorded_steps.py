@@ -195,12 +195,7 @@ def _framework(recording: Recording) -> str:
 
 
 class Replay:
-    """The levels of one device, and changes to them.
-
-    Args:
-        log: the events.
-        device: the device's number.
-    """
+    """The levels of one device, and changes to them."""
 
     def __init__(self, log: EventLog, device: int) -> None:
         self._log = log

@@ -45,16 +45,7 @@ def explained(why: str) -> str:
 
 @dataclass
 class Simulation:
-    """Runs of a program on tensors without data.
-
-    Args:
-        make_step: the program.
-        framework: of the program.
-        device: ``cpu`` or a CUDA device.
-        batch: what ``make_step`` is called with; None: nothing.
-        arguments: keyword arguments of ``make_step``.
-        steps: how many are run.
-    """
+    """Runs of a program on tensors without data."""
 
     make_step: MakeStep
     framework: str
@@ -74,11 +65,7 @@ class Simulation:
         return isinstance(self._before, int) and change not in self.peaks
 
     def savings(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-        """Return what changes save, by name; those that cannot be simulated are noted.
-
-        Args:
-            changes: name to settings of :func:`tensorlens.compare`.
-        """
+        """Return what changes save, by name; those that cannot be simulated are noted."""
         with shared_runner() as runner:
             if self._before is None:
                 self._before = self._peak(AS_IT_IS, {}, runner)

@@ -143,11 +143,7 @@ def settings() -> Settings:
 
 @contextlib.contextmanager
 def applied(wanted: Settings, leave: Sequence[str] = ()) -> Iterator[None]:
-    """Set what another process has set, and at the end what there was before.
-
-    Args:
-        wanted: what it has set.
-        leave: names of settings that stay as they are here.
+    """Set what another process has set, and at the end what there was before, but for those to ``leave``.
 
     Raises:
         SettingRefused: one cannot be set.

@@ -72,10 +72,6 @@ class Bench(Protocol):
 def run_job(job: Job, bench: Bench) -> Result:
     """Run a job and return what it came to.
 
-    Args:
-        job: what to run.
-        bench: of the framework.
-
     Raises:
         CannotApply: the option cannot work here.
     """

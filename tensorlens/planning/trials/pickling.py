@@ -22,9 +22,7 @@ from tensorlens.errors import UsageError
 def pack(function: Callable[..., Any], *, with_data: bool = False) -> bytes:
     """Return a function as :func:`unpack` takes it; torch is not imported for it.
 
-    Args:
-        function: what is packed.
-        with_data: whether tensors that it refers to go with their values.
+    Tensors that it refers to go with their values only ``with_data``.
 
     Raises:
         UsageError: something that it refers to cannot go to another process.
