@@ -10,18 +10,19 @@ from typing import Any
 from tensorlens.errors import UsageError
 from tensorlens.planning.allocators import Settings
 from tensorlens.planning.allocators.settings import VARIABLES
-from tensorlens.planning.compare.batches import BatchSearch, run_search
-from tensorlens.planning.compare.estimates import (
+from tensorlens.planning.compare.framework_detection import framework_of
+from tensorlens.planning.compare.options import Given, Option, checked
+from tensorlens.planning.compare.outcomes import (
     NOT_ASKED,
+    BatchSearch,
     Estimated,
     Estimation,
     estimated_outcome,
     measured_outcome,
     option_request,
     run_estimate,
+    run_search,
 )
-from tensorlens.planning.compare.framework_detection import framework_of
-from tensorlens.planning.compare.options import Given, Option, checked
 from tensorlens.planning.compare.result import Comparison, Outcome
 from tensorlens.planning.estimate.cards import Place, place
 from tensorlens.planning.estimate.target import MakeStep, program, search_path

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorlens.errors import UsageError
-from tensorlens.planning.compare.estimates import Estimation, option_request, run_estimate
+from tensorlens.planning.compare.outcomes import Estimation, option_request, run_estimate
 from tensorlens.planning.estimate.cards import place
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import MakeStep, program

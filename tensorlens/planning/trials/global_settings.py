@@ -143,7 +143,7 @@ def settings() -> Settings:
 
 @contextlib.contextmanager
 def applied(wanted: Settings, leave: Sequence[str] = ()) -> Iterator[None]:
-    """Set what another process has set, and at the end what there was before, but for those to ``leave``.
+    """Set what another process has set, but for what is to ``leave``; at the end all is as before.
 
     Raises:
         SettingRefused: one cannot be set.

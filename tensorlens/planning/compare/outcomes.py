@@ -1,24 +1,96 @@
-"""Options estimated on a card that need not be there, and the rows that their figures make."""
+"""What becomes of an option: its runs, its estimate on a card, its largest batch; and its row."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorlens.errors import TensorlensError, UsageError
-from tensorlens.planning.compare.batches import LargestBatch
 from tensorlens.planning.compare.options import Option
 from tensorlens.planning.compare.result import Outcome, Status, finite
 from tensorlens.planning.estimate.api import allocator_settings
-from tensorlens.planning.estimate.batches import largest_batch
+from tensorlens.planning.estimate.batches import MOST, largest_batch, largest_that_fits
 from tensorlens.planning.estimate.cards import Place
 from tensorlens.planning.estimate.result import Range
 from tensorlens.planning.estimate.target import StepsRequest
 from tensorlens.planning.processes import ProgramFailed, Runner
-from tensorlens.planning.trials.jobs import Choice, Measured, Program, Reason, Result, Trouble
+from tensorlens.planning.trials.jobs import (
+    Choice,
+    Job,
+    Measured,
+    Program,
+    Reason,
+    Result,
+    Trouble,
+)
 from tensorlens.units import format_bytes
+
+_STEPS = 2
+"""Optimizers make their state in the first step; the second has all of it from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSearch:
+    """A search for the largest batch."""
+
+    job: Job
+    capacity: int
+    lowest: int = 1
+    highest: int | None = None
+    multiple: int = 1
+    """Batches are multiples of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargestBatch:
+    """The largest batch; 0 where not even the smallest fits, None where it cannot be told."""
+
+    batch: int | None
+    beyond: str
+    """Result of the next larger one; or why it cannot be told."""
+    tried: tuple[int, ...] = ()
+
+
+def run_search(search: BatchSearch, runner: Runner | None = None) -> LargestBatch:
+    """Find the largest batch that runs under the capacity, when the next one does not."""
+    unit = search.multiple
+    refused: dict[int, Trouble] = {}
+    tried: list[int] = []
+
+    def needed(number: int) -> int | None:
+        tried.append(number * unit)
+        job = replace(
+            search.job,
+            batch=number * unit,
+            limit=search.capacity,
+            # what it took stays mapped in part, and would count as room
+            rehearsal=unit,
+            warmup=0,
+            steps=_STEPS,
+        )
+        result = processes.run(job)
+        if isinstance(result, Measured):
+            return min(result.peak_allocated, search.capacity)
+        assert isinstance(result, Trouble)
+        refused[number] = result
+        return None
+
+    low, high = -(-search.lowest // unit), (search.highest or MOST) // unit
+    with nullcontext(runner) if runner is not None else Runner() as processes:
+        fitting, too_large = largest_that_fits(needed, search.capacity, low, high)
+    batch: int | None = fitting * unit
+    trouble = refused.get(too_large)
+    if trouble is None:
+        return LargestBatch(batch, "the largest that was to be tried", tuple(sorted(tried)))
+    is_memory = trouble.kind is Reason.OUT_OF_MEMORY
+    beyond = f"{too_large * unit:,}: {'out of memory' if is_memory else trouble.text}"
+    if trouble.kind is Reason.CANNOT:
+        beyond = trouble.text
+    if not fitting and not is_memory and not trouble.text.startswith("the process was ended by"):
+        batch = None
+    return LargestBatch(batch, beyond, tuple(sorted(tried)))
 
 
 @dataclass(frozen=True, slots=True)
