@@ -44,7 +44,7 @@ class BatchSearch:
 
 
 @dataclass(frozen=True, slots=True)
-class LargestBatch:
+class SearchResult:
     """The largest batch; 0 where not even the smallest fits, None where it cannot be told."""
 
     batch: int | None
@@ -53,7 +53,7 @@ class LargestBatch:
     tried: tuple[int, ...] = ()
 
 
-def run_search(search: BatchSearch, runner: Runner | None = None) -> LargestBatch:
+def run_search(search: BatchSearch, runner: Runner | None = None) -> SearchResult:
     """Find the largest batch that runs under the capacity, when the next one does not."""
     unit = search.multiple
     refused: dict[int, Trouble] = {}
@@ -83,14 +83,14 @@ def run_search(search: BatchSearch, runner: Runner | None = None) -> LargestBatc
     batch: int | None = fitting * unit
     trouble = refused.get(too_large)
     if trouble is None:
-        return LargestBatch(batch, "the largest that was to be tried", tuple(sorted(tried)))
+        return SearchResult(batch, "the largest that was to be tried", tuple(sorted(tried)))
     is_memory = trouble.kind is Reason.OUT_OF_MEMORY
     beyond = f"{too_large * unit:,}: {'out of memory' if is_memory else trouble.text}"
     if trouble.kind is Reason.CANNOT:
         beyond = trouble.text
     if not fitting and not is_memory and not trouble.text.startswith("the process was ended by"):
         batch = None
-    return LargestBatch(batch, beyond, tuple(sorted(tried)))
+    return SearchResult(batch, beyond, tuple(sorted(tried)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Estimated:
     setup_allocated: int
     least_capacity: int
     """With what lies outside of the framework's memory."""
-    batch: LargestBatch
+    batch: SearchResult
     notes: tuple[str, ...] = ()
 
 
@@ -170,12 +170,12 @@ def run_estimate(asked: Estimation, runner: Runner | None = None) -> Estimated |
     )
 
 
-def _largest_batch(asked: Estimation, runner: Runner) -> LargestBatch:
+def _largest_batch(asked: Estimation, runner: Runner) -> SearchResult:
     request, place = asked.request, asked.request.place
     if place.capacity is None:
         return NOT_ASKED
     if place.card is None:
-        return LargestBatch(None, "estimated for cuda only")
+        return SearchResult(None, "estimated for cuda only")
     parts = request.choice.settings.get("accumulate", 1)
     found = largest_batch(
         lambda number: request.with_batch(number * parts).ask(runner),
@@ -189,16 +189,16 @@ def _largest_batch(asked: Estimation, runner: Runner) -> LargestBatch:
         beyond = f"{batch + parts:,} would need {format_bytes(after.needed.point)}"
     elif found.reaches_end:
         beyond = "the largest that was to be tried"
-    return LargestBatch(batch, beyond)
+    return SearchResult(batch, beyond)
 
 
 NO_TIMES = "an estimate has no times"
 NO_LOSSES = "an estimate has tensors without data: no losses"
-NOT_ASKED = LargestBatch(None, "no capacity was given")
+NOT_ASKED = SearchResult(None, "no capacity was given")
 
 
 def measured_outcome(
-    option: Option, results: Sequence[Result], found: LargestBatch | Trouble
+    option: Option, results: Sequence[Result], found: SearchResult | Trouble
 ) -> Outcome:
     """Return what became of one option in all repeats; one that failed decides."""
     trouble = next((each for each in results if isinstance(each, Trouble)), None)
@@ -214,7 +214,7 @@ def measured_outcome(
         missing["least_capacity"] = (
             "measured runs tell what was reserved; an estimate tells the least that is enough"
         )
-    batch = LargestBatch(None, found.text) if isinstance(found, Trouble) else found
+    batch = SearchResult(None, found.text) if isinstance(found, Trouble) else found
     if batch.batch is None:
         missing["largest_batch"] = batch.beyond
     return Outcome(
